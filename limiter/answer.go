@@ -219,20 +219,33 @@ type scratch struct {
 	isRepeatable  bool         // the ops suit another check with the same hits, but for their subjects
 	// soleStats are the counts of the only limit of a check that is repeatable and
 	// that no bill counts; nil for any other check.
-	soleStats   *ruleCounts
-	isCounted   bool            // the check counts in the metrics of its rules, and its latency does not yet
-	isTop       bool            // with soleStats: the list of refusals may hold the subject
-	unsampled   uint32          // checks since one was sampled
-	hasLocal    bool            // some rule has `consistency: local`
-	hasBlocks   bool            // ops include blocks, each after the limits of its hit
-	isByHand    bool            // a count, of a subject that is blocked by hand
-	isReserving bool            // use no leases: a reservation must know what it takes
-	isAtMost    bool            // the check takes at most its cost: what this node holds leased is not left
-	placing     *placing        // of a reservation; nil for all other checks, and if it needs none
-	mayHold     bool            // the check may acquire slots
-	holding     *holding        // of a check that acquires slots; nil for all others
-	failure     error           // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
-	lives       []counters.Life // by hit: of the counters that a standalone node decides a reservation by
-	deadline    time.Time       // the check must be decided by then; zero for the usual deadline
-	cluster     *clusterCheck   // nil before the first check that needs it
+	soleStats *ruleCounts
+	isCounted bool   // the check counts in the metrics of its rules, and its latency does not yet
+	isTop     bool   // with soleStats: the list of refusals may hold the subject
+	unsampled uint32 // checks since one was sampled
+	hasLocal  bool   // some rule has `consistency: local`
+	hasBlocks bool   // ops include blocks, each after the limits of its hit
+	isByHand  bool   // a count, of a subject that is blocked by hand
+	terms
+	placing *placing        // of a reservation; nil for all other checks, and if it needs none
+	failure error           // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
+	lives   []counters.Life // by hit: of the counters that a standalone node decides a reservation by
+	cluster *clusterCheck   // nil before the first check that needs it
+}
+
+// terms are what a layer asks of those below it, beside the query; see "Layers"
+// in the package comment. A plain check has none.
+type terms struct {
+	mayHold     bool      // limits of slots are for this check, too
+	isReserving bool      // use no leases, and know what each subject took
+	isAtMost    bool      // the check takes at most its cost: what this node holds leased is not left
+	holding     *holding  // of a check that acquires slots; nil for all others
+	deadline    time.Time // the check must be decided by then; zero for the usual deadline
+}
+
+// addTerms changes the terms until restore is called.
+func (a *Answer) addTerms(change func(t *terms)) (restore func()) {
+	before := a.scratch.terms
+	change(&a.scratch.terms)
+	return func() { a.scratch.terms = before }
 }

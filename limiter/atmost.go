@@ -42,12 +42,10 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 		return err
 	}
 
-	a.scratch.isReserving = true
-	a.scratch.isAtMost = true
-	defer func() {
-		a.scratch.isReserving = false
-		a.scratch.isAtMost = false
-	}()
+	defer a.addTerms(func(t *terms) {
+		t.isReserving = true
+		t.isAtMost = true
+	})()
 
 	for range maxLooks {
 		// Look how much there is.

@@ -47,6 +47,8 @@
 // slots outlive their owner; resolveWithLoan waits for loans between regions;
 // resolve waits in queues; start and finish make one attempt, at this node and
 // over the cluster; takeAsOwner checks authority; takeFromTable asks the table.
+// What a layer asks of those below it, beside the query, is in the check's terms
+// (answer.go); it puts them back when it returns.
 //
 // # Files
 //

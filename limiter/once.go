@@ -50,14 +50,13 @@ func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id s
 	req := &reserveRequest{query: q, ttl: ttl}
 	req.ticket = ticketOf(q.RequestID, req.hashContent(), 0)
 	until := time.Now().Add(checkTimeout - replySlack)
-	defer func() { a.scratch.deadline = time.Time{} }()
+	defer a.addTerms(func(t *terms) { t.deadline = until })()
 
 	for again := false; ; again = true {
 		// The second attempt may have no time left. It gets a little, for an
 		// owner that has just become reachable.
 		ctx, cancel := context.WithTimeout(context.Background(),
 			max(min(homeTimeout, time.Until(until)), catchUpTimeout))
-		a.scratch.deadline = until
 		id, err = rs.decideAtHome(ctx, req, a)
 		cancel()
 		if again || !errors.Is(err, ErrNoOwner) {

@@ -134,8 +134,7 @@ func (rf *refund) addTaken(ops []counters.Op, base algorithms.Instant) {
 // resolveInQueue is resolve for a caller that waits for its turn. The check
 // takes nothing from leases, so that all can come back.
 func (l *Limiter) resolveInQueue(q *Query, a *Answer) error {
-	a.scratch.isReserving = true
-	defer func() { a.scratch.isReserving = false }()
+	defer a.addTerms(func(t *terms) { t.isReserving = true })()
 	if l.membership == nil {
 		a.readLives(l)
 	}

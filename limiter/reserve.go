@@ -41,8 +41,7 @@ type reservations struct {
 // holds, until it is settled. Repeating q renews the slot. If that is over, the
 // error wraps ErrUnknownSlot, or ErrTryAgain if no node can tell.
 func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
-	a.scratch.mayHold = true
-	defer func() { a.scratch.mayHold = false }()
+	defer a.addTerms(func(t *terms) { t.mayHold = true })()
 	return l.reserve(q, ttl, a)
 }
 
@@ -73,11 +72,8 @@ func (l *Limiter) reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 // decide decides q, a reservation or a check that counts, for which a is
 // prepared. done means that prepare has already decided it.
 func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool) (id string, err error) {
-	a.scratch.isReserving = true
-	defer func() {
-		a.scratch.isReserving = false
-		a.scratch.placing = nil
-	}()
+	defer a.addTerms(func(t *terms) { t.isReserving = true })()
+	defer func() { a.scratch.placing = nil }()
 
 	resolve := func() error {
 		// Each try has a place of its own: what an earlier one left behind is given

@@ -184,11 +184,9 @@ func (l *Limiter) resolveWithLoan(began int64, q *Query, a *Answer, resolve func
 	now := time.Now()
 	deadline := now.Add(loanWait)
 
-	before := a.scratch.deadline
-	if before.IsZero() {
+	if a.scratch.deadline.IsZero() {
 		passed := time.Duration(l.clock.Now().Steady - began)
-		a.scratch.deadline = now.Add(checkTimeout - replySlack - passed)
-		defer func() { a.scratch.deadline = before }()
+		defer a.addTerms(func(t *terms) { t.deadline = now.Add(checkTimeout - replySlack - passed) })()
 	}
 
 	for range maxLoanRounds {

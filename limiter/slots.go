@@ -83,8 +83,7 @@ type Slot struct {
 // errors, ErrNoSlots, ErrSlotTTL, ErrTooManySlots, ErrRequestIDReused or
 // ErrTryAgain.
 func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
-	a.scratch.mayHold = true
-	defer func() { a.scratch.mayHold = false }()
+	defer a.addTerms(func(t *terms) { t.mayHold = true })()
 	done, err := l.prepare(l.clock.Now(), q, a)
 	if err != nil {
 		return Slot{}, err
@@ -104,8 +103,7 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 func (l *Limiter) acquire(q *Query, a *Answer, hd *holding, done bool) (slot Slot, err error) {
 	// No lease has slots, and outlivesHere needs the subjects of a cluster
 	// check.
-	a.scratch.isReserving = true
-	defer func() { a.scratch.isReserving = false }()
+	defer a.addTerms(func(t *terms) { t.isReserving = true })()
 	if !done {
 		err = l.resolveHolding(q, a, hd, func() error { return l.resolve(q, a) })
 	}
@@ -285,8 +283,7 @@ func (l *Limiter) resolveHolding(q *Query, a *Answer, hd *holding, resolve func(
 func (l *Limiter) hold(q *Query, a *Answer, hd *holding, attempt func() error) error {
 	began := time.Now()
 	if a.scratch.deadline.IsZero() {
-		a.scratch.deadline = began.Add(checkTimeout - replySlack)
-		defer func() { a.scratch.deadline = time.Time{} }()
+		defer a.addTerms(func(t *terms) { t.deadline = began.Add(checkTimeout - replySlack) })()
 	}
 
 	for pause := firstHoldPause; ; pause *= 4 {
@@ -313,8 +310,7 @@ const firstHoldPause = time.Millisecond
 
 // holdOnce makes one attempt of hold.
 func (l *Limiter) holdOnce(q *Query, a *Answer, hd *holding, attempt func() error) error {
-	a.scratch.holding = hd
-	defer func() { a.scratch.holding = nil }()
+	defer a.addTerms(func(t *terms) { t.holding = hd })()
 	err := attempt()
 	switch {
 	case err != nil:
