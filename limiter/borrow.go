@@ -369,8 +369,8 @@ func (lo *loans) handleReply(ln *loan, body []byte, err error) {
 	}
 }
 
-// requestAgain returns another request for the same need, if this node still owns the
-// counter; nil otherwise.
+// requestAgain returns another request for the same need, if this node still
+// owns the counter; nil otherwise.
 func (ln *loan) requestAgain(lo *loans, now algorithms.Instant) *loan {
 	d, ok := lo.dividedLimit(&ln.request.subjectRef, ln.to.limit.ID, now)
 	if !ok || d.key != ln.to.key || !lo.limiter.membership.Authority() {
@@ -392,11 +392,11 @@ func (lo *loans) borrowFromNext(ln *loan, now algorithms.Instant, waiters borrow
 
 // recordAnswer records for the next choice what a region answered, or that it
 // did not. It returns those that wait for the answer.
-func (lo *loans) recordAnswer(loan *loan, r *LoanReply, failed, brought bool, steady int64) borrowWaiters {
+func (lo *loans) recordAnswer(ln *loan, r *LoanReply, failed, brought bool, steady int64) borrowWaiters {
 	lo.mu.Lock()
 	defer lo.mu.Unlock()
 
-	br := loan.borrower
+	br := ln.borrower
 	waiters := br.waiters
 	lo.inFlight--
 	br.inFlight = false
@@ -407,22 +407,22 @@ func (lo *loans) recordAnswer(loan *loan, r *LoanReply, failed, brought bool, st
 	}
 
 	if failed {
-		lo.silentUntil[loan.region] = steady + int64(awayPause)
+		lo.silentUntil[ln.region] = steady + int64(awayPause)
 		return waiters
 	}
 
-	delete(lo.silentUntil, loan.region)
+	delete(lo.silentUntil, ln.region)
 
 	// What a region had in another window says nothing about this one.
-	if br.window == loan.request.Window {
-		br.noteLender(loan, r, steady)
+	if br.window == ln.request.Window {
+		br.noteLender(ln, r, steady)
 	}
 
 	return waiters
 }
 
 // noteLender records what a region answered in the borrower's window. The caller holds loans.mu.
-func (br *borrower) noteLender(loan *loan, r *LoanReply, steady int64) {
+func (br *borrower) noteLender(ln *loan, r *LoanReply, steady int64) {
 	heard := &lender{unused: r.unused}
 	switch {
 	case r.status == loanLater:
@@ -433,10 +433,10 @@ func (br *borrower) noteLender(loan *loan, r *LoanReply, steady int64) {
 	case r.status == loanUnknown:
 		heard.notBefore = steady + int64(unknownPause)
 		heard.unused = 1
-	case loan.to.limit.Kind == algorithms.TokenBucket:
+	case ln.to.limit.Kind == algorithms.TokenBucket:
 		heard.unused = max(1, r.unused) // it refills
 		if r.status == loanNothing {
-			heard.notBefore = steady + int64(loan.to.reportLife())
+			heard.notBefore = steady + int64(ln.to.reportLife())
 		}
 	case r.status == loanNothing:
 		heard.unused = 0 // and will stay so until the window ends
@@ -446,20 +446,20 @@ func (br *borrower) noteLender(loan *loan, r *LoanReply, steady int64) {
 		br.lenders = make(map[string]*lender)
 	}
 
-	br.lenders[loan.region] = heard
+	br.lenders[ln.region] = heard
 }
 
 // creditLoan credits a loan to its counter, if that is still the counter that
 // requested it. It credits no more than was requested. For a token bucket it
 // also leaves out what may have refilled at the lender since. It returns what
 // it credited.
-func (lo *loans) creditLoan(loan *loan, r *LoanReply, now algorithms.Instant) int64 {
+func (lo *loans) creditLoan(ln *loan, r *LoanReply, now algorithms.Instant) int64 {
 	m := lo.limiter.membership
-	amount := min(r.Amount, loan.request.Want)
+	amount := min(r.Amount, ln.request.Want)
 
 	// The rules may have changed while the loan was on its way.
-	d, ok := lo.dividedLimit(&loan.request.subjectRef, loan.request.limit, now)
-	if !ok || d.key != loan.to.key || !m.Authority() {
+	d, ok := lo.dividedLimit(&ln.request.subjectRef, ln.request.limit, now)
+	if !ok || d.key != ln.to.key || !m.Authority() {
 		m.counts.unitsLost.Add(amount)
 		return 0
 	}
@@ -467,11 +467,11 @@ func (lo *loans) creditLoan(loan *loan, r *LoanReply, now algorithms.Instant) in
 	credit := amount
 	if d.limit.Kind == algorithms.TokenBucket {
 		lender := algorithms.Limit{Amount: r.rate, Window: d.limit.Limit.Window}
-		credit = max(0, amount-lender.Drained(time.Duration(now.Steady-loan.sent)))
+		credit = max(0, amount-lender.Drained(time.Duration(now.Steady-ln.sent)))
 	}
 
 	leasedOut := m.leases.granted.Returnable(m.Boottime(), d.key.Subject, d.key.Counter)
-	n, err := lo.limiter.table.Borrow(now, d.key, &d.limit.Limit, loan.request.Window, credit, leasedOut, loan.life)
+	n, err := lo.limiter.table.Borrow(now, d.key, &d.limit.Limit, ln.request.Window, credit, leasedOut, ln.life)
 	if err != nil {
 		n = 0
 	}

@@ -219,8 +219,8 @@ func (t *Totals) reviewBills() {
 	t.copier.lost.Store(int64(len(lost)))
 }
 
-// noteProblem notes what is wrong with a node's bill of a month, and reports whether
-// that was not so before.
+// noteProblem notes what is wrong with a node's bill of a month, and reports
+// whether that was not so before.
 func (t *Totals) noteProblem(found map[string]string, month Month, node, what string) bool {
 	key := month.String() + " " + node
 	found[key] = what

@@ -297,11 +297,11 @@ func (st *statement) missing(held []source) (list []version) {
 }
 
 // recordsAfter returns the records with a statement in place of the process's
-// last one, and whether more than the time has changed. If something of the
-// statement is missing here, which isWhole denies, it does not replace one of
-// which nothing was. Records of earlier processes of the node go once it has
-// their ledgers itself. ofMember means that the node is a member. The caller
-// holds mu.
+// last one, and whether more than the time has changed. Unless isWhole,
+// something of the statement is missing here; then it does not replace one of
+// which nothing was missing. Records of earlier processes of the node go once
+// it has their ledgers itself. ofMember means that the node is a member. The
+// caller holds mu.
 func (h *heldCopies) recordsAfter(
 	st *statement, held []source, isWhole, ofMember bool, now int64,
 ) (records []*processRecord, changed bool) {
@@ -444,8 +444,8 @@ func (t *Totals) mergeRecords(theirs []*processRecord) {
 	}
 }
 
-// acceptsRecord reports whether another node's r is within bounds, of another
-// node than this one, and of a time that bills may still ask for.
+// acceptsRecord reports whether r, which another node sent, is within bounds,
+// is not of this node, and is of a time that bills may still ask for.
 func (m *Meter) acceptsRecord(r *processRecord) bool {
 	if r == nil || r.Source.IsZero() || r.Source == m.config.Self || len(r.Ledgers) > maxVersions {
 		return false
