@@ -114,3 +114,25 @@ func TestDocCommentsNameParameters(t *testing.T) {
 		}
 	}
 }
+
+// TestPackageCommentsListTheirFiles finds files that a package comment with a
+// list of files lacks. A file with a build tag stands for one that is listed.
+func TestPackageCommentsListTheirFiles(t *testing.T) {
+	lists, files := map[string]string{}, map[string][]string{} // by folder
+	eachSource(t, func(file string, text []byte, _ *ast.File) {
+		dir, name := path.Split(file)
+		switch {
+		case name == "doc.go":
+			_, lists[dir], _ = strings.Cut(string(text), "// # Files")
+		case !strings.HasPrefix(string(text), "//go:build"):
+			files[dir] = append(files[dir], name)
+		}
+	})
+	for dir, list := range lists {
+		for _, name := range files[dir] {
+			if list != "" && !strings.Contains(list, " "+name) {
+				t.Errorf("%sdoc.go: the list of files lacks %s", dir, name)
+			}
+		}
+	}
+}
