@@ -79,10 +79,10 @@ func TestHostile_TokensGivenUp(t *testing.T) {
 }
 
 // Without a valid token, there are 10 arguments, 16 KiB, 16 commands and 10
-// seconds (here: half a second).
+// seconds (here: two).
 func TestHostile_Strangers(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, func(c *apitest.Config) { apitest.TheirTokens(c); c.Timeout = 500 * time.Millisecond })
+	n := startNode(t, func(c *apitest.Config) { apitest.TheirTokens(c); c.Timeout = 2 * time.Second })
 	const noAuth = "-NOAUTH Authentication required.\r\n"
 	for _, test := range []struct{ send, want string }{
 		{"*11\r\n", "-ERR Protocol error: unauthenticated multibulk length\r\n"},
@@ -105,7 +105,7 @@ func TestHostile_Strangers(t *testing.T) {
 	if got, want := c.reply()+c.reply(), `+OK"`+strings.Repeat("x", 20_000)+`"`; got != want {
 		t.Errorf("with a token: got %.60s", got)
 	}
-	time.Sleep(time.Second) // longer than a stranger may wait
+	time.Sleep(2500 * time.Millisecond) // longer than a stranger may wait
 	c.askAll(step{"PING", "+PONG"})
 }
 
