@@ -31,7 +31,8 @@ const (
 	seatParts          = 8
 )
 
-// NewConnections returns an empty set of connections for a door that serves at most that many at once.
+// NewConnections returns an empty set of connections for a door that serves at
+// most that many at once.
 func (d *Doors) NewConnections(most int) *Connections {
 	return NewConnections(ConnectionsConfig{Most: most, NeedTokens: d.RequiresToken, Budget: &d.Budget})
 }

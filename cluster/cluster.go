@@ -38,6 +38,8 @@ type Cluster struct {
 	reconciler  *reconciler
 	sharedRules *sharedRules
 
+	announced []string // addresses last passed to Config.OnAddresses; only updateAddresses uses it
+
 	closeOnce sync.Once
 	closeErr  error
 }
@@ -227,8 +229,8 @@ func (c *Cluster) updateAddresses() {
 
 	if c.config.OnAddresses != nil {
 		addresses := c.gossip.Load().Addresses()
-		if !slices.Equal(addresses, c.tracker.remembered) {
-			c.tracker.remembered = addresses
+		if !slices.Equal(addresses, c.announced) {
+			c.announced = addresses
 			c.config.OnAddresses(addresses)
 		}
 	}

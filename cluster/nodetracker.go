@@ -19,7 +19,6 @@ import (
 // answers such requests while this node leads.
 type nodeTracker struct {
 	*core
-	remembered  []string // last passed to Config.OnAddresses; only updateAddresses uses it
 	hashReports hashReports
 	// behind lists the nodes that ask for authority but can't be granted it,
 	// according to the leader's last answer. It is empty without contact with the

@@ -18,6 +18,9 @@ type nodeHealth struct {
 	changeFailedAt time.Time // when a change of this node last failed
 }
 
+// retryNode is how long to wait after a failure before trying again to add or move a node.
+const retryNode = 5 * time.Second
+
 // changeKind is a kind of change to Raft's configuration or the members.
 type changeKind uint8
 
@@ -131,9 +134,6 @@ func (pl *plan) planForget() change {
 			(m.removing || !(m.isAlive()) && m.health.failed)
 	})
 }
-
-// retryNode is how long to wait after a failure before trying again to add or move a node.
-const retryNode = 5 * time.Second
 
 // planAddition adds a node that is alive, unless a server still has its address.
 func (pl *plan) planAddition() change {

@@ -87,18 +87,18 @@ func (rc *reconciler) makePlan(records map[ring.NodeID]nodeHealth) (*plan, uint6
 	// Raft refuses the change.
 	_, index := rc.configuration()
 	state := rc.State()
-	p := &plan{now: time.Now(), self: rc.config.Self.ID, timings: rc.config.Timings,
+	pl := &plan{now: time.Now(), self: rc.config.Self.ID, timings: rc.config.Timings,
 		members: rc.tracker.listMembers(state)}
 
 	present := map[ring.NodeID]bool{}
 	rc.tracker.mu.Lock()
 	defer rc.tracker.mu.Unlock()
 
-	for i := range p.members {
-		m := &p.members[i]
+	for i := range pl.members {
+		m := &pl.members[i]
 		caughtUp := rc.tracker.lastReports[m.ID].isCaughtUp(state.Index)
 		m.removing = m.removing || state.WasRemoved(m.boot)
-		m.health = records[m.ID].updated(p.now, m, caughtUp)
+		m.health = records[m.ID].updated(pl.now, m, caughtUp)
 		records[m.ID] = m.health
 		present[m.ID] = true
 	}
@@ -111,8 +111,8 @@ func (rc *reconciler) makePlan(records map[ring.NodeID]nodeHealth) (*plan, uint6
 		}
 	}
 
-	slices.SortFunc(p.members, func(a, b member) int { return a.ID.Compare(b.ID) })
-	return p, index
+	slices.SortFunc(pl.members, func(a, b member) int { return a.ID.Compare(b.ID) })
+	return pl, index
 }
 
 // carryOut makes a change. Raft refuses it if the configuration has changed since index.

@@ -31,10 +31,10 @@ const (
 
 // Start begins periodic checkpoints. Call Load first.
 func (cf *CounterFile) Start() error {
-	if err := cf.acquire(cf.ctx); err != nil {
+	if err := cf.lockUntil(cf.ctx); err != nil {
 		return err
 	}
-	defer cf.release()
+	defer cf.unlock()
 
 	switch {
 	case cf.closed:
@@ -50,9 +50,9 @@ func (cf *CounterFile) Start() error {
 	return nil
 }
 
-// acquire takes the lock. It succeeds even if ctx has ended, as long as the lock
+// lockUntil takes the lock. It succeeds even if ctx has ended, as long as the lock
 // is free.
-func (cf *CounterFile) acquire(ctx context.Context) error {
+func (cf *CounterFile) lockUntil(ctx context.Context) error {
 	select {
 	case cf.lock <- struct{}{}:
 		return nil
@@ -70,7 +70,7 @@ func (cf *CounterFile) acquire(ctx context.Context) error {
 	}
 }
 
-func (cf *CounterFile) release() { <-cf.lock }
+func (cf *CounterFile) unlock() { <-cf.lock }
 
 func (cf *CounterFile) runLoop() {
 	defer close(cf.done)
@@ -99,10 +99,10 @@ func (cf *CounterFile) runLoop() {
 func (cf *CounterFile) Checkpoint(ctx context.Context) error { return cf.lockAndCheckpoint(ctx, false) }
 
 func (cf *CounterFile) lockAndCheckpoint(ctx context.Context, paced bool) error {
-	if err := cf.acquire(ctx); err != nil {
+	if err := cf.lockUntil(ctx); err != nil {
 		return err
 	}
-	defer cf.release()
+	defer cf.unlock()
 
 	if cf.closed {
 		return ErrClosed
@@ -328,7 +328,7 @@ func (cf *CounterFile) Close(ctx context.Context) error {
 func (cf *CounterFile) close(ctx context.Context) error {
 	// A checkpoint in progress stops at its next frame; the last one writes the rest.
 	cf.cancel()
-	if err := cf.acquire(ctx); err != nil {
+	if err := cf.lockUntil(ctx); err != nil {
 		return err
 	}
 
@@ -348,7 +348,7 @@ func (cf *CounterFile) close(ctx context.Context) error {
 
 	cf.closed = true
 	started := cf.started
-	cf.release()
+	cf.unlock()
 
 	if started {
 		<-cf.done

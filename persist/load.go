@@ -42,10 +42,10 @@ const (
 // set back since, their partitions follow that clock.
 func (cf *CounterFile) Load(now algorithms.Instant) (LoadStats, error) {
 	var stats LoadStats
-	if err := cf.acquire(cf.ctx); err != nil {
+	if err := cf.lockUntil(cf.ctx); err != nil {
 		return stats, ErrClosed
 	}
-	defer cf.release()
+	defer cf.unlock()
 
 	if cf.closed {
 		return stats, ErrClosed

@@ -42,6 +42,7 @@ func Compile(doc *Document, version int64) (*Set, error) {
 	c := &compiler{set: s, doc: doc, tables: map[tableKey]*subjectTable{}, listed: map[*SubjectSpec]*subject{}}
 	c.compileRules()
 	c.noteSlotTTLs()
+	// The names of rules come before those of inline limits, as in Names.
 	s.nameInline(doc.Inline)
 	c.compileEnvoy()
 	s.seed(hashKey{})
@@ -53,12 +54,12 @@ func Compile(doc *Document, version int64) (*Set, error) {
 
 	// This comes after the subjects, whose own limits are part of the summary.
 	s.globals = c.summarizeGlobals()
-	entries := make([]indexed, len(s.variants))
+	variants := make([]indexed, len(s.variants))
 	for i, r := range s.variants {
-		entries[i] = indexed{r.match, r.key}
+		variants[i] = indexed{r.match, r.key}
 	}
 
-	s.rules = buildIndex(entries)
+	s.rules = buildIndex(variants)
 	s.deny, s.allow = c.compileList(doc.Deny), c.compileList(doc.Allow)
 	s.noteLists()
 	s.plain = !slices.ContainsFunc(s.rules.attributes, func(a attributeIndex) bool { return !a.presenceOnly })
@@ -146,12 +147,12 @@ func (c *compiler) compileRule(spec *RuleSpec, key []string) *Rule {
 	}
 
 	if !r.Tiered {
-		r.ownLimits = c.compileLimits(spec, r, holder{}, spec.Limits)
+		r.ownLimits = c.compileLimits(spec, r, origin{}, spec.Limits)
 		return r
 	}
 
 	for _, t := range c.doc.Tiers {
-		r.byTier = append(r.byTier, c.compileLimits(spec, r, holder{"tier", "", t.Name}, t.Limits))
+		r.byTier = append(r.byTier, c.compileLimits(spec, r, origin{"tier", "", t.Name}, t.Limits))
 	}
 
 	return r
@@ -214,9 +215,10 @@ func (c *compiler) onLimit(s *Settings) (OnLimit, time.Duration) {
 	return Refuse, longest
 }
 
-// compileLimits compiles limits of a rule. Their names show the attributes that
-// r chooses among alternatives. by has them.
-func (c *compiler) compileLimits(rule *RuleSpec, r *Rule, by holder, specs []*LimitSpec) []*Limit {
+// compileLimits compiles specs, the limits that come from a place in the
+// document: from the rule itself, a tier or a subject. If the rule's key has
+// alternatives, the limits' names end with those that r is for, as in login/ip.
+func (c *compiler) compileLimits(rule *RuleSpec, r *Rule, from origin, specs []*LimitSpec) []*Limit {
 	chosen := ""
 	for i, name := range r.Key {
 		if len(rule.Key) > 0 && len(rule.Key[i]) > 1 {
@@ -238,7 +240,7 @@ func (c *compiler) compileLimits(rule *RuleSpec, r *Rule, by holder, specs []*Li
 
 		c.compileLimit(out[i], rule, spec)
 		if spec.isSlots() {
-			out[i].Source = slotSource(rule.Name, by, spec)
+			out[i].Source = slotSource(rule.Name, from, spec)
 		}
 		if spec.Name == "" {
 			out[i].Name = c.doc.limitName(rule.Name+chosen, specs, i)
@@ -363,11 +365,11 @@ func appendString(b []byte, s string) []byte {
 }
 
 func (c *compiler) compileList(specs []*Entry) list {
-	entries := make([]indexed, len(specs))
+	items := make([]indexed, len(specs))
 	for i, e := range specs {
-		entries[i].match = c.compileConditions(e.Match)
+		items[i].match = c.compileConditions(e.Match)
 	}
-	return list{entries, buildIndex(entries)}
+	return list{items, buildIndex(items)}
 }
 
 // costTable is a compiled CostTable.

@@ -238,14 +238,14 @@ func (d *Document) FeatureLevel() int {
 	}
 
 	level := 1
-	note := func(_ string, _ holder, limits []*LimitSpec) {
+	note := func(_ string, _ origin, limits []*LimitSpec) {
 		if slices.ContainsFunc(limits, (*LimitSpec).needsLevel2) {
 			level = 2
 		}
 	}
 	d.eachLimits("", note)
 	for _, t := range d.Tiers { // which no rule may use
-		note("", holder{}, t.Limits)
+		note("", origin{}, t.Limits)
 	}
 
 	return level
@@ -263,16 +263,16 @@ func (l *LimitSpec) needsLevel2() bool {
 }
 
 // eachLimits yields each list of limits that the document gives a rule, for any
-// subject, with what has it. If only is not empty, it yields those of one rule.
-func (d *Document) eachLimits(only string, yield func(rule string, by holder, limits []*LimitSpec)) {
+// subject, with its origin. If only is not empty, it yields those of that rule.
+func (d *Document) eachLimits(only string, yield func(rule string, from origin, limits []*LimitSpec)) {
 	for _, r := range d.Rules {
 		if only != "" && r.Name != only {
 			continue
 		}
-		yield(r.Name, holder{}, r.Limits)
+		yield(r.Name, origin{}, r.Limits)
 		for _, t := range d.Tiers {
 			if r.Tiered {
-				yield(r.Name, holder{"tier", "", t.Name}, t.Limits)
+				yield(r.Name, origin{"tier", "", t.Name}, t.Limits)
 			}
 		}
 	}
@@ -281,7 +281,7 @@ func (d *Document) eachLimits(only string, yield func(rule string, by holder, li
 		for _, s := range g.Subjects {
 			for _, o := range s.Overrides {
 				if only == "" || o.Rule == only {
-					yield(o.Rule, holder{"listed", g.Attribute, s.Value}, o.Limits)
+					yield(o.Rule, origin{"listed", g.Attribute, s.Value}, o.Limits)
 				}
 			}
 		}

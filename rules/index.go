@@ -9,8 +9,8 @@ import (
 	"github.com/gaissmai/bart"
 )
 
-// index finds the entries (rules, or entries of a list) that may apply to a
-// check, without walking all of them. Each entry is filed under the one
+// index finds the items (rules, or entries of a list) that may apply to a
+// check, without walking all of them. Each item is filed under the one
 // condition that it likely shares with the fewest others. Its other conditions
 // are checked when it is found.
 type index struct {
@@ -18,20 +18,20 @@ type index struct {
 	attributes []attributeIndex // by number of attribute
 }
 
-// attributeIndex files entries by one attribute. Entries are positions, in ascending order.
+// attributeIndex files items by one attribute. Items are positions, in ascending order.
 type attributeIndex struct {
 	texts        map[string][]int32
 	addresses    map[netip.Addr][]int32
 	nets         *bart.Table[*netNode]
 	prefixes     globIndex
 	suffixes     globIndex // globs that begin with *
-	present      []int32   // entries that only need the attribute to be present
-	presenceOnly bool      // all entries are in present
+	present      []int32   // items that only need the attribute to be present
+	presenceOnly bool      // all items are in present
 }
 
-// netNode holds the entries of a CIDR and links to the smallest CIDR around it.
+// netNode holds the items of a CIDR and links to the smallest CIDR around it.
 type netNode struct {
-	entries   []int32
+	items     []int32
 	enclosing *netNode
 }
 
@@ -41,7 +41,7 @@ type globIndex struct {
 	byText  map[string][]int32
 }
 
-// indexed holds what an entry can be filed by.
+// indexed holds what an item can be filed by.
 type indexed struct {
 	match []condition
 	key   []keyAttribute // all must be present as well
@@ -49,29 +49,29 @@ type indexed struct {
 
 // list is a compiled allow or deny list.
 type list struct {
-	entries []indexed
-	index   index
+	items []indexed
+	index index
 }
 
-func buildIndex(entries []indexed) index {
-	// The keys are counted first: which condition an entry shares with the
+func buildIndex(items []indexed) index {
+	// The keys are counted first: which condition an item shares with the
 	// fewest depends on all of them.
 	counts := map[listKey]int{}
-	for i := range entries {
-		for j := range entries[i].match {
-			for _, key := range keysOf(&entries[i].match[j]) {
+	for i := range items {
+		for j := range items[i].match {
+			for _, key := range keysOf(&items[i].match[j]) {
 				counts[key]++
 			}
 		}
-		for _, k := range entries[i].key {
+		for _, k := range items[i].key {
 			counts[presenceKey(k.number)]++
 		}
 	}
 
 	var x index
 	nets := map[int]map[netip.Prefix][]int32{}
-	for i := range entries {
-		x.insert(int32(i), &entries[i], counts, nets)
+	for i := range items {
+		x.insert(int32(i), &items[i], counts, nets)
 	}
 
 	for attribute, byPrefix := range nets {
@@ -96,7 +96,7 @@ func (ix *index) attribute(n int) *attributeIndex {
 	return &ix.attributes[n]
 }
 
-// insert files entry i under its most selective condition.
+// insert files item i under its most selective condition.
 func (ix *index) insert(i int32, e *indexed, counts map[listKey]int, nets map[int]map[netip.Prefix][]int32) {
 	var best *condition
 	attribute := -1
@@ -149,7 +149,7 @@ func (ix *index) insert(i int32, e *indexed, counts map[listKey]int, nets map[in
 	}
 }
 
-// insert files an entry under each value of c except CIDRs.
+// insert files an item under each value of c except CIDRs.
 func (a *attributeIndex) insert(i int32, c *condition) {
 	for _, s := range c.texts {
 		if a.texts == nil {
@@ -204,7 +204,7 @@ func netTable(byPrefix map[netip.Prefix][]int32) *bart.Table[*netNode] {
 	return t
 }
 
-// find appends the entries that may apply to m's attributes. An entry may appear more than once.
+// find appends the items that may apply to m's attributes. An item may appear more than once.
 func (ix *index) find(m *Match, found []int32) []int32 {
 	if len(ix.always) > 0 {
 		found = append(found, ix.always...)
@@ -228,7 +228,7 @@ func (ix *index) find(m *Match, found []int32) []int32 {
 	return found
 }
 
-// find appends the entries filed under values that v matches.
+// find appends the items filed under values that v matches.
 func (a *attributeIndex) find(m *Match, v *value, found []int32) []int32 {
 	if a.texts != nil {
 		found = append(found, a.texts[v.text]...)
@@ -264,25 +264,25 @@ func (a *attributeIndex) find(m *Match, v *value, found []int32) []int32 {
 	return found
 }
 
-// findNets appends the entries filed under CIDRs that hold address.
+// findNets appends the items filed under CIDRs that hold address.
 func (a *attributeIndex) findNets(address netip.Addr, found []int32) []int32 {
 	if a.nets == nil {
 		return found
 	}
 	node, _ := a.nets.Lookup(address)
 	for ; node != nil; node = node.enclosing {
-		found = append(found, node.entries...)
+		found = append(found, node.items...)
 	}
 	return found
 }
 
 // appliesTo reports whether an entry of the list applies.
-func (l *list) appliesTo(m *Match) bool { return len(l.entries) > 0 && l.search(m) }
+func (l *list) appliesTo(m *Match) bool { return len(l.items) > 0 && l.search(m) }
 
 func (l *list) search(m *Match) bool {
 	m.listed = l.index.find(m, m.listed[:0])
 	for _, i := range m.listed {
-		if m.meetsAll(l.entries[i].match) {
+		if m.meetsAll(l.items[i].match) {
 			return true
 		}
 	}

@@ -33,13 +33,15 @@ type Match struct {
 	// Undeclared is how many attributes the document does not declare, if it
 	// declares any. They are ignored.
 	Undeclared int
-	// HitsKept is for the caller to set: the hits are as the last Match or MatchKey
-	// left them. SameRules then says whether the hits of the next one differ from
-	// these at most in their subjects.
-	HitsKept, SameRules bool
-	// Now and Clock are for the caller to set, too: the wall time of the check in
-	// Unix ms, or where to read it. It is needed only where an entry has an end.
-	// Without both, it is that of the machine.
+	// A caller sets HitsKept if it has not changed Hits since the last Match or
+	// MatchKey.
+	HitsKept bool
+	// SameRules is set by a Match or MatchKey with HitsKept if it has found the same
+	// rules and limits: only the subjects of the hits may differ.
+	SameRules bool
+	// A caller may set Now, the wall time of the check in Unix ms, or Clock, which
+	// reads it. The time is needed only where an entry has an end. Without both, the
+	// machine's clock counts.
 	Now   int64
 	Clock func() int64
 
@@ -197,8 +199,8 @@ func (s *Set) matchAgain(m *Match) {
 // MatchKey finds what applies to one subject of r, given by the values of its
 // key attributes in order. It does not look at match, not and absent, and takes
 // the default of a cost table. The lists see the key's attributes and no
-// others. The error wraps ErrKey and says how many values the rule needs, or
-// ErrMissing.
+// others. The error wraps ErrKey, and has the number of values that the rule
+// needs, or it wraps ErrMissing.
 func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	if len(key) != len(r.Key) {
 		return fmt.Errorf("%w: rule %q has %d key attributes [%s], %d values are given",
@@ -290,7 +292,7 @@ func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
 }
 
 // missingValue returns the index of the first value of key, the key of r, that
-// is none; −1 if there is no such value.
+// is absent; −1 if none is.
 func (s *Set) missingValue(m *Match, r *Rule, key []string) int {
 	for i := range key {
 		if s.isAbsent(m, r.key[i].number, key[i]) {
@@ -300,8 +302,8 @@ func (s *Set) missingValue(m *Match, r *Rule, key []string) int {
 	return -1
 }
 
-// isAbsent reports whether a value of attribute number n is none: it is empty,
-// or nothing is left of it once it is folded.
+// isAbsent reports whether a value of attribute number n counts as absent: it is
+// empty, or nothing is left of it once it is folded.
 func (s *Set) isAbsent(m *Match, n int, text string) bool {
 	return text == "" || s.attributes.folds && s.foldValue(m, n, text) == ""
 }
@@ -317,8 +319,8 @@ func (s *Set) MissingAttribute(r *Rule, key []string) string {
 }
 
 // replaceValues is loadAttributes for attributes that m already has, in the
-// same order: the usual case for a caller's next check. It returns false if
-// they are others, and changes nothing then.
+// same order: the usual case for a caller's next check. If the attributes are
+// others, it returns false and changes nothing.
 func (s *Set) replaceValues(attrs []Attribute, m *Match) bool {
 	if len(attrs) != len(m.values) {
 		return false

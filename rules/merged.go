@@ -89,7 +89,8 @@ func (m *mergedSubject) node() *yaml.Node {
 	return n
 }
 
-// mergeWith makes an entry's fields replace those of spec. spec must not share its overrides with others.
+// mergeWith makes an entry's fields replace those of spec. spec must not share
+// its overrides with others.
 func (spec *SubjectSpec) mergeWith(entry *SubjectSpec) {
 	if entry.Tier != "" {
 		spec.Tier = entry.Tier

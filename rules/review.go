@@ -125,6 +125,6 @@ func hintUnit(units []string) string {
 func (d *Document) someLimit(r *RuleSpec, holds func(*LimitSpec) bool) bool {
 	found := false
 	d.eachLimits(r.Name,
-		func(_ string, _ holder, limits []*LimitSpec) { found = found || slices.ContainsFunc(limits, holds) })
+		func(_ string, _ origin, limits []*LimitSpec) { found = found || slices.ContainsFunc(limits, holds) })
 	return found
 }

@@ -324,13 +324,13 @@ func (m *movingLimits) stillHolds(limits []*Limit, wall int64) bool {
 func (m *movingLimits) phase(i int, l *Limit, wall int64) (p phase) {
 	d := m.division
 	if l.Kind.Bucket() {
-		p.before = d.recorded(wall - clockDifference - m.weighers[i].span)
+		p.before = d.recorded(wall - clockDifference - m.weighers[i].fillTime)
 		return p
 	}
 	last := l.WindowStart(wall + clockDifference)
 	p.before, p.after = d.recorded(l.WindowStart(wall-clockDifference)), d.recorded(last)
-	// In a window that began a second or more before the note, this region had
-	// not honoured the version, and it changes nothing.
+	// A view whose notHonouredAt is more than a second after the window began is left
+	// out: when the window began, this region had not honoured it.
 	for int(p.maybeHonoured) < len(d.notHonouredAt) && last >= d.notHonouredAt[p.maybeHonoured]-clockDifference {
 		p.maybeHonoured++
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // A limit of `algorithm: concurrency` says how many slots may be held at once.
-// It has a ttl in place of a window: LimitSpec.Per has it.
+// It has a ttl in place of a window, in LimitSpec.Per.
 
 // isSlots reports whether l limits slots. The algorithm has no default: it
 // decides which keys a limit has.
@@ -101,12 +101,12 @@ func (ch *checker) checkSlots(path string, r *RuleSpec, limits []*LimitSpec) {
 }
 
 // eachSlotLimit calls yield for each limit of slots in the document, with the
-// name of its rule and what has it.
-func (d *Document) eachSlotLimit(yield func(rule string, by holder, l *LimitSpec)) {
-	d.eachLimits("", func(rule string, by holder, limits []*LimitSpec) {
+// name of its rule and its origin.
+func (d *Document) eachSlotLimit(yield func(rule string, from origin, l *LimitSpec)) {
+	d.eachLimits("", func(rule string, from origin, limits []*LimitSpec) {
 		for _, l := range limits {
 			if l.isSlots() {
-				yield(rule, by, l)
+				yield(rule, from, l)
 			}
 		}
 	})
@@ -117,7 +117,7 @@ func (d *Document) eachSlotLimit(yield func(rule string, by holder, l *LimitSpec
 // without such limits.
 func (s *Set) SlotTTLs() map[string]time.Duration {
 	longest := map[string]time.Duration{}
-	s.Document.eachSlotLimit(func(rule string, _ holder, l *LimitSpec) { longest[rule] = max(longest[rule], l.window) })
+	s.Document.eachSlotLimit(func(rule string, _ origin, l *LimitSpec) { longest[rule] = max(longest[rule], l.window) })
 	return longest
 }
 
@@ -133,29 +133,29 @@ func (s *Set) SlotTTL(source uint64) (ttl time.Duration, found bool) {
 
 // noteSlotTTLs notes the ttls of all limits of slots of the document.
 func (c *compiler) noteSlotTTLs() {
-	c.doc.eachSlotLimit(func(rule string, by holder, l *LimitSpec) {
-		c.set.slotTTLs[slotSource(rule, by, l)] = l.window
+	c.doc.eachSlotLimit(func(rule string, from origin, l *LimitSpec) {
+		c.set.slotTTLs[slotSource(rule, from, l)] = l.window
 	})
 }
 
-// holder is what has a list of limits: a tier, a listed subject or an entry.
-// The zero holder is the rule itself.
-type holder struct{ kind, attribute, name string }
+// origin is where a list of limits comes from: a tier, a listed subject or an
+// entry. The zero origin is the rule itself.
+type origin struct{ kind, attribute, name string }
 
-// String identifies h among all that may have limits of a rule.
-func (h holder) String() string {
+// String identifies o among all that may have limits of a rule.
+func (o origin) String() string {
 	switch {
-	case h.kind == "":
+	case o.kind == "":
 		return ""
-	case h.attribute == "":
-		return h.kind + " " + h.name
+	case o.attribute == "":
+		return o.kind + " " + o.name
 	}
-	return h.kind + " " + h.attribute + "=" + h.name
+	return o.kind + " " + o.attribute + "=" + o.name
 }
 
 // slotSource returns the Source of a limit of a rule. There is one for each unit.
-func slotSource(rule string, by holder, l *LimitSpec) uint64 {
-	return xxh3.Hash(appendString(appendString(appendString(nil, rule), by.String()), cmp.Or(l.Unit, Requests)))
+func slotSource(rule string, from origin, l *LimitSpec) uint64 {
+	return xxh3.Hash(appendString(appendString(appendString(nil, rule), from.String()), cmp.Or(l.Unit, Requests)))
 }
 
 // sourceKey is a Limit.Source.

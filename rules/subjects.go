@@ -94,7 +94,7 @@ func (c *compiler) compileSubject(kind, attribute string, spec *SubjectSpec) *su
 			if slices.Contains(r.Key, attribute) {
 				s.overrides = append(s.overrides,
 					override{int32(r.number),
-						c.compileLimits(c.doc.Rules[r.Index], r, holder{kind, attribute, spec.Value}, o.Limits)})
+						c.compileLimits(c.doc.Rules[r.Index], r, origin{kind, attribute, spec.Value}, o.Limits)})
 			}
 		}
 	}

@@ -41,7 +41,7 @@ func (d *Document) unitsOfRules() map[string][]string {
 		return units
 	}
 
-	d.eachLimits("", func(rule string, _ holder, limits []*LimitSpec) {
+	d.eachLimits("", func(rule string, _ origin, limits []*LimitSpec) {
 		for _, l := range limits {
 			unit := cmp.Or(l.Unit, Requests)
 			if known, billed := units[rule]; billed && !slices.Contains(known, unit) {

@@ -26,36 +26,36 @@ type checker struct {
 
 // validate checks all of doc.
 func validate(doc *Document, errs *collector) {
-	c := newChecker(doc, errs)
-	c.checkTierProduct()
+	ch := newChecker(doc, errs)
+	ch.checkTierProduct()
 
 	for i, r := range doc.Rules {
 		path := fmt.Sprintf("rules[%d]", i)
-		first := c.index[r.Name]
+		first := ch.index[r.Name]
 		if first != i && r.Name != "" {
-			c.add(r.position("name"), path+".name", "the name %q is taken by rules[%d]", r.Name, first)
+			ch.add(r.position("name"), path+".name", "the name %q is taken by rules[%d]", r.Name, first)
 		}
 		if !r.malformed {
-			c.checkRule(path, r)
+			ch.checkRule(path, r)
 		}
 	}
 
 	for _, t := range doc.Tiers {
-		c.checkLimits(keyPath("tiers", t.Name)+".limits", t.Limits, "")
+		ch.checkLimits(keyPath("tiers", t.Name)+".limits", t.Limits, "")
 	}
 
-	if doc.DefaultTier != "" && c.tiers[doc.DefaultTier] == nil {
-		c.add(doc.positions["default_tier"], "default_tier", "the tier %q is not defined", doc.DefaultTier)
+	if doc.DefaultTier != "" && ch.tiers[doc.DefaultTier] == nil {
+		ch.add(doc.positions["default_tier"], "default_tier", "the tier %q is not defined", doc.DefaultTier)
 	}
 
 	for _, g := range doc.Subjects {
 		path := keyPath("subjects", g.Attribute)
 		for _, s := range g.Subjects {
-			c.checkSubject(path, g.Attribute, s)
+			ch.checkSubject(path, g.Attribute, s)
 		}
 	}
 
-	c.checkEnvoy()
+	ch.checkEnvoy()
 }
 
 func newChecker(doc *Document, errs *collector) *checker {

@@ -50,9 +50,9 @@ func unboundedShares(regions int) viewShares {
 
 func (v viewShares) of(region int) room { return room{v.amounts[region], v.bursts[region]} }
 
-// span returns the time that the slowest region's bucket takes to fill, in ns,
+// fillTime returns the time that the slowest region's bucket takes to fill, in ns,
 // or 0 for other limits.
-func (v viewShares) span(l *Limit) int64 {
+func (v viewShares) fillTime(l *Limit) int64 {
 	if !l.Kind.Bucket() {
 		return 0
 	}
@@ -68,7 +68,7 @@ func (v viewShares) span(l *Limit) int64 {
 			return int64(algorithms.Forever)
 		}
 		fill, _ := bits.Div64(hi, lo, uint64(amount))
-		// The span is rounded up: with a shorter span, an earlier view would stop
+		// The time is rounded up: with a shorter one, an earlier view would stop
 		// counting too soon.
 		longest = max(longest, int64(min(fill, uint64(algorithms.Forever)-1))+1)
 	}
@@ -82,7 +82,7 @@ type weigher struct {
 	recorded int // number of recorded views; they come first
 	doubtful []bool
 	bucket   bool
-	span     int64 // time that a bucket takes to fill, ns
+	fillTime int64 // that a bucket takes, ns
 
 	views []viewShares
 	// The fields below have one element for each view, and are used for fixed
@@ -109,7 +109,7 @@ func (w *weigher) add(rule *Rule, l *Limit, committed, regions []string) {
 
 	v := divide(regions, committed, rule, l)
 	w.views = append(w.views, v)
-	w.span = max(w.span, v.span(l))
+	w.fillTime = max(w.fillTime, v.fillTime(l))
 	index := -1
 	if w.region >= 0 {
 		index = slices.Index(committed, regions[w.region])
@@ -169,7 +169,7 @@ func (w *weigher) room(p phase) room {
 
 	if !w.bucket {
 		// By the clock of the owner, the window may have begun a second earlier
-		// or later. The least of both counts.
+		// or later. Only the least of these amounts is safe.
 		for before := p.before; before <= p.after; before++ {
 			out.amount = min(out.amount, w.windowRoom(before, p.maybeHonoured))
 		}
@@ -183,8 +183,8 @@ func (w *weigher) room(p phase) room {
 	}
 
 	doubtful := append([]bool{false}, w.doubtful...)
-	// It is not known since which of these records the bucket has been filling.
-	// So the least counts.
+	// The bucket may have been filling since any of these records. Each leaves
+	// another amount, and only the least is safe.
 	for first := int(p.before); first <= w.recorded; first++ {
 		out.amount = min(out.amount, leastInBucket(amounts[first:], doubtful[first:], w.recorded-first, w.region))
 		out.burst = min(out.burst, leastInBucket(bursts[first:], doubtful[first:], w.recorded-first, w.region))

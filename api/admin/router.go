@@ -9,9 +9,9 @@ import (
 	"github.com/rlnode/rlnode/api/framing"
 )
 
-// router finds the handler for a path as it was sent. Other than the library of
-// net/http, it neither cleans nor decodes a path first: what a proxy in front
-// allows or denies by its path is what is answered.
+// router finds the handler for a path as it was sent. Unlike the library of
+// net/http, it neither cleans nor decodes a path: a proxy in front that allows
+// or denies by path must have seen the path that is answered.
 type router struct{ routes []pathRoute }
 
 // pathRoute is a pattern, and the handler for the paths that match it. In a
@@ -74,7 +74,8 @@ func (p *pathRoute) matches(sent []string, r *http.Request) bool {
 		values[strings.TrimSuffix(name, "}")] = value
 	}
 
-	// What is below is looked up as it is.
+	// The handler looks up the rest undecoded, so it must not be readable in two
+	// ways.
 	if p.below && (len(sent) == len(p.segments) || slices.ContainsFunc(sent[len(p.segments):], isOdd)) {
 		return false
 	}

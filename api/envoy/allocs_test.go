@@ -27,7 +27,7 @@ func TestRequestAllocatesLittle(t *testing.T) {
 		return nil
 	}
 	have := testing.AllocsPerRun(1000, func() {
-		c := s.acquire()
+		c := s.getCall()
 		who, e := s.admit(t.Context())
 		if e != nil {
 			t.Fatal(e)

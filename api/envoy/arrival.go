@@ -20,6 +20,9 @@ import (
 // bytes that arrive on a connection, and an arrival bounds the time and the
 // memory that an incomplete message may take.
 
+// maxHeld is an upper bound on what grpc-go holds of an incomplete message, in bytes.
+const maxHeld = rls.MaxMessage + streamWindow
+
 // arrival is the wait of a handler for a message. It is reused.
 type arrival struct {
 	server *Server
@@ -337,6 +340,3 @@ func (i *inbound) beginFrame() bool {
 	i.smallFrames = min(i.smallFrames, maxSmallFrames)
 	return i.smallFrames >= 0
 }
-
-// maxHeld is an upper bound on what grpc-go holds of an incomplete message, in bytes.
-const maxHeld = rls.MaxMessage + streamWindow

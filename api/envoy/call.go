@@ -39,7 +39,7 @@ type call struct {
 	charged int64  // bytes charged to the budget for buf
 }
 
-func (s *Server) acquire() *call {
+func (s *Server) getCall() *call {
 	c, ok := s.pool.Get().(*call)
 	if !ok {
 		c = &call{server: s, stripe: s.latency.Stripe(), arrival: s.newArrival()}
@@ -47,8 +47,8 @@ func (s *Server) acquire() *call {
 	return c
 }
 
-// release returns c to the pool.
-func (c *call) release() {
+// put returns c to the pool.
+func (c *call) put() {
 	if c.charged > 0 {
 		c.server.Budget.Give(c.charged)
 		c.charged = 0
@@ -71,13 +71,13 @@ func shouldRateLimit(
 		return nil, statusOf(api.Errorf(api.Overloaded, "more than %d requests are in progress", maxCalls))
 	}
 
-	c := s.acquire()
+	c := s.getCall()
 	c.stripe.Count()
 	began := time.Now()
 	token, e := s.admit(ctx) // callers without permission are refused before anything is received
 	if e == nil {
 		if err := c.arrival.await(ctx, nil, receive, c); err != nil {
-			c.release()
+			c.put()
 			return nil, err
 		}
 		// The wait for the message is the caller's time and not ours.
@@ -90,17 +90,17 @@ func shouldRateLimit(
 	}
 
 	if e != nil {
-		c.release()
+		c.put()
 		return nil, statusOf(e)
 	}
 
 	took := time.Since(began)
 	c.stripe.Observe(took)
 	c.CountLatency(took)
-	return c, nil // the codec releases it
+	return c, nil // the codec puts it back
 }
 
-// answer decides c, which came over conn, unless conn has lost its place.
+// answer decides c, which came over conn, unless conn has lost its seat.
 func (c *call) answer(conn *inbound, token *api.Token) *api.Error {
 	if conn == nil {
 		return c.decide(token)
@@ -277,7 +277,7 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 		return out, nil
 	}
 	out := c.Append(make([]byte, 0, answerCapacity))
-	c.release()
+	c.put()
 	return mem.BufferSlice{mem.SliceBuffer(out)}, nil
 }
 

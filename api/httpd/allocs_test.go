@@ -10,7 +10,7 @@ import (
 // Checking the token allocates nothing.
 func TestTokenAllocatesNothing(t *testing.T) {
 	p := planeWithTokens(t, newFixed(), "secret", "other")
-	x := p.acquire()
+	x := p.getExchange()
 	if n := testing.AllocsPerRun(500, func() {
 		x.reset()
 		x.method, x.path, x.authorization = "POST", "/v1/check", "Bearer secret"

@@ -126,8 +126,8 @@ func serve(p *handlers, x *exchange) {
 
 // ask serves one check and returns status, headers and body as text.
 func ask(p *handlers, body string) (status int, headers, answer string) {
-	x := p.acquire()
-	defer p.release(x)
+	x := p.getExchange()
+	defer p.putExchange(x)
 	x.method, x.path = "POST", "/v1/check"
 	x.request.body = append(x.request.body, body...)
 	serve(p, x)
@@ -281,7 +281,7 @@ func TestCheckAllocatesNothing(t *testing.T) {
 				f.refuse(1, time.Second)
 			}
 			p := handlersOf(f)
-			x := p.acquire() // once: under the race detector, a pool drops objects at random
+			x := p.getExchange() // once: under the race detector, a pool drops objects at random
 			n := testing.AllocsPerRun(1000, func() {
 				x.reset()
 				x.method, x.path = "POST", "/v1/check"
@@ -300,11 +300,11 @@ func BenchmarkCheck(b *testing.B) {
 			p := handlersOf(newFixed())
 			b.ReportAllocs()
 			for b.Loop() {
-				x := p.acquire()
+				x := p.getExchange()
 				x.method, x.path = "POST", "/v1/check"
 				x.request.body = append(x.request.body, body...)
 				serve(p, x)
-				p.release(x)
+				p.putExchange(x)
 			}
 		})
 	}
@@ -335,10 +335,10 @@ func BenchmarkBatch(b *testing.B) {
 	body := `{"checks":[` + strings.Repeat(plainCheck+",", 99) + plainCheck + `]}`
 	b.ReportAllocs()
 	for b.Loop() {
-		x := p.acquire()
+		x := p.getExchange()
 		x.method, x.path = "POST", "/v1/check/batch"
 		x.request.body = append(x.request.body, body...)
 		serve(p, x)
-		p.release(x)
+		p.putExchange(x)
 	}
 }

@@ -348,7 +348,7 @@ func TestAuthHeaders(t *testing.T) {
 func TestAuthReadiness(t *testing.T) {
 	p := newHandlers(&api.Doors{Config: api.Config{Node: "n2", Decider: newFixed(),
 		Logger: slog.New(slog.DiscardHandler)}}, nil)
-	x := p.acquire()
+	x := p.getExchange()
 	x.method, x.path = "GET", "/v1/auth/web"
 	if serve(p, x); x.Status != 503 || !strings.Contains(string(x.Body), string(api.NotReady)) {
 		t.Errorf("not ready: have %d %s", x.Status, x.Body)
@@ -379,7 +379,7 @@ func TestAuthAllocatesNothing(t *testing.T) {
 				f.refuse(1, time.Second)
 			}
 			p := handlersOf(f)
-			x := p.acquire()
+			x := p.getExchange()
 			header := headerMap{"X-Forwarded-Uri": {[]byte("/chat?x=y")}, "X-Api-Key": {[]byte("k1")}}
 			if forwarded != "" {
 				header["X-Forwarded-For"] = [][]byte{[]byte(forwarded)}

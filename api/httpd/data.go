@@ -91,7 +91,8 @@ func (r *route) bodyLimit() int {
 	return r.maxBody
 }
 
-func (h *handlers) acquire() *exchange {
+// getExchange returns an exchange from the pool, or a new one.
+func (h *handlers) getExchange() *exchange {
 	x, ok := h.exchanges.Get().(*exchange)
 	if !ok {
 		return &exchange{stripe: h.latency.Stripe()}
@@ -102,7 +103,8 @@ func (h *handlers) acquire() *exchange {
 	return x
 }
 
-func (h *handlers) release(x *exchange) {
+// putExchange counts the request that x was for, and returns x to the pool.
+func (h *handlers) putExchange(x *exchange) {
 	x.stripe.Count()
 	if x.charged > 0 {
 		h.Budget.Give(x.charged)

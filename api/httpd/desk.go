@@ -42,8 +42,8 @@ func (d *Desk) Answer(w http.ResponseWriter, r *http.Request) error {
 		return api.Errorf(api.BadRequest, "the body can't be read")
 	}
 
-	x := d.handlers.acquire()
-	defer d.handlers.release(x)
+	x := d.handlers.getExchange()
+	defer d.handlers.putExchange(x)
 	x.method = r.Method
 	x.path = r.URL.Path
 	x.authorization = r.Header.Get("Authorization")

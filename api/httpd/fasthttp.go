@@ -36,7 +36,7 @@ type Server struct {
 	transport
 	waiting *heldAnswers
 	date    dateHeader
-	turns   sync.Pool // of *turn
+	lent    sync.Pool // of *lentConn
 	once    sync.Once
 }
 
@@ -135,13 +135,13 @@ func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestCo
 // connection after it read the request. Then the request is not decided: nobody
 // would get the answer, and the caller asks another node.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
-	t := turnOf(ctx)
+	t := lentOf(ctx)
 	if t != nil && t.isClosed() {
 		return
 	}
 
-	x := s.handlers.acquire()
-	defer s.handlers.release(x)
+	x := s.handlers.getExchange()
+	defer s.handlers.putExchange(x)
 
 	if t != nil {
 		x.conn = t.Connection
@@ -240,7 +240,7 @@ func (s *Server) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 		r.SetBodyStream(sent, n)
 	}
 
-	t := turnOf(ctx)
+	t := lentOf(ctx)
 	switch {
 	case x.hangUp:
 		s.hangUp(ctx)
@@ -293,7 +293,7 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 				large = false
 			}
 
-			t := turnOf(ctx)
+			t := lentOf(ctx)
 			if t != nil {
 				t.endStall() // the wait for room must not count; the next read begins the stall anew
 			}
@@ -326,7 +326,7 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 			if length > len(b) {
 				return api.Errorf(api.BadRequest, "the body ended after %d of %d bytes", len(b), length)
 			}
-			if t := turnOf(ctx); t != nil && t.frame.TrailersRefused() {
+			if t := lentOf(ctx); t != nil && t.frame.TrailersRefused() {
 				return notReceived(t.frame.Err())
 			}
 			return nil
@@ -356,8 +356,8 @@ func notReceived(err error) *api.Error {
 
 // malformed answers input that the library could not parse as a request.
 func (s *Server) malformed(ctx *fasthttp.RequestCtx, err error) {
-	x := s.handlers.acquire()
-	defer s.handlers.release(x)
+	x := s.handlers.getExchange()
+	defer s.handlers.putExchange(x)
 	ctx.Response.Reset()
 	x.SetError(notReceived(err))
 	x.hangUp = true
@@ -373,8 +373,8 @@ func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 	if ctx.Request.Header.ContentLength() <= most || r != nil && r.bodyIgnored {
 		return fasthttp.StatusContinue
 	}
-	x := s.handlers.acquire()
-	defer s.handlers.release(x)
+	x := s.handlers.getExchange()
+	defer s.handlers.putExchange(x)
 	x.SetError(api.TooLargeError(most))
 	x.hangUp = true
 	s.answer(ctx, x)

@@ -226,8 +226,8 @@ func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 		return true, net.ErrClosed
 	}
 
-	x := s.handlers.acquire()
-	defer s.handlers.release(x)
+	x := s.handlers.getExchange()
+	defer s.handlers.putExchange(x)
 
 	ownBuffer := x.request.body
 	defer func() { x.request.body = ownBuffer }() // b belongs to the library

@@ -9,12 +9,12 @@ import (
 // maxPolledAtOnce bounds the connections in one call of poll.
 const maxPolledAtOnce = 1024
 
-// canSeeHangUps says whether hungUp finds anything.
+// canSeeHangUps says whether pollHungUp finds anything.
 const canSeeHangUps = true
 
-// hungUp returns the waiters in list whose callers have closed the connection,
+// pollHungUp returns the waiters in list whose callers have closed the connection,
 // or at least their sending side of it.
-func hungUp(list []*waiter) (gone []*waiter) {
+func pollHungUp(list []*waiter) (gone []*waiter) {
 	var room [maxPolledAtOnce]unix.PollFd
 	for len(list) > 0 {
 		polled := list[:min(len(list), maxPolledAtOnce)]

@@ -2,12 +2,12 @@
 
 package httpd
 
-// canSeeHangUps says whether hungUp finds anything.
+// canSeeHangUps says whether pollHungUp finds anything.
 const canSeeHangUps = false
 
-// hungUp always returns nil: here the node notices that a caller has hung up
+// pollHungUp always returns nil: here the node notices that a caller has hung up
 // only when it sends the answer.
-func hungUp([]*waiter) []*waiter { return nil }
+func pollHungUp([]*waiter) []*waiter { return nil }
 
 // awaitReset always returns false.
 func awaitReset(*waiter) bool { return false }

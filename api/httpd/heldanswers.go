@@ -26,12 +26,12 @@ const (
 // runtime timer.
 type heldAnswers struct {
 	most    int                                 // bounds the answers held at once
-	answer  func(w *waiter, left time.Duration) // sends the answer, calls freeSlot, and serves the connection again
+	answer  func(w *waiter, left time.Duration) // sends the answer, calls freeRoom, and serves the connection again
 	refused atomic.Int64                        // answers not held because the bound was reached
 
 	mu    sync.Mutex // guards the rest
 	held  map[*waiter]struct{}
-	taken int           // slots of answers not sent yet. Invariant: len(held) <= taken <= most
+	taken int           // answers not sent yet. Invariant: len(held) <= taken <= most
 	ended bool          // releaseAll was called: nothing is held any more
 	empty chan struct{} // closed once ended is true and taken is 0
 
@@ -63,16 +63,16 @@ func maxHeldFor(files int) int {
 
 // newHeldAnswers returns a heldAnswers for at most bound answers, until draining is closed.
 func newHeldAnswers(bound int, draining <-chan struct{}, answer func(*waiter, time.Duration)) *heldAnswers {
-	s := &heldAnswers{
+	ws := &heldAnswers{
 		most: bound, answer: answer, held: make(map[*waiter]struct{}), empty: make(chan struct{}),
 		stop: make(chan struct{}),
 	}
-	s.running.Go(func() { s.watch(draining) })
-	return s
+	ws.running.Go(func() { ws.watch(draining) })
+	return ws
 }
 
-// takeSlot takes a slot for one more answer. It reports false if there is none.
-func (ws *heldAnswers) takeSlot() bool {
+// takeRoom takes room for one more answer. It reports false if there is none.
+func (ws *heldAnswers) takeRoom() bool {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	switch {
@@ -86,15 +86,15 @@ func (ws *heldAnswers) takeSlot() bool {
 	return true
 }
 
-// freeSlot frees a slot, after the answer was sent or could not be.
-func (ws *heldAnswers) freeSlot() {
+// freeRoom frees it, after the answer was sent or could not be.
+func (ws *heldAnswers) freeRoom() {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.taken--
 	ws.closeIfEmptyLocked()
 }
 
-// closeIfEmptyLocked closes empty once the last slot is free. The caller holds ws.mu.
+// closeIfEmptyLocked closes empty once the last answer was sent. The caller holds ws.mu.
 func (ws *heldAnswers) closeIfEmptyLocked() {
 	if ws.ended && ws.taken == 0 {
 		select {
@@ -105,7 +105,7 @@ func (ws *heldAnswers) closeIfEmptyLocked() {
 	}
 }
 
-// keep keeps w, for which takeSlot has taken a slot, until it is due.
+// keep keeps w, for which takeRoom has taken room, until it is due.
 func (ws *heldAnswers) keep(w *waiter) {
 	if p := w.place.inQueue; p != nil {
 		// Wait is not called under our lock: the queue calls moveUp while it holds
@@ -117,8 +117,8 @@ func (ws *heldAnswers) keep(w *waiter) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	ws.held[w] = struct{}{}
-	// The waiter took its slot before all were released, and awaitEmpty waits
-	// for that. So its answer is sent now.
+	// The waiter's room was taken before all were released, and awaitEmpty waits
+	// until it is free. So its answer is sent now.
 	if ws.ended {
 		ws.releaseLocked(w, true)
 		return
@@ -129,20 +129,21 @@ func (ws *heldAnswers) keep(w *waiter) {
 // releaseDue sends w's answer, which is due.
 func (ws *heldAnswers) releaseDue(w *waiter) {
 	// The watch looks only four times a second. A caller that hung up since
-	// must not keep a turn that the next one could have.
-	ws.release(w, w.mayBeLeft() && w.fd >= 0 && len(hungUp([]*waiter{w})) > 0)
+	// must not keep a place in the queue that the next one could have.
+	callerGone := w.mayBeLeft() && w.fd >= 0 && len(pollHungUp([]*waiter{w})) > 0
+	ws.release(w, callerGone)
 }
 
-// release sends w's answer now, unless that has already begun. hungUp means
+// release sends w's answer now, unless that has already begun. callerGone means
 // that the caller has hung up.
-func (ws *heldAnswers) release(w *waiter, hungUp bool) {
+func (ws *heldAnswers) release(w *waiter, callerGone bool) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	// The timer, the watch and the drain may all come for w. The first one
 	// sends its answer.
 	if _, here := ws.held[w]; here {
-		w.hungUp = hungUp
-		ws.releaseLocked(w, hungUp)
+		w.hungUp = callerGone
+		ws.releaseLocked(w, callerGone)
 	}
 }
 
@@ -186,7 +187,7 @@ func (ws *heldAnswers) close() {
 	ws.running.Wait()
 }
 
-// count returns the number of slots taken: answers not sent yet.
+// count returns the number of answers not sent yet.
 func (ws *heldAnswers) count() int {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
@@ -224,7 +225,7 @@ func (ws *heldAnswers) watch(draining <-chan struct{}) {
 		}
 		ws.mu.Unlock()
 
-		for _, w := range hungUp(polled) {
+		for _, w := range pollHungUp(polled) {
 			ws.release(w, true)
 		}
 

@@ -18,8 +18,8 @@ import (
 // reports false if the answer must be sent at once: the node drains, too many
 // answers are held, or the budget has no room.
 func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
-	t := turnOf(ctx)
-	if t == nil || !s.waiting.takeSlot() {
+	t := lentOf(ctx)
+	if t == nil || !s.waiting.takeRoom() {
 		return false
 	}
 
@@ -30,7 +30,7 @@ func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	n := int64(len(w.reply.text))
 	if n > api.UnchargedBytes {
 		if !s.handlers.Budget.Take(n) {
-			s.waiting.freeSlot()
+			s.waiting.freeRoom()
 			return false
 		}
 		w.charged = n
@@ -46,8 +46,9 @@ func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	return true
 }
 
-// park holds back w's answer. The library has given t back, and read from it through c.
-func (s *Server) park(w *waiter, t *turn, c net.Conn) {
+// park holds back w's answer. The library no longer uses t. c is the library's
+// view of it, which still has what the library has read ahead.
+func (s *Server) park(w *waiter, t *lentConn, c net.Conn) {
 	w.conn = t.connection
 	w.fd = w.conn.Descriptor()
 	// The connection needs no seat while nothing is read from it, and must not
@@ -67,7 +68,7 @@ func readBuffered(c net.Conn) (unread []byte, err error) {
 	for {
 		n, err := c.Read(room[:])
 		unread = append(unread, room[:n]...)
-		if errors.Is(err, os.ErrDeadlineExceeded) { // see turn.Read
+		if errors.Is(err, os.ErrDeadlineExceeded) { // see lentConn.Read
 			return unread, nil
 		}
 		if err != nil {
@@ -90,10 +91,10 @@ func (s *Server) sendHeld(w *waiter, left time.Duration) {
 		_, err = c.Write(text)
 	}
 
-	// The slot is freed only now: the text was in memory until it was sent, and
-	// awaitEmpty waits for the slot.
+	// Its room is freed only now: the text was in memory until it was sent, and
+	// awaitEmpty waits until all rooms are free.
 	s.handlers.Budget.Give(w.charged)
-	s.waiting.freeSlot()
+	s.waiting.freeRoom()
 
 	w.endWait(w.hungUp && (err != nil || awaitReset(w)))
 
@@ -127,7 +128,7 @@ func (s *Server) goOn(c *connection, unread []byte) {
 
 	// The input does not go through serveInput: the framing has counted these
 	// bytes already, and would count them twice.
-	t := s.newTurn(c)
+	t := s.newLent(c)
 	t.unread = unread
 	t.readErr = c.frame.Err()
 

@@ -77,11 +77,11 @@ func TestMoveUpKeepsTheHold(t *testing.T) {
 		answers := make(chan sent, 3)
 		var ws *heldAnswers
 		ws = newHeldAnswers(3, nil, func(_ *waiter, left time.Duration) {
-			ws.freeSlot()
+			ws.freeRoom()
 			answers <- sent{time.Since(began), left}
 		})
 		for _, want := range []sent{{time.Hour, 2 * time.Hour}, {time.Minute, 0}, {0, 0}} {
-			ws.takeSlot()
+			ws.takeRoom()
 			w := &waiter{fd: -1, due: began.Add(time.Hour), delayAfterDue: 4 * time.Hour}
 			ws.keep(w)
 			ws.moveUp(w, began.Add(want.after+want.left))

@@ -23,8 +23,8 @@ const (
 	// freeHead is the capacity in bytes up to which an unfinished head is not
 	// charged to the budget.
 	freeHead = 2 << 10
-	// turnMemory is roughly what the library and a handler hold for a request, without its body.
-	turnMemory = 32 << 10
+	// lentMemory is roughly what the library and a handler hold for a request, without its body.
+	lentMemory = 32 << 10
 )
 
 // begin serves a new connection.
@@ -92,7 +92,7 @@ func (s *Server) serveInput(c *connection, input []byte) afterRequest {
 	}
 
 	began := time.Now()
-	t := s.newTurn(c)
+	t := s.newLent(c)
 	// The library gets only whole heads: its buffers must not wait for the rest
 	// of one.
 	t.unread, t.readErr = s.receiveHead(c, input)
@@ -167,9 +167,9 @@ func (c *connection) refuseRoom() {
 	}
 }
 
-// turn lends the library a connection while there is something to do on it. It
-// is the net.Conn that the library sees.
-type turn struct {
+// lentConn is a connection as the library sees it. The library has it only while
+// there is something to do on it.
+type lentConn struct {
 	*connection
 	server  *Server
 	unread  []byte        // input that was received before
@@ -185,17 +185,17 @@ type turn struct {
 	isCharged    bool // what the request holds is charged already
 }
 
-func (s *Server) newTurn(c *connection) *turn {
-	t, ok := s.turns.Get().(*turn)
+func (s *Server) newLent(c *connection) *lentConn {
+	t, ok := s.lent.Get().(*lentConn)
 	if !ok {
-		t = &turn{server: s}
+		t = &lentConn{server: s}
 	}
 	t.connection = c
 	return t
 }
 
 // run lets the library serve the connection until it has answered all that has arrived.
-func (t *turn) run() afterRequest {
+func (t *lentConn) run() afterRequest {
 	s := t.server
 	c := t.connection
 
@@ -208,13 +208,13 @@ func (t *turn) run() afterRequest {
 		return isHeld // park reads from t
 	}
 
-	// These are read now: once the turn is back in the pool, another connection
-	// may have it.
+	// These are read now: once t is back in the pool, another connection may have
+	// it.
 	goesOn := t.toldEOF
 	t.endStall()
 	s.buffers.Put(t.unread)
-	*t = turn{server: s}
-	s.turns.Put(t)
+	*t = lentConn{server: s}
+	s.lent.Put(t)
 
 	if !goesOn || !c.end() {
 		return isOver
@@ -227,7 +227,7 @@ func (t *turn) run() afterRequest {
 }
 
 // Read returns what was received before, and after it what else belongs to the request.
-func (t *turn) Read(b []byte) (int, error) {
+func (t *lentConn) Read(b []byte) (int, error) {
 	switch {
 	case len(t.unread) > 0:
 		n := copy(b, t.unread)
@@ -259,11 +259,11 @@ func (t *turn) Read(b []byte) (int, error) {
 }
 
 // receiveMore receives more of a request whose head has arrived.
-func (t *turn) receiveMore(b []byte) (n int, err error) {
+func (t *lentConn) receiveMore(b []byte) (n int, err error) {
 	if !t.stallCharged && !t.isCharged {
 		// While this caller keeps the node waiting, the library and a handler
 		// hold memory for it. So it is charged, and may lose its seat.
-		if !t.server.handlers.Budget.Hold(&t.stall, turnMemory, t) {
+		if !t.server.handlers.Budget.Hold(&t.stall, lentMemory, t) {
 			t.refuseRoom()
 			t.readErr = errNoRoom
 			return 0, errNoRoom
@@ -279,15 +279,15 @@ func (t *turn) receiveMore(b []byte) (n int, err error) {
 }
 
 // SetReadDeadline bounds the next reads. What a request has spent before the library got it counts.
-func (t *turn) SetReadDeadline(at time.Time) error {
+func (t *lentConn) SetReadDeadline(at time.Time) error {
 	if !at.IsZero() {
 		at = at.Add(-t.spent)
 	}
 	return t.connection.SetReadDeadline(at)
 }
 
-// Close closes the connection, unless the library only ends its turn.
-func (t *turn) Close() error {
+// Close closes the connection, unless the library only gives it back.
+func (t *lentConn) Close() error {
 	if t.toldEOF {
 		return nil
 	}
@@ -296,10 +296,10 @@ func (t *turn) Close() error {
 }
 
 // NetConn returns the underlying connection.
-func (t *turn) NetConn() net.Conn { return t.connection }
+func (t *lentConn) NetConn() net.Conn { return t.connection }
 
 // endStall ends what was charged while the caller kept a request waiting.
-func (t *turn) endStall() {
+func (t *lentConn) endStall() {
 	if t.stallCharged {
 		t.server.handlers.Budget.Release(&t.stall)
 		t.stallCharged = false
@@ -308,7 +308,7 @@ func (t *turn) endStall() {
 
 // noteConnState records whether the library waits for the next request.
 func noteConnState(conn net.Conn, state fasthttp.ConnState) {
-	t, ok := conn.(*turn)
+	t, ok := conn.(*lentConn)
 	if !ok {
 		return
 	}
@@ -328,8 +328,8 @@ func noteConnState(conn net.Conn, state fasthttp.ConnState) {
 	}
 }
 
-// turnOf returns the turn that ctx is part of; nil in tests that need none.
-func turnOf(ctx *fasthttp.RequestCtx) *turn {
-	t, _ := ctx.Conn().(*turn)
+// lentOf returns the connection of ctx as the library has it; nil in tests that need none.
+func lentOf(ctx *fasthttp.RequestCtx) *lentConn {
+	t, _ := ctx.Conn().(*lentConn)
 	return t
 }

@@ -102,7 +102,7 @@ func TestBatchAllocatesNothing(t *testing.T) {
 			}
 			p := handlersOf(f)
 			body := `{"checks":[` + strings.Repeat(check+",", 49) + check + `]}`
-			x := p.acquire()
+			x := p.getExchange()
 			n := testing.AllocsPerRun(100, func() {
 				x.reset()
 				x.method, x.path = "POST", "/v1/check/batch"

@@ -253,13 +253,22 @@ func (c *session) decrex(words [][]byte) error {
 	return nil
 }
 
-// lower lowers the count of q by what call says. Without SATURATE, all or nothing of it.
+// lower lowers the count of q as call says: without SATURATE, by all of that or
+// not at all.
 func (c *session) lower(q *check, call *increxCall) (used, applied int64, err error) {
 	before, err := c.server.Decider.Kept(rules.IncrexNamespace, q.values[0])
-	left := before.Used + call.by
-	if err != nil || call.given&saturate == 0 && left < 0 || before.Used == 0 || call.by == 0 ||
-		max(0, left) > max(0, call.upper) {
+	if err != nil {
 		return before.Used, 0, err
+	}
+
+	left := before.Used + call.by
+	isTooMuch := left < 0 && call.given&saturate == 0
+	changesNothing := before.Used == 0 || call.by == 0
+	// A count that stays above the upper bound stays as it is, even if SATURATE is
+	// given, with which Redis would lower it to the bound.
+	isOverBound := max(0, left) > max(0, call.upper)
+	if isTooMuch || changesNothing || isOverBound {
+		return before.Used, 0, nil
 	}
 
 	q.limit[0].Limit = max(1, q.limit[0].Limit) // a limit of 0 has no counter to adjust

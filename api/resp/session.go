@@ -99,19 +99,19 @@ type session struct {
 }
 
 // newSession returns the session of a new connection.
-func (s *Server) newSession(c *api.Connection) *session {
-	sess := &session{
-		Connection: c, stream: c, server: s, id: s.sessions.Add(1), stripe: s.latency.Stripe(),
+func (s *Server) newSession(conn *api.Connection) *session {
+	c := &session{
+		Connection: conn, stream: conn, server: s, id: s.sessions.Add(1), stripe: s.latency.Stripe(),
 		strangerSince: time.Now(),
 		lender:        lender{pool: &s.inputs},
 	}
 	if s.TLS != nil {
-		sess.stream = tls.Server(c, s.TLS)
-		sess.small = make([]byte, smallInput)
-		return sess
+		c.stream = tls.Server(conn, s.TLS)
+		c.small = make([]byte, smallInput)
+		return c
 	}
-	sess.late, _ = c.Conn.(rawconn.LateReader)
-	return sess
+	c.late, _ = conn.Conn.(rawconn.LateReader)
+	return c
 }
 
 // serve serves the connection until it is over.
@@ -143,7 +143,9 @@ func (c *session) serve() {
 
 		if err != nil {
 			if errors.Is(err, errOver) {
-				c.Linger() // otherwise what the caller has sent since would take the last replies away
+				// Closing with unread input would reset the connection, and the caller
+				// would lose the last replies.
+				c.Linger()
 			}
 			return
 		}

@@ -186,9 +186,9 @@ func seconds(d time.Duration) int64 {
 	return whole
 }
 
-// roundAsCell makes what remains what redis-cell says. It compares whole
-// microseconds, so of units that are no whole number of them it may say one too
-// many.
+// roundAsCell rounds what remains as redis-cell does. redis-cell compares whole
+// microseconds: if a unit takes no whole number of them, it may report one unit
+// too many.
 func (v *verdict) roundAsCell(q *check) {
 	limit := q.answer.TightestLimit()
 	if limit == nil || q.limit[0].Limit < 1 {
@@ -198,7 +198,7 @@ func (v *verdict) roundAsCell(q *check) {
 	unit := time.Duration(q.limit[0].PerMS) * time.Millisecond / time.Duration(q.limit[0].Limit)
 	const longest = 1 << 53 // with it, nothing overflows
 	if unit < time.Millisecond || v.limit > longest/int64(unit/time.Microsecond) {
-		return // redis-cell does not limit that, or not right
+		return // redis-cell can't express such a limit, or overflows on it
 	}
 
 	used := int64((limit.ResetAfter + unit - 1) / unit)

@@ -36,10 +36,15 @@ const (
 	retireTime = 2 * time.Second
 )
 
+// The reasons for which calls fail or a connection ends, mildest first.
 var (
+	// errQuiet fails calls; the connection may recover.
+	errQuiet = errors.New("the connection is silent")
+	// errSilent ends a connection that was silent for longer.
 	errSilent = errors.New("the connection was silent for too long")
-	errStuck  = errors.New("the connection was silent, but a new one can be made")
-	// errReplaced means that another connection has taken its place.
+	// errOutlived ends a silent connection once a second one has been made.
+	errOutlived = errors.New("the connection was silent, but a new one can be made")
+	// errReplaced ends a connection whose place another one has taken.
 	errReplaced = errors.New("the connection was replaced")
 )
 
@@ -85,7 +90,8 @@ type conn struct {
 	downErr   error
 	brokenErr error // why the connection ended; nil until then
 
-	// done callbacks outside the reader; added to with mu held, and never after brokenErr is set
+	// callbacks counts the done callbacks that run outside the reader. It is added to
+	// with mu held, and never after brokenErr is set.
 	callbacks sync.WaitGroup
 }
 
@@ -144,7 +150,7 @@ func (c *conn) breakOff(err error) {
 
 	c.queue.close()
 	switch {
-	case errors.Is(err, errSilent), errors.Is(err, errStuck):
+	case errors.Is(err, errSilent), errors.Is(err, errOutlived):
 		c.socket.discard()
 	case c.isCaller && errors.Is(err, io.EOF):
 		c.awaitWriter()
@@ -254,8 +260,6 @@ func (c *conn) checkSilence(now int64, gap time.Duration) (next time.Duration) {
 	}
 	return after / beatsPerSilence
 }
-
-var errQuiet = errors.New("the connection is silent")
 
 // sendHeartbeat sends a heartbeat, unless one was sent a moment ago; see
 // Reachable in the package comment. Only the pulse calls it.

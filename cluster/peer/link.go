@@ -129,16 +129,10 @@ func (l *link) run(ctx context.Context) {
 
 		switch {
 		case connected:
-			level := slog.LevelWarn
-			// If the node has closed it, it is stopping, or gossip will soon report its
-			// failure.
 			if errors.Is(err, io.EOF) {
-				level = slog.LevelDebug
 				closed = time.Now()
 			}
-			l.warned.Store(level == slog.LevelWarn)
-			l.peers.log.Log(ctx, level, "connection to a node lost", "name", l.label(), "address",
-				l.address, "error", err)
+			l.logLoss(ctx, err)
 			clear(logged.logged)
 			l.clearWake()
 		case time.Since(closed) < stopTime:
@@ -165,6 +159,19 @@ func (l *link) run(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
+}
+
+// logLoss logs that a connection was lost.
+func (l *link) logLoss(ctx context.Context, err error) {
+	level := slog.LevelWarn
+	// If the node has closed it, it is stopping, or gossip will soon report its
+	// failure.
+	if errors.Is(err, io.EOF) {
+		level = slog.LevelDebug
+	}
+	l.warned.Store(level == slog.LevelWarn)
+	l.peers.log.Log(ctx, level, "connection to a node lost", "name", l.label(), "address",
+		l.address, "error", err)
 }
 
 // connectAndRun makes a connection, and returns when it and any replacements
@@ -236,7 +243,7 @@ func (l *link) dialSecond(ctx context.Context, c *conn) {
 		// messages that it has not read yet.
 		sleep(ctx, c.limits.unreachable/5)
 		return !c.isReachable()
-	}, func(old *conn) { old.breakOff(errStuck) })
+	}, func(old *conn) { old.breakOff(errOutlived) })
 }
 
 // replace dials a second connection, unless one is being dialled already. If

@@ -158,27 +158,27 @@ type change struct {
 }
 
 // applyChange prints what changes, asks if it must, and puts the change in force.
-func applyChange(env *environment, n *remote, c *change) error {
-	ask := request{body: c.source}
-	if c.version != 0 {
-		ask.query = url.Values{"to": {strconv.FormatInt(c.version, 10)}}
+func applyChange(env *environment, n *remote, ch *change) error {
+	ask := request{body: ch.source}
+	if ch.version != 0 {
+		ask.query = url.Values{"to": {strconv.FormatInt(ch.version, 10)}}
 	}
 
-	d, reply, err := askDiff(env, n, c.name, ask)
+	d, reply, err := askDiff(env, n, ch.name, ask)
 	if err != nil {
 		return err
 	}
 
 	out := env.stdout
-	if c.json {
+	if ch.json {
 		out = env.stderr // standard output has the node's answer alone
 	}
 
-	printDifference(out, c.name, d)
+	printDifference(out, ch.name, d)
 
-	if !d.Changed || c.DryRun {
-		printWarnings(env.stderr, c.name, d.Warnings)
-		if c.json {
+	if !d.Changed || ch.DryRun {
+		printWarnings(env.stderr, ch.name, d.Warnings)
+		if ch.json {
 			fmt.Fprintf(env.stdout, "%s\n", strings.TrimSpace(string(reply.body)))
 		}
 		if d.Changed {
@@ -187,11 +187,11 @@ func applyChange(env *environment, n *remote, c *change) error {
 		return nil
 	}
 
-	if err := c.permit(env, d); err != nil {
+	if err := ch.permit(env, d); err != nil {
 		return err
 	}
 
-	return c.write(env, n, d)
+	return ch.write(env, n, d)
 }
 
 // askDiff asks a node what a change would do.

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -149,13 +150,22 @@ func printSubject(w io.Writer, s *subjectAnswer) error {
 	estimated := false
 	for i, l := range s.Limits {
 		if l.Unlimited {
-			rows[i] = fmt.Sprintf("%s\tunlimited\t-\t-\t-\t-\t-\t%s\t-\t-", printable(l.Name),
-				cmp.Or(printable(l.Unit), "-"))
+			rows[i] = strings.Join([]string{printable(l.Name), "unlimited", "-", "-", "-", "-", "-",
+				cmp.Or(printable(l.Unit), "-"), "-", "-"}, "\t")
 			continue
 		}
-		rows[i] = fmt.Sprintf("%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s", printable(l.Name),
-			l.Algorithm, l.Used, l.Limit, l.Remaining, l.Leased, l.Share,
-			printable(l.Unit), durationText(millis(max(l.WindowMS, l.TTLMS))), durationText(millis(l.ResetMS)))
+		rows[i] = strings.Join([]string{
+			printable(l.Name),
+			l.Algorithm,
+			strconv.FormatInt(l.Used, 10),
+			strconv.FormatInt(l.Limit, 10),
+			strconv.FormatInt(l.Remaining, 10),
+			strconv.FormatInt(l.Leased, 10),
+			strconv.FormatInt(l.Share, 10),
+			printable(l.Unit),
+			durationText(millis(max(l.WindowMS, l.TTLMS))),
+			durationText(millis(l.ResetMS)),
+		}, "\t")
 		estimated = estimated || l.Estimated
 	}
 

@@ -21,9 +21,9 @@ import (
 
 const maxFile = 4 << 10 // bytes
 
-// ErrStranger means that a certificate was not issued by a secret of this
+// errForeignCertificate means that a certificate was not issued by a secret of this
 // cluster, or was issued to another node.
-var ErrStranger = errors.New("it does not have this cluster's secret")
+var errForeignCertificate = errors.New("it does not have this cluster's secret")
 
 // errUnrelated rejects a change that would cut the node off from the others.
 var errUnrelated = errors.New("it has none of the secrets in force: change it in three steps, old and new, new and old, new, " +
@@ -41,9 +41,9 @@ type File struct {
 
 // derivedKeys holds the values derived from the file. It is immutable.
 type derivedKeys struct {
-	secrets     []Secret     // the first one is used, all are accepted
-	authorities []*authority // one per secret
-	leaf        *tls.Certificate
+	secrets []Secret  // the first one is used, all are accepted
+	issuers []*issuer // one per secret
+	leaf    *tls.Certificate
 }
 
 // Read reads the secrets in a file. The error names the file.
@@ -88,11 +88,11 @@ func Open(name string, node [16]byte, log *slog.Logger) (*File, error) {
 func (f *File) deriveKeys(secrets []Secret, old *derivedKeys) (*derivedKeys, error) {
 	made := &derivedKeys{secrets: secrets}
 	for _, s := range secrets {
-		a, err := s.authority()
+		a, err := s.issuer()
 		if err != nil {
 			return nil, err
 		}
-		made.authorities = append(made.authorities, a)
+		made.issuers = append(made.issuers, a)
 	}
 
 	if old != nil && old.secrets[0] == secrets[0] {
@@ -101,7 +101,7 @@ func (f *File) deriveKeys(secrets []Secret, old *derivedKeys) (*derivedKeys, err
 	}
 
 	var err error
-	made.leaf, err = made.authorities[0].issue(f.node)
+	made.leaf, err = made.issuers[0].issue(f.node)
 	return made, err
 }
 
@@ -236,17 +236,17 @@ func (f *File) config() *tls.Config {
 	}
 }
 
-// accept returns an error unless one of the authorities has issued the remote's certificate.
+// accept returns an error unless one of the issuers has issued the remote's certificate.
 func (d *derivedKeys) accept(certs []*x509.Certificate) error {
 	if len(certs) == 0 {
-		return ErrStranger
+		return errForeignCertificate
 	}
-	for _, a := range d.authorities {
+	for _, a := range d.issuers {
 		if a.verify(certs[0]) == nil {
 			return nil
 		}
 	}
-	return ErrStranger
+	return errForeignCertificate
 }
 
 // Verify returns an error unless the remote end of a connection is node.
@@ -256,7 +256,7 @@ func (f *File) Verify(s tls.ConnectionState, node [16]byte) error {
 	}
 	uris := s.PeerCertificates[0].URIs
 	if len(uris) != 1 || uris[0].String() != nodeURI(node).String() {
-		return fmt.Errorf("%w: its certificate is not for node %x", ErrStranger, node)
+		return fmt.Errorf("%w: its certificate is not for node %x", errForeignCertificate, node)
 	}
 	return nil
 }

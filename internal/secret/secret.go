@@ -101,16 +101,16 @@ func (s Secret) derive(label string, n int) []byte {
 	return b
 }
 
-// authority issues certificates to nodes.
-type authority struct {
+// issuer is a certificate authority: it issues certificates to nodes.
+type issuer struct {
 	key  ed25519.PrivateKey
 	cert *x509.Certificate
 	pool *x509.CertPool // only cert
 }
 
-// authority derives the authority. Ed25519 signs without randomness, so the
+// issuer derives the issuer. Ed25519 signs without randomness, so the
 // certificate is the same on every node.
-func (s Secret) authority() (*authority, error) {
+func (s Secret) issuer() (*issuer, error) {
 	key := ed25519.NewKeyFromSeed(s.derive(labelAuthority, ed25519.SeedSize))
 	id := sha256.Sum256(key.Public().(ed25519.PublicKey))
 	template := &x509.Certificate{
@@ -123,7 +123,7 @@ func (s Secret) authority() (*authority, error) {
 		return nil, fmt.Errorf("derive the authority of the cluster: %w", err)
 	}
 
-	a := &authority{key: key, pool: x509.NewCertPool()}
+	a := &issuer{key: key, pool: x509.NewCertPool()}
 	if a.cert, err = x509.ParseCertificate(der); err != nil {
 		return nil, fmt.Errorf("derive the authority of the cluster: %w", err)
 	}
@@ -133,7 +133,7 @@ func (s Secret) authority() (*authority, error) {
 }
 
 // issue makes a certificate for a node, with a fresh key.
-func (a *authority) issue(node [16]byte) (*tls.Certificate, error) {
+func (a *issuer) issue(node [16]byte) (*tls.Certificate, error) {
 	public, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("issue a certificate: %w", err)
@@ -159,8 +159,8 @@ func (a *authority) issue(node [16]byte) (*tls.Certificate, error) {
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }
 
-// verify returns an error unless this authority issued the certificate to a node.
-func (a *authority) verify(cert *x509.Certificate) error {
+// verify returns an error unless a issued the certificate to a node.
+func (a *issuer) verify(cert *x509.Certificate) error {
 	_, err := cert.Verify(x509.VerifyOptions{
 		Roots: a.pool, CurrentTime: verifiedAt, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	})

@@ -83,7 +83,7 @@ func TestParse(t *testing.T) {
 // TestDerived pins the derived values: nodes of different releases must derive
 // the same from a secret.
 func TestDerived(t *testing.T) {
-	a, err := first.authority()
+	a, err := first.issuer()
 	expect.NoError(t, err)
 	for what, pair := range map[string][2]string{
 		"fingerprint": {first.Fingerprint(), "ab1b825b"},
@@ -94,7 +94,7 @@ func TestDerived(t *testing.T) {
 	} {
 		expect.Equal(t, pair[0], pair[1], "%s", what)
 	}
-	again, err := first.authority()
+	again, err := first.issuer()
 	if err != nil || !bytes.Equal(a.cert.Raw, again.cert.Raw) {
 		t.Errorf("the authority differs from run to run: %v", err)
 	}
@@ -249,9 +249,9 @@ func TestHandshakes(t *testing.T) {
 // TestForged: certificates that an attacker could obtain are rejected.
 func TestForged(t *testing.T) {
 	f, _ := open(t, node, first)
-	ours, err := first.authority()
+	ours, err := first.issuer()
 	expect.NoError(t, err)
-	theirs, err := second.authority()
+	theirs, err := second.issuer()
 	expect.NoError(t, err)
 	// The same names and numbers, but another key.
 	theirs.cert.RawSubject, theirs.cert.SubjectKeyId = ours.cert.RawSubject, ours.cert.SubjectKeyId
@@ -261,7 +261,7 @@ func TestForged(t *testing.T) {
 	expect.NoError(t, err)
 	leaf, err := x509.ParseCertificate(issued.Certificate[0])
 	expect.NoError(t, err)
-	below, err := (&authority{key: issued.PrivateKey.(ed25519.PrivateKey), cert: leaf}).issue(node)
+	below, err := (&issuer{key: issued.PrivateKey.(ed25519.PrivateKey), cert: leaf}).issue(node)
 	expect.NoError(t, err)
 	below.Certificate = append(below.Certificate, issued.Certificate[0])
 	for name, cert := range map[string]*tls.Certificate{"another authority with the same name": forged, "issued by a node": below} {
