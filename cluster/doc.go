@@ -18,9 +18,12 @@
 // A Cluster has four parts over one core, which holds Raft, the agreed state
 // and the calls between nodes:
 //
-//   - The founder founds the cluster on its first start, and decides which cluster this node belongs to.
-//   - The nodeTracker tracks the other nodes (see listMembers) and asks for authority. On the leader, it answers such requests.
-//   - The reconciler, on the leader, makes Raft's configuration and the feature level match the members.
+//   - The founder founds the cluster on its first start, and decides which
+//     cluster this node belongs to.
+//   - The nodeTracker tracks the other nodes (see listMembers) and asks for
+//     authority. On the leader, it answers such requests.
+//   - The reconciler, on the leader, makes Raft's configuration and the feature
+//     level match the members.
 //   - sharedRules writes rules and shares them with other regions.
 //
 // Each region is a cluster. Rules are written in one region, the primary
@@ -29,9 +32,11 @@
 //
 // Caveats:
 //
-//   - A node that has promised to take part in a founding takes part in no other until its proposer has given up. If the
-//     proposer's disk is lost for good, empty the data directories of the nodes that promised. Every half minute, these log
-//     the proposer's ID.
-//   - Raft's AppliedIndex counts entries handed to the state machine, even if they are not applied yet. In this package, an
-//     applied index is always an [agreement.State.Index].
+//   - A node that has promised to take part in a founding takes part in no other
+//     until its proposer has given up. If the proposer's disk is lost for good,
+//     empty the data directories of the nodes that promised. Every half minute,
+//     these log the proposer's ID.
+//   - Raft's AppliedIndex counts entries handed to the state machine, even if they
+//     are not applied yet. In this package, an applied index is always an
+//     [agreement.State.Index].
 package cluster

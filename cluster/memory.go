@@ -169,11 +169,11 @@ func (c *Cluster) recordApplied() {
 		}
 
 		s := c.State()
-
 		// After a restart, the state being applied again may be older than the recorded one.
-		if s.Cluster.IsZero() || s.Index <= c.memory.recordedIndex || !ringChanged(noted, s) &&
-			s.History.Set() == noted.History.Set() && s.Regions == noted.Regions &&
-			s.Entries == noted.Entries {
+		isNew := s.Index > c.memory.recordedIndex
+		hasChanged := ringChanged(noted, s) || s.History.Set() != noted.History.Set() ||
+			s.Regions != noted.Regions || s.Entries != noted.Entries
+		if s.Cluster.IsZero() || !isNew || !hasChanged {
 			continue
 		}
 

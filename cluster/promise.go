@@ -32,8 +32,8 @@ type promise struct {
 	// completed.
 	Decided bool `json:"decided"`
 	// Used is the highest attempt that this node ever made as a proposer.
-	// Invariant: it never decreases, so an attempt that does not stand will never
-	// stand again.
+	// Invariant: it never decreases, so a number is used once: an attempt that was
+	// withdrawn does not become valid again.
 	Used uint64 `json:"used"`
 }
 

@@ -210,11 +210,7 @@ func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result
 // heartbeats prove that.
 func (c *core) confirmLead(ctx context.Context, reign uint64) error {
 	mark := c.machine.reignMark.Load()
-	leads := func() bool {
-		r := c.raft.Load()
-		return r.State() == raft.Leader && r.CurrentTerm() == mark.term
-	}
-	if mark == nil || mark.reign != reign || !leads() {
+	if mark == nil || mark.reign != reign || !c.leadsIn(mark.term) {
 		return fmt.Errorf("%w: this node does not lead in the term of that reign", ErrLeaderUnavailable)
 	}
 
@@ -222,11 +218,17 @@ func (c *core) confirmLead(ctx context.Context, reign uint64) error {
 		return fmt.Errorf("%w: no majority has confirmed it: %w", ErrLeaderUnavailable, err)
 	}
 	// This is this node's own vote. It must come after the majority's.
-	if !leads() {
+	if !c.leadsIn(mark.term) {
 		return fmt.Errorf("%w: this node no longer leads", ErrLeaderUnavailable)
 	}
 
 	return nil
+}
+
+// leadsIn reports whether this node leads, as far as it knows, in a term of Raft.
+func (c *core) leadsIn(term uint64) bool {
+	r := c.raft.Load()
+	return r.State() == raft.Leader && r.CurrentTerm() == term
 }
 
 func (c *core) proposeBytes(ctx context.Context, entry []byte) (agreement.Result, error) {

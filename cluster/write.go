@@ -144,7 +144,9 @@ func (c *core) awaitPrimaryVersion(ctx context.Context, version int64) {
 	ctx, cancel := context.WithTimeout(ctx, awaitPrimaryBound)
 	defer cancel()
 
-	// In the primary, this region's own leader has agreed on the version.
+	// The leader of a secondary region learns of the version only by asking the
+	// primary, so it should ask now. In the primary, the leader has agreed on it
+	// itself.
 	if c.isSecondary() {
 		if err := c.callJSON(ctx, toLeader, MethodFollowNow, noBody{}, &noBody{}); err != nil {
 			c.config.Logger.Debug("can't notify the leader of a new version", "error", err)

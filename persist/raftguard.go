@@ -34,13 +34,23 @@ var errHung = errors.New("disk does not respond")
 // them from the store only at startup. Memory and store must not differ, for
 // three reasons:
 //
-//   - A follower that stores entry 16 of term 4 does not delete entries that may follow it. Suppose entries 16 to 18 of
-//     term 3 had reached the store without Raft's knowledge. The log would then hold 16 of term 4, and 17 and 18 of term 3.
-//     After a restart, Raft would take 18 of term 3 for its last entry. It would then vote for a candidate that lacks entry
-//     16 of term 4, which this follower had acknowledged.
-//   - A follower that has deleted entries 10 to 15 of term 2, and then fails to store those of term 3, still believes that
-//     its log ends with 15 of term 2. If a leader that has those entries comes back, the follower tells it that it has them
-//     too. It refuses the entries of other leaders until a restart, because it can't read entry 10.
+//   - A follower that stores an entry does not delete entries that may follow it.
+//     Suppose that the store has entries that Raft does not know of. In term 4,
+//     the follower then stores entry 16:
+//
+//     Raft believes: … 15 (term 2)   16 (term 4)
+//     the store has: … 15 (term 2)   16 (term 4)   17 (term 3)   18 (term 3)
+//
+//     After a restart, Raft would take 18 of term 3 for its last entry. It would
+//     then vote for a candidate that lacks 16 of term 4, which this follower had
+//     acknowledged.
+//
+//   - A follower deletes entries 10 to 15 of term 2, and then fails to store those
+//     of term 3. It still believes that its log ends with 15 of term 2. If a
+//     leader that has those entries comes back, the follower tells it that it has
+//     them too. It refuses the entries of other leaders until a restart, because
+//     it can't read entry 10.
+//
 //   - If the deletion itself timed out and succeeds later, the result is the same.
 //
 // So a write that was reported to Raft as failed is undone before anything else
@@ -65,8 +75,9 @@ var errHung = errors.New("disk does not respond")
 // term. A leader that failed to store it has stepped down, and its next term is
 // another one; a follower receives the same entry again.
 //
-// The cache above never holds an entry that is missing from the log: it adds
-// entries after they were stored, and drops all of them before any is deleted.
+// Raft reads through a cache in front of this log (see raft.go). The cache never
+// holds an entry that is missing here: it adds entries after they were stored,
+// and drops all of them before any is deleted.
 type guardedLogs struct {
 	inner      raft.LogStore
 	timeout    time.Duration

@@ -25,13 +25,16 @@
 //
 // Ended removes a node from both rings, and its standbys become the owners. The special cases:
 //
-//   - The node is the only member of both rings: they stay, because some node must own the partitions. Its generation still
-//     rises, so it comes back as the owner, but without its earlier counters.
-//   - It is the only member of From, and To has other members: From becomes To. Partitions not handed over yet start afresh
-//     at their new owners, because waiting for the node could take forever.
-//   - It is the only member of To, and From has other members: To becomes From. Partitions already handed over start afresh
-//     at their old owners.
-//   - Both rings are equal without it: nothing is left to hand over, and the state is settled.
+//   - The node is the only member of both rings: they stay, because some node
+//     must own the partitions. Its generation still rises, so it comes back as
+//     the owner, but without its earlier counters.
+//   - It is the only member of From, and To has other members: From becomes To.
+//     Partitions not handed over yet start afresh at their new owners, because
+//     waiting for the node could take forever.
+//   - It is the only member of To, and From has other members: To becomes From.
+//     Partitions already handed over start afresh at their old owners.
+//   - Both rings are equal without it: nothing is left to hand over, and the
+//     state is settled.
 //
 // [Regions] contains the regions that share the rules, and the versions that
 // still count for the shares of global limits. Rules, Region and Mark are for

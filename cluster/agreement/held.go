@@ -120,30 +120,54 @@ func (r *Regions) Refuses(e Mark) error {
 
 // withMark returns r with e applied.
 func (r *Regions) withMark(e Mark) (*Regions, error) {
-	candidate := slices.IndexFunc(r.Held, func(h Held) bool { return h.Candidate })
-	last := r.inForce()
 	switch {
-	case r.Primary == "" || last == nil:
+	case r.Primary == "" || r.inForce() == nil:
 		return nil, errors.New("there is no primary region yet, or there are no rules")
 	case e.At < 0 || e.At > rules.MaxRecordedAt:
 		return nil, fmt.Errorf("%d is not a valid time", e.At)
-	case e.At == 0 && candidate >= 0:
+	case e.At == 0:
+		return r.withCandidate(e.Version)
+	}
+	return r.withRecord(e)
+}
+
+// candidate returns the position of the candidate in Held, or -1 if there is none.
+func (r *Regions) candidate() int {
+	return slices.IndexFunc(r.Held, func(h Held) bool { return h.Candidate })
+}
+
+// withCandidate returns r with a version, the one in force, as the candidate.
+func (r *Regions) withCandidate(version int64) (*Regions, error) {
+	candidate := r.candidate()
+	if candidate >= 0 {
 		return nil, fmt.Errorf("version %d of the rules is the candidate", r.Held[candidate].Version)
-	case e.At == 0 && (e.Version != last.Version || last.At != 0):
-		return nil, fmt.Errorf("version %d of the rules is not in force, or already recorded", e.Version)
-	case e.At != 0 && candidate < 0 && e.Version == last.Version && last.At != 0:
+	}
+	last := r.inForce()
+	if version != last.Version || last.At != 0 {
+		return nil, fmt.Errorf("version %d of the rules is not in force, or already recorded", version)
+	}
+
+	changed := r.nextRevision()
+	changed.Held = slices.Clone(r.Held)
+	changed.inForce().Candidate = true
+	return changed, nil
+}
+
+// withRecord returns r with the candidate recorded as e says. If there is no
+// candidate, because the version in force is recorded already, it returns r
+// without the old versions that no longer count.
+func (r *Regions) withRecord(e Mark) (*Regions, error) {
+	candidate := r.candidate()
+	last := r.inForce()
+	if candidate < 0 && e.Version == last.Version && last.At != 0 {
 		return r.prune(e.At)
-	case e.At != 0 && (candidate < 0 || r.Held[candidate].Version != e.Version):
+	}
+	if candidate < 0 || r.Held[candidate].Version != e.Version {
 		return nil, fmt.Errorf("version %d of the rules is not the candidate", e.Version)
 	}
 
 	changed := r.nextRevision()
 	changed.Held = slices.Clone(r.Held)
-	if e.At == 0 {
-		changed.inForce().Candidate = true
-		return changed, nil
-	}
-
 	changed.recordCandidate(candidate, e.At)
 	return changed, nil
 }

@@ -288,12 +288,18 @@ func (s *State) commitRegion(changed *Regions, e Region) Result {
 // check returns an error if no sequence of entries could have produced r, which
 // was read from outside. number is the version in force.
 func (r *Regions) check(number int64) error {
+	newest := int64(0) // of the versions that are held; 0: there is none
+	if len(r.Held) > 0 {
+		newest = r.inForce().Version
+	}
+
+	hasPrimary := r.Primary != ""
 	switch {
-	case r.PrimaryEpoch < 0 || (r.PrimaryEpoch == 0) != (r.Primary == "") || r.World.IsZero() != (r.Primary == ""):
+	case r.PrimaryEpoch < 0 || (r.PrimaryEpoch != 0) != hasPrimary || r.World.IsZero() == hasPrimary:
 		return errors.New("the primary region, its epoch and its world do not fit together")
-	case r.Primary != "" && !validRegion(r.Primary):
+	case hasPrimary && !validRegion(r.Primary):
 		return fmt.Errorf("%q is not a region's name", r.Primary)
-	case len(r.Held) > MaxHeld || len(r.Held) == 0 && number != 0 || len(r.Held) > 0 && r.inForce().Version != number:
+	case len(r.Held) > MaxHeld || newest != number:
 		return fmt.Errorf("the %d versions of the rules that are held do not end with version %d", len(r.Held), number)
 	}
 
@@ -316,8 +322,10 @@ func (r *Regions) check(number int64) error {
 			before = r.Held[i-1]
 		}
 
-		if h.Version <= before.Version || h.At < 0 || h.At > rules.MaxRecordedAt || h.At != 0 &&
-			(h.Candidate || h.At < before.At || before.At == 0) {
+		// Versions are recorded in their order, and a candidate is not recorded yet.
+		mayBeRecorded := !h.Candidate && before.At != 0 && h.At >= before.At
+		isImpossible := h.At < 0 || h.At > rules.MaxRecordedAt || h.At != 0 && !mayBeRecorded
+		if isImpossible || h.Version <= before.Version {
 			return fmt.Errorf("version %d of the rules is out of order, or its record is impossible", h.Version)
 		}
 	}

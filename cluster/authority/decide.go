@@ -140,41 +140,62 @@ func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
 		return // the records are full, and the node was refused
 	}
 
-	node := in.nodes[id]
-	failed := node.State == gossip.Failed || node.State == gossip.Left
-	cut := r.unreachableSince != never
-	asked := max(r.lastAsked, r.nextAsked)
-	isSilent := rs.silence(in.now, asked) >= silencePatience
-
-	end := func(reason agreement.Reason) {
-		r.ending = true
-		r.endingSince = in.now
-		r.endingReason = reason
-	}
-	// A node that is behind asks all the time: its asking is no sign that it is well.
-	isBack := asked > r.endingSince && !failed && !cut && r.endingReason != agreement.Behind
-
+	why := agreement.Reason("")
 	switch {
 	case len(in.members) == 1:
 		r.ending = false // nobody could take over from the only member
-	case node.Removed:
-		end(agreement.Removed)
-	case r.ending && isBack:
-		r.ending = false
+	case in.nodes[id].Removed:
+		why = agreement.Removed
 	case r.ending:
-	case isSilent && (failed || cut):
-		end(agreement.Silent)
-	case cut && in.now-r.unreachableSince >= unreachablePatience:
-		end(agreement.Unreachable)
-	case rs.isFailing(in, r) && in.now-rs.lastFailingEnd >= failingPause && rs.canSpare(in, id):
+		// It is decided; endEntry waits until the node's authority has expired.
+		r.ending = !r.isBack(in, id)
+	default:
+		why = rs.whyEnd(in, r, id)
+	}
+
+	if why == agreement.Behind {
 		rs.lastFailingEnd = in.now
 		if id == rs.self {
 			// This leader can't end itself. The next one will, if it has to.
 			rs.transferLead()
-		} else {
-			end(agreement.Behind)
+			return
 		}
 	}
+
+	if why != "" {
+		r.ending = true
+		r.endingSince = in.now
+		r.endingReason = why
+	}
+}
+
+// hasFailed reports whether gossip says that id is not running.
+func (in *decisionInput) hasFailed(id ring.NodeID) bool {
+	state := in.nodes[id].State
+	return state == gossip.Failed || state == gossip.Left
+}
+
+// isBack reports whether id, the node of r, which was going to be ended, is well again.
+func (r *record) isBack(in *decisionInput, id ring.NodeID) bool {
+	// A node that is behind asks all the time: its asking is no sign that it is well.
+	hasAsked := max(r.lastAsked, r.nextAsked) > r.endingSince && r.endingReason != agreement.Behind
+	return hasAsked && !in.hasFailed(id) && r.unreachableSince == never
+}
+
+// whyEnd returns why id, the node of r, should be ended, or "" if it should not.
+func (rs *reignState) whyEnd(in *decisionInput, r *record, id ring.NodeID) agreement.Reason {
+	isSilent := rs.silence(in.now, max(r.lastAsked, r.nextAsked)) >= silencePatience
+	isCut := r.unreachableSince != never
+
+	switch {
+	case isSilent && (isCut || in.hasFailed(id)):
+		return agreement.Silent
+	case isCut && in.now-r.unreachableSince >= unreachablePatience:
+		return agreement.Unreachable
+	case rs.isFailing(in, r) && in.now-rs.lastFailingEnd >= failingPause && rs.canSpare(in, id):
+		return agreement.Behind
+	}
+	return ""
 }
 
 // isFailing reports whether there is reason to end r's node: because it asks

@@ -57,8 +57,8 @@ func isRemoved(s *agreement.State, id ring.NodeID) bool {
 }
 
 // trackFailing records whether the node asks without success, given the reason
-// for the refusal, or "" if there is none. Only reasons of the node's own
-// count, and grants that have not given it authority.
+// for the refusal, or "" if there is none. A refusal counts if the reason lies
+// with the node, and a grant if an earlier one has not given it authority.
 func (r *record) trackFailing(now time.Duration, reason string) {
 	switch reason {
 	case reasonEnding:

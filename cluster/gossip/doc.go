@@ -30,13 +30,18 @@
 //
 // Caveats:
 //
-//   - memberlist does not report suspicions, so [Suspect] is not used: a member is [Alive] until it is [Failed].
-//   - memberlist 0.6 trusts its input: one message may exhaust memory or end the process. So each message is decrypted and
-//     inspected before memberlist gets it. Messages that no node sends are dropped, counted ([Gossip.Refused]) and logged.
-//     That keeps a node alive, but without [Config.Keyring] anyone who reaches its port may still join, or claim that other
-//     nodes are gone. The label on each packet keeps out other software that gossips on the same port, not an attacker.
-//   - memberlist's last probes outlive Close by up to two seconds. In a testing/synctest bubble, whose clock stops when
-//     the test returns, sleep after Close.
+//   - memberlist does not report suspicions, so [Suspect] is not used: a member
+//     is [Alive] until it is [Failed].
+//   - memberlist 0.6 trusts its input: one message may exhaust memory or end
+//     the process. So each message is decrypted and inspected before memberlist
+//     gets it. Messages that no node sends are dropped, counted
+//     ([Gossip.Refused]) and logged. That keeps a node alive, but without
+//     [Config.Keyring] anyone who reaches its port may still join, or claim
+//     that other nodes are gone. The label on each packet keeps out other
+//     software that gossips on the same port, not an attacker.
+//   - memberlist's last probes outlive Close by up to two seconds. In a
+//     testing/synctest bubble, whose clock stops when the test returns, sleep
+//     after Close.
 //
 // The package runs three goroutines: one announces changes, one joins seeds and
 // failed members (eight at once), and one forwards packets and accepted

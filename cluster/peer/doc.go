@@ -63,15 +63,20 @@
 //
 // # Bounds
 //
-//   - A message has at most 16 MiB. A queue to one node holds at most 65,536 messages and 32 MiB, and at most 65,536 calls
-//     wait for a reply. Anything beyond that fails with ErrBusy at once. Replies that do not fit are dropped, and the call
-//     times out.
-//   - A handshake, TLS included, takes at most 2 s (enough for round trips of 300 ms), and a preamble has at most 1 KiB.
-//     At most 256 connections are in a handshake; further ones wait in the listener. At most 4,096 accepted connections
-//     are open, 512 of them from other regions; further ones are closed.
-//   - A dial takes at most 2 s, of which TCP may take half a second. The pause between dials is 50 ms to 1 s, with jitter.
-//     To another region, TCP has 1.5 s and the handshake another 2 s, and a pause is at most 500 ms.
-//   - At most 64 of Raft's connections wait for Accept; further ones are closed.
+//   - A message has at most 16 MiB. A queue to one node holds at most 65,536
+//     messages and 32 MiB, and at most 65,536 calls wait for a reply. Anything
+//     beyond that fails with ErrBusy at once. Replies that do not fit are
+//     dropped, and the call times out.
+//   - A handshake, TLS included, takes at most 2 s (enough for round trips of
+//     300 ms), and a preamble has at most 1 KiB. At most 256 connections are in
+//     a handshake; further ones wait in the listener. At most 4,096 accepted
+//     connections are open, 512 of them from other regions; further ones are
+//     closed.
+//   - A dial takes at most 2 s, of which TCP may take half a second. The pause
+//     between dials is 50 ms to 1 s, with jitter. To another region, TCP has
+//     1.5 s and the handshake another 2 s, and a pause is at most 500 ms.
+//   - At most 64 of Raft's connections wait for Accept; further ones are
+//     closed.
 //
 // # Caveats
 //

@@ -32,11 +32,14 @@
 // # Bounds
 //
 //   - 31 other regions; further ones are ignored and logged.
-//   - Far links to 8 entry nodes of each region: a region has at most 5 at a time, and more only while some are replaced.
-//   - 4,096 forwarded calls in flight; beyond that, the caller tries another entry node.
-//   - A node that is not an entry node polls one entry node of its region per second; while a region can't be reached, all
-//     of them twice a second.
-//   - Entry nodes that failed are forgotten after 72 hours, those that left after one.
+//   - Far links to 8 entry nodes of each region: a region has at most 5 at a
+//     time, and more only while some are replaced.
+//   - 4,096 forwarded calls in flight; beyond that, the caller tries another
+//     entry node.
+//   - A node that is not an entry node polls one entry node of its region per
+//     second; while a region can't be reached, all of them twice a second.
+//   - Entry nodes that failed are forgotten after 72 hours, those that left
+//     after one.
 //
 // # Caveats
 //

@@ -71,7 +71,9 @@ func (s *Store) BoundSlots(bytes int64) {
 
 // partition holds the notes of one partition.
 type partition struct {
-	mu    sync.Mutex // guards everything below, and the numbers for those who write them
+	// mu guards everything below. resets and rates are read without it, and changed
+	// only under it.
+	mu    sync.Mutex
 	notes map[Key]entry
 	most  int // notes since the map was made, at most; a map keeps the memory that it once needed
 	// unsaved and unsent hold the notes that changed since checkpoints and replicas

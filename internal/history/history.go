@@ -150,10 +150,11 @@ func (h *History) Tick() bool {
 	}
 
 	reading := h.config.Read()
-	// Otherwise the clock was set, or the process was suspended: nobody knows
-	// when what was decided.
-	ended := now == h.minute+1
-	if ended {
+	// If more than one minute has passed, the clock was set or the process was
+	// suspended: nobody knows what was decided in which minute, so nothing is
+	// stored.
+	isNext := now == h.minute+1
+	if isNext {
 		h.storeLocked(reading)
 	}
 
@@ -165,7 +166,7 @@ func (h *History) Tick() bool {
 	h.minute = now
 	h.before = reading
 	h.isFirst = false
-	return ended
+	return isNext
 }
 
 // end stores what was decided in the current minute so far. It is the last call: the process ends.
@@ -266,7 +267,8 @@ func (h *History) saveEvents() error {
 	return err
 }
 
-// errNoRoom means that the disk is nearly full. What the node can't do without gets the rest.
+// errNoRoom means that the disk is nearly full. The rest is for what the node
+// can't do without.
 var errNoRoom = errors.New("the disk is nearly full")
 
 func (h *History) write(f unsavedFile) error {
