@@ -35,7 +35,7 @@ REAL_TIME = ^TestG1_.*RealTime
 NO_RACE = TestALongCutHealsSoon|TestAFailedVoterIsReplaced|TestAnotherPrimary|TestAStoreThatIsWellAgainCatchesUpSoon|\
 	TestChosenNamesLockNobodyOut|TestMessagesAboutLeasesMayBeBroken|TestTopOfAMillion|TestTopOnZipf|\
 	TestG5_AcknowledgedDebtsOutliveTheirOwner|TestConfirmedLeadersLed|TestNeverTwoOwners|\
-	TestFloodsOfAClusterTakeNothingFromOthers|TestReadingsOnTimeFreeNothingAtRandom|TestLateReadingsFreeNothingAtRandom
+	TestChecksOfManySubjectsAllocateNothing|TestFloodsOfAClusterTakeNothingFromOthers|TestReadingsOnTimeFreeNothingAtRandom|TestLateReadingsFreeNothingAtRandom
 race-virtual: # those on virtual time
 	$(GO) test -race -short -timeout 30m -cpu 1 -p 3 $$($(GO) list ./... | grep -E '/($(VIRTUAL))$$' | grep -vE '/(cmd/rlnode|node)$$') \
 		-skip '^($(subst | ,|,$(NO_RACE)))$$|$(REAL_TIME)'
