@@ -338,12 +338,15 @@ func changesLists(t *testing.T, s *site) {
 	s.inspectOnce("lists-asleep")
 	s.push(`#entries button[aria-label^="End block"]`)
 	s.agrees(t, "This ends now", "", "Ended: block 203.0.113.9")
-	s.cluster.put(document)
 
+	// What was chosen stays when other rules come into force.
 	s.pick("#add-kind", "tier")
 	s.write("#add-attribute", "tenant")
 	s.write("#add-value", "initech")
 	s.pick("#add-tier", "premium")
+	s.until("the tiers are marked", `(document.querySelector('#add-tier option').dataset.old = 'yes') === 'yes'`)
+	s.cluster.put(document)
+	s.until("they are offered anew", `!document.querySelector('#add-tier option').dataset.old`)
 	s.push("#add button")
 	s.agrees(t, "subject tenant=initech, tier premium", "", "In force: subject tenant=initech, tier premium")
 	s.push(`#entries button[aria-label^="End subject"]`)

@@ -1,5 +1,5 @@
 // Bills: what was admitted, by month and subject.
-import { byId, make, number, percent, setText, shown } from './dom.js';
+import { byId, make, number, offer, percent, setText, shown } from './dom.js';
 import { getFile, getLarge } from './node.js';
 import { moment, onSubmit, rows, subjectLink } from './parts.js';
 import { ruleNamed, store } from './store.js';
@@ -14,24 +14,18 @@ export const bills = {
   open() {
     bill = null;
     const now = new Date();
-    byId('bills-month').replaceChildren(...Array.from({ length: months }, (_, i) => {
-      const month = new Date(Date.UTC(now.getUTCFullYear(), now.getUTCMonth() - i, 1)).toISOString().slice(0, 7);
-      return make('option', { value: month }, month);
-    }));
+    offer(byId('bills-month'), Array.from({ length: months }, (_, i) => [new Date(Date.UTC(now.getUTCFullYear(), now.getUTCMonth() - i, 1)).toISOString().slice(0, 7)]));
     byId('bills-month').addEventListener('change', ask);
     byId('bills-rule').addEventListener('change', ask);
     byId('bills-filter').addEventListener('input', draw);
     byId('bills-csv').addEventListener('click', save);
     onSubmit(byId('bills-form'), ask);
-    byId('bills-rule').replaceChildren(make('option', { value: '' }, 'all'));
+    offer(byId('bills-rule'), [['', 'all']]);
     ask();
   },
 
   heardRules() {
-    const chosen = byId('bills-rule').value;
-    const billed = (store.doc.rules ?? []).filter((r) => r.usage).map((r) => r.name);
-    byId('bills-rule').replaceChildren(make('option', { value: '' }, 'all'), ...billed.map((name) => make('option', { value: name }, shown(name))));
-    byId('bills-rule').value = billed.includes(chosen) ? chosen : '';
+    offer(byId('bills-rule'), [['', 'all'], ...(store.doc.rules ?? []).filter((r) => r.usage).map((r) => [r.name])]);
   },
 };
 

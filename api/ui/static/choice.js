@@ -1,5 +1,5 @@
 // The choice of a rule and of the values of its key attributes, which two forms have.
-import { byId, make } from './dom.js';
+import { byId, make, offer } from './dom.js';
 import { keyName } from './rules.js';
 
 export class Choice {
@@ -13,10 +13,8 @@ export class Choice {
 
   // use offers the rules of a document, and keeps what was chosen and typed.
   use(doc) {
-    const chosen = this.select.value;
     this.rules = new Map((doc.rules ?? []).map((r) => [r.name, r]));
-    this.select.replaceChildren(...[...this.rules.keys()].map((name) => make('option', { value: name }, name)));
-    if (this.rules.has(chosen)) this.select.value = chosen;
+    offer(this.select, [...this.rules.keys()].map((name) => [name]));
     this.ask();
   }
 

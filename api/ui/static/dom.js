@@ -11,6 +11,13 @@ export function make(tag, attributes, ...children) {
 
 export const byId = (id) => document.getElementById(id);
 
+// offer fills a select with options, each a value and perhaps a text, and keeps what a person has chosen.
+export function offer(select, options) {
+  const chosen = select.value;
+  select.replaceChildren(...options.map(([value, text = value]) => make('option', { value }, shown(text))));
+  if (options.some(([value]) => value === chosen)) select.value = chosen;
+}
+
 // setText changes a text only when it is another one: what a person has marked stays marked.
 export function setText(e, text) {
   if (e.textContent !== text) e.textContent = text;

@@ -1,5 +1,5 @@
 // Lists, and what is written about subjects and blocks: of the document and beside it.
-import { byId, make, number, setText, shown } from './dom.js';
+import { byId, make, number, offer, setText, shown } from './dom.js';
 import { Choice } from './choice.js';
 import { changeEntry, listed, pageOf, untilCell } from './entries.js';
 import { changeText, entryText, liftsOf } from './events.js';
@@ -28,7 +28,7 @@ export const lists = {
 
   heardRules() {
     choice.use(store.doc);
-    byId('add-tier').replaceChildren(...Object.keys(store.doc.tiers ?? {}).map((name) => make('option', { value: name }, shown(name))));
+    offer(byId('add-tier'), Object.keys(store.doc.tiers ?? {}).map((name) => [name]));
     arrange();
   },
 

@@ -1,5 +1,5 @@
 // One subject: what it has used, what is written about it, and what can be done.
-import { byId, make, number, percent, setText, shown, span } from './dom.js';
+import { byId, make, number, offer, percent, setText, shown, span } from './dom.js';
 import { subjectAddress } from './address.js';
 import { Choice } from './choice.js';
 import { change } from './confirm.js';
@@ -13,14 +13,14 @@ import { showUsage, slotText } from './usage.js';
 const topShown = 15;
 const mostOthers = 6; // rules that are asked about the same values
 const slowPace = 5; // turns from question to question about what is written
-const aMoment = 500; // milliseconds by which answers about one block may differ
 
 let asked = null; // the rule and key that are shown; null: none
 let choice = null;
 let turns = 0;
 let shape = ''; // what the forms were made for
 let usage = null; // the last that was told
-let lifted = null; // the last block that was lifted here: of what, and until when it would have been
+let lookUps = 0; // how often the node was asked what a subject has used
+let lifted = null; // the last block that was lifted here: of what, and after how many look-ups
 
 export const subjects = {
   open([rule, ...key]) {
@@ -71,13 +71,14 @@ async function lookAround() {
 }
 
 async function lookUp(mine) {
+  const nth = ++lookUps;
   try {
     const next = await get(`v1/usage?${subject(mine.rule, mine.key)}`);
     if (mine !== asked || !byId('subject-result')) return;
     usage = next;
     showUsage(byId('subject-result'), usage, (l) => (l.unlimited ? null : button('Reset', () => reset(l.name), { class: 'plain small', 'aria-label': `Reset ${shown(l.name)}` })), (slot) => button('Free', () => freeSlot(slot), { class: 'plain small', 'aria-label': `Free ${shown(slot)}` }));
     byId('unblock').disabled = !usage.blocked_until_ms;
-    sayBlockedAgain();
+    sayBlockedAgain(nth);
     makeForms(mine);
   } catch (e) {
     if (mine !== asked || !byId('subject-result')) return;
@@ -86,9 +87,10 @@ async function lookUp(mine) {
   }
 }
 
-// sayBlockedAgain corrects what the page says of a block that was lifted, once there is another one.
-function sayBlockedAgain() {
-  if (lifted?.of !== asked || usage.blocked_until_ms < lifted.until + aMoment) return;
+// sayBlockedAgain corrects what the page says of a block that was lifted, once there is another one. Of the nth look-up, it tells
+// whether that was asked after the lift: an earlier one may be answered late, with the block that was lifted.
+function sayBlockedAgain(nth) {
+  if (lifted?.of !== asked || nth <= lifted.after || !usage.blocked_until_ms) return;
   if (!byId('done').hidden) say(byId('done'), `The block of ${named()} was lifted, and a refusal has begun another one since.`, 'notice');
   lifted = null;
 }
@@ -146,15 +148,14 @@ function makeForms({ rule, key }) {
   const next = JSON.stringify([rule, key, usage.limits.map((l) => l.name), store.doc?.rules_version]);
   if (next === shape) return;
   shape = next;
-  const option = (value, text = value) => make('option', { value }, shown(text));
-  byId('adjust-limit').replaceChildren(...usage.limits.filter((l) => !l.unlimited).map((l) => option(l.name, `${l.name}, in ${l.unit}`)));
+  offer(byId('adjust-limit'), usage.limits.filter((l) => !l.unlimited).map((l) => [l.name, `${l.name}, in ${l.unit}`]));
   const spec = ruleNamed(rule);
   const attributes = (spec?.key ?? []).map((name, i) => [[name].flat(), key[i]]).filter(([names, value]) => names.length === 1 && value);
-  byId('act-what').replaceChildren(option('block', `block it in ${rule}`), ...attributes.flatMap(([[name], value]) => ['deny', 'allow'].map((list) => option(JSON.stringify([list, name, value]), `${list} ${name}=${value}`))));
+  offer(byId('act-what'), [['block', `block it in ${rule}`], ...attributes.flatMap(([[name], value]) => ['deny', 'allow'].map((list) => [JSON.stringify([list, name, value]), `${list} ${name}=${value}`]))]);
   const tiers = Object.keys(store.doc?.tiers ?? {});
   byId('tier-card').hidden = !spec?.tiered || !tiers.length || !attributes.length;
-  byId('tier-attribute').replaceChildren(...attributes.map(([[name], value]) => option(JSON.stringify([name, value]), `${name}=${value}`)));
-  byId('tier-name').replaceChildren(...tiers.map((name) => option(name)));
+  offer(byId('tier-attribute'), attributes.map(([[name], value]) => [JSON.stringify([name, value]), `${name}=${value}`]));
+  offer(byId('tier-name'), tiers.map((name) => [name]));
   for (const form of ['adjust', 'act', 'tier']) for (const b of byId(form).querySelectorAll('button')) b.disabled = false;
 }
 
@@ -224,11 +225,10 @@ function adjust(sign) {
 
 function unblock() {
   const mine = asked;
-  const until = usage.blocked_until_ms;
   changeEntry({ kind: 'block', entry: { rule: mine.rule, key: target(mine.rule, mine.key).key ?? [] }, text: named() }, 'DELETE', async () => {
     again();
     await lookUp(mine);
-    lifted = { of: mine, until };
+    lifted = { of: mine, after: lookUps };
   });
 }
 
