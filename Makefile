@@ -28,7 +28,7 @@ race-pure: # those that only compute, most of them in one goroutine
 	$(GO) test -race -short -timeout 30m $$($(GO) list ./... | grep -E '/($(PURE))$$')
 
 # Loads in real time, which must get a processor. They are in a package whose other tests are on virtual time.
-REAL_TIME = ^TestG1_.*RealTime
+REAL_TIME = ^TestG1_.*RealTime|^TestRealTimeJudge
 
 # The detector is slow where much is computed. It learns nothing from minutes of virtual time with nothing but heartbeats, from
 # millions of subjects in one goroutine, or from more of what other tests do.

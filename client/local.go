@@ -138,7 +138,7 @@ func (l *local) take(now time.Duration, ops []localOp) Decision {
 		}
 		op := &ops[i]
 		op.window.used = min(op.window.used+op.cost, maxAmount)
-		// A peek is told what would be used, but nothing is stored.
+		// A peek gets what would be used, but nothing is stored.
 		if op.mode != PeekMode {
 			l.windows[op.id] = op.window
 		}

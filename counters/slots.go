@@ -35,8 +35,8 @@ func NewNonce(contentHash uint64) uint64 {
 	return uint64(rand.Uint32())<<32 | contentHash&math.MaxUint32
 }
 
-// SameContent reports whether two nonces are of requests that ask for the same.
-func SameContent(nonce, other uint64) bool { return uint32(nonce) == uint32(other) }
+// hasSameContent reports whether two nonces are of requests that ask for the same.
+func hasSameContent(nonce, other uint64) bool { return uint32(nonce) == uint32(other) }
 
 // ttlOf returns how long a slot of l lasts.
 func (holder *Holder) ttlOf(l *algorithms.Limit) time.Duration {
@@ -101,7 +101,7 @@ func (t *Table) adjustForHolder(op *Op, holder *Holder) {
 	// The holder's slots are part of what is held already, and must not count
 	// twice: a request may be repeated.
 	info, _, found := lp.GetSlot(slotsOf(op.Key), holder.ID, op.At.Steady)
-	if found && SameContent(info.Nonce, holder.Nonce) {
+	if found && hasSameContent(info.Nonce, holder.Nonce) {
 		op.Decision = op.Limit.Describe(op.state, op.At, 0, true)
 		op.Decision.Allowed = true
 		return
@@ -161,24 +161,41 @@ type SlotPart struct {
 	Group uint32
 }
 
-// FindSlot returns a slot, and whether it is held. It fails with ErrShut. With
-// repeated, a repeated request is answered with the slot.
-func (t *Table) FindSlot(
-	now algorithms.Instant, k Key, id uint64, repeated bool,
-) (info notes.SlotInfo, held bool, err error) {
+// FindSlot returns a slot, and whether it is held. It fails with ErrShut.
+func (t *Table) FindSlot(now algorithms.Instant, k Key, id uint64) (info notes.SlotInfo, held bool, err error) {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
 	if t.gates.isShut(k.Partition()) {
 		return notes.SlotInfo{}, false, ErrShut
 	}
 
+	info, _, held = lp.GetSlot(slotsOf(k), id, now.Steady)
+	return info, held, nil
+}
+
+// RecallSlot finds the slot of an earlier attempt, and returns that one's nonce,
+// to answer a repeated request with it. From now on, FreeSlot with unlessRepeated
+// leaves it alone. It fails with ErrShut, or with ErrRequestIDReused if the
+// earlier attempt, as its nonce says, asked for something else.
+func (t *Table) RecallSlot(now algorithms.Instant, k Key, id, nonce uint64) (earlier uint64, held bool, err error) {
+	lp := t.notes.Lock(k.Partition(), now.Steady)
+	defer lp.Unlock()
+	if t.gates.isShut(k.Partition()) {
+		return 0, false, ErrShut
+	}
+
 	info, n, held := lp.GetSlot(slotsOf(k), id, now.Steady)
-	if held && repeated && !info.Repeated {
+	switch {
+	case !held:
+		return 0, false, nil
+	case !hasSameContent(info.Nonce, nonce):
+		return 0, false, ErrRequestIDReused
+	case !info.Repeated:
 		info.Repeated = true
 		n = slotsOf(k).Note(&info, n.Group, n.Inline)
 		lp.Put(&n)
 	}
-	return info, held, nil
+	return info.Nonce, true, nil
 }
 
 // RenewSlot makes a slot end after ttl. A missing slot is put back if

@@ -87,7 +87,7 @@ func (l *Limiter) acquireOnce(q *Query, a *Answer) (Slot, error) {
 
 	// Another attempt may have been answered by the owner. So this one gets a slot
 	// of its own: whatever becomes of it, the other one stays.
-	return l.acquire(q, a, a.newHolding(q, nil), done)
+	return l.acquire(q, a, a.newHolding(q), done)
 }
 
 // firstSlots returns the index of the op whose owner decides an acquire, or −1.
@@ -127,7 +127,9 @@ func (l *Limiter) acquireAtHome(ctx context.Context, req *acquireRequest, a *Ans
 // acquireHere decides req on this node, which owns the slots of a's op with the
 // index first. The error is counters.ErrShut if they have moved away.
 func (l *Limiter) acquireHere(ctx context.Context, req *acquireRequest, first int, a *Answer) (Slot, error) {
-	hd := a.newHolding(req.query, req.ticket)
+	hd := a.newHolding(req.query)
+	hd.id = req.ticket.id
+	hd.nonce = counters.NewNonce(req.ticket.contentHash)
 	hd.isAtHome = true
 	part := hd.partOf(&a.scratch.ops[first])
 
@@ -141,14 +143,14 @@ func (l *Limiter) acquireHere(ctx context.Context, req *acquireRequest, first in
 
 	// Another attempt may have held this one up.
 	a.Now = l.clock.Now()
-	info, held, err := l.table.FindSlot(a.Now, part.Key, hd.id, true)
+	earlier, held, err := l.table.RecallSlot(a.Now, part.Key, hd.id, hd.nonce)
 	switch {
+	case errors.Is(err, counters.ErrRequestIDReused):
+		return Slot{}, ErrRequestIDReused
 	case err != nil:
 		return Slot{}, err
-	case held && !counters.SameContent(info.Nonce, hd.nonce):
-		return Slot{}, ErrRequestIDReused
 	case held:
-		hd.recall(info.Nonce, a)
+		hd.recall(earlier, a)
 		l.requests.repeated.Add(1)
 	}
 
@@ -178,9 +180,7 @@ func (hd *holding) recall(nonce uint64, a *Answer) {
 func (l *Limiter) askToAcquire(ctx context.Context, to ring.NodeID, req *acquireRequest, a *Answer) (Slot, error) {
 	next := *req
 	next.hops++
-	if len(req.query.Subjects) == 0 { // subjects that come with limits don't depend on the rules
-		next.version = max(req.version, a.RulesVersion)
-	}
+	next.version = a.versionToAsk(req.query, req.version)
 
 	var reply acquireReply
 	err := l.membership.forward(ctx, to, MethodAcquire, &next, &reply)

@@ -7,7 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -75,6 +77,84 @@ func TestRepeatedAcquireIsHarmless(t *testing.T) {
 		expect.Equal(t, len(bill.times), 1, "units on the bill")
 		for unit, times := range bill.times {
 			expect.Equal(t, times, 1, "requests on the bill, of %s", unit)
+		}
+	})
+}
+
+// At whichever node it is repeated, an acquire with other contents is refused,
+// and changes nothing.
+func TestAcquireIDReused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, seatsText)
+		tenant, user := w.keyOf("seats", w.nodes[0], w.nodes[1]), w.keyOf("tokens", w.nodes[1], w.nodes[0])
+		var a Answer
+		slot, err := w.nodes[2].Acquire(seatQuery(tenant, user, "one", 4), &a)
+		if err != nil || slot.ID == "" {
+			t.Fatalf("have %q, %v", slot.ID, err)
+		}
+
+		more := seatQuery(tenant, user, "one", 4)
+		more.Slots = 2
+		for _, n := range w.nodes {
+			for _, q := range []*Query{more, seatQuery(tenant, user, "one", 5)} {
+				_, err := n.Acquire(q, &a)
+				expect.ErrorIs(t, err, ErrRequestIDReused, "at %s", n.id)
+			}
+		}
+		expect.Equal(t, w.nodes[1].usage("tokens", user).Limits[0].Used, 4, "tokens are used")
+
+		// Nobody was answered with it but the caller that has hung up.
+		w.nodes[2].ReleaseUnanswered(slot)
+		expect.Equal(t, w.nodes[0].usage("seats", tenant).Limits[0].Used, 0, "seats are used")
+	})
+}
+
+// A node that is cut off decides an acquire with an id as one without.
+func TestAcquireWithAnIDOfANodeThatIsCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, slotsText)
+		owner, alone := w.nodes[0], w.nodes[2]
+		alone.authority.Store(false)
+		w.setCut(alone, w.nodes[0], true)
+		w.setCut(alone, w.nodes[1], true)
+		acquire := func(rule string) (Slot, error) {
+			var a Answer
+			q := byKey(rule, w.keyOf(rule, owner, w.nodes[1]))
+			q.RequestID = "one"
+			return alone.Acquire(&q, &a)
+		}
+
+		slot, err := acquire("free")
+		if err != nil || slot.ID == "" {
+			t.Errorf("on_partition: allow: have %q, %v", slot.ID, err)
+		}
+		slot, err = acquire("render")
+		if slot.ID != "" {
+			t.Errorf("on_partition: deny: have %q, %v", slot.ID, err)
+		}
+	})
+}
+
+// A full owner says so through another node, and is not asked again in another
+// way.
+func TestAcquireWithAnIDWhereThereIsNoRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, slotsText)
+		owner := w.nodes[0]
+		owner.table.Notes().BoundSlots(1)
+		w.change(func() {
+			w.detail = func(_, _ ring.NodeID, m peer.Method, _ []byte) {
+				if m == MethodAsk {
+					t.Error("a node asked once more")
+				}
+			}
+		})
+		for _, n := range w.nodes {
+			var a Answer
+			q := byKey("render", w.keyOf("render", owner, nil))
+			q.RequestID = "one"
+			_, err := n.Acquire(&q, &a)
+			expect.ErrorIs(t, err, ErrTooManySlots, "at %s", n.id)
 		}
 	})
 }

@@ -90,6 +90,17 @@ func TestGolden(t *testing.T) {
 		}),
 		message("reserve-count",
 			&reserveRequest{query: &Query{Rule: "r", Mode: counters.CountMode}, ticket: ticketOf("x", 5, 0), hops: 1}),
+		message("acquire", &acquireRequest{
+			query:  &Query{Rule: "r", ByKey: true, Key: []string{"k"}, Slots: 2, SlotTTL: time.Second, Who: "w"},
+			ticket: ticketOf("x", 5, 0), version: 7, hops: 1,
+		}),
+		message("acquired", &acquireReply{expires: 999 * time.Millisecond, isRecalled: true,
+			answer: keptAnswer{allowed: true, decidedBy: ByOwner, limits: []keptLimit{{counter: 7}}, id: []byte{1, 2}}}),
+		message("slot", &slotRequest{verb: slotRenew, hops: 1, id: 1, nonce: 2, back: true, list: []slotPart{{
+			SlotPart: counters.SlotPart{Key: counters.Key{Subject: 1, Counter: 2}, Units: 3, TTL: time.Second, Group: 4},
+			held:     time.Second, shadow: true,
+		}}}),
+		message("slot-released", &slotResult{units: 3}),
 		message("answer",
 			&keptAnswer{allowed: true, decidedBy: ByOwner, limits: []keptLimit{{counter: 7}}, id: []byte{1, 2}}),
 		message("top",

@@ -277,6 +277,16 @@ func (a *Answer) restore(ka *keptAnswer) (id string) {
 	return base64.RawURLEncoding.EncodeToString(ka.id)
 }
 
+// versionToAsk returns the version of the rules by which another node must decide
+// q, for which a is prepared. asker is the version of the node that was asked
+// first.
+func (a *Answer) versionToAsk(q *Query, asker int64) int64 {
+	if len(q.Subjects) > 0 {
+		return asker // subjects that come with limits don't depend on the rules
+	}
+	return max(asker, a.RulesVersion)
+}
+
 // askHome has another node decide req. The error is ErrNoOwner if that node could not.
 func (rs *reservations) askHome(
 	ctx context.Context, to ring.NodeID, req *reserveRequest, a *Answer,
@@ -284,10 +294,7 @@ func (rs *reservations) askHome(
 	next := *req
 	reply := keptAnswer{}
 	next.hops = req.hops + 1
-
-	if len(req.query.Subjects) == 0 { // subjects that come with limits don't depend on the rules
-		next.version = max(req.version, a.RulesVersion)
-	}
+	next.version = a.versionToAsk(req.query, req.version)
 
 	if err := rs.limiter.membership.forward(ctx, to, MethodReserve, &next, &reply); err != nil {
 		return "", err

@@ -230,6 +230,8 @@ func FuzzReserveRequest(f *testing.F) {
 	l.SetRules(compile(f, 1, requestRules))
 	f.Fuzz(func(_ *testing.T, b []byte) {
 		_, _ = read[reserveRequest](b)
+		_, _ = read[acquireRequest](b)
+		_, _ = read[acquireReply](b)
 		var a Answer
 		q := byKey("r", "k")
 		if _, err := l.prepare(l.clock.Now(), &q, &a); err == nil {

@@ -91,7 +91,7 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 	var held *holding
 	if !done {
 		if hasSlots(a.scratch.ops) {
-			held = a.newHolding(q, nil)
+			held = a.newHolding(q)
 		}
 		err = rs.limiter.resolveHolding(q, a, held, resolve)
 	}

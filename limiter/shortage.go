@@ -39,13 +39,13 @@ const (
 	maxLoanWaiters, maxAllLoanWaiters = 16, 4096
 	// vainPause is how long nobody waits for loans to a subject after a loan of nothing.
 	vainPause = time.Second
-	// minStay and maxStay bound how long callers are told to stay away if a share refuses.
+	// minStay and maxStay bound how long answers ask callers to stay away if a share refuses.
 	minStay, maxStay = time.Second, time.Minute
 	// maxShortages bounds the subjects that this node remembers as short of share.
 	maxShortages = 16_384
 )
 
-// awayTime is how long callers of a subject are told to stay away, while
+// awayTime is how long answers ask callers of a subject to stay away, while
 // attempts to get more for it bring nothing.
 type awayTime struct {
 	stay  time.Duration // zero: no attempt was in vain

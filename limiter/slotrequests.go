@@ -22,7 +22,7 @@ const (
 	slotRenew                             // make it end later, or earlier
 	slotFree                              // release it
 	slotTell                              // count it, because a cut-off node has granted it
-	slotEvict                             // release it, whoever holds it
+	slotEvict                             // release it with any nonce
 	slotVerbs
 )
 
@@ -135,7 +135,7 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 	// The lineage is read before the change: in one that begins afterwards, the
 	// slot may be missing.
 	at := storedAt{part.Key.Partition(), l.table.Lineage(part.Key.Partition())}
-	info, held, err := l.table.FindSlot(now, part.Key, req.id, false)
+	info, held, err := l.table.FindSlot(now, part.Key, req.id)
 	switch {
 	case err != nil:
 		return result, err

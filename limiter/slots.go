@@ -93,7 +93,7 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 	}
 
 	if q.RequestID == "" || done || !hasSlots(a.scratch.ops) {
-		return l.acquire(q, a, a.newHolding(q, nil), done)
+		return l.acquire(q, a, a.newHolding(q), done)
 	}
 	return l.acquireOnce(q, a)
 }
@@ -152,7 +152,6 @@ func (a *Answer) validateSlots(q *Query) error {
 
 // holding is the slots that a check in progress acquires.
 type holding struct {
-	ticket *ticket       // of an acquire with a request id, else nil
 	id     uint64        // derived from the request's id, if it has one
 	nonce  uint64        // of this attempt
 	ttl    time.Duration // 0: as long as the limits say
@@ -168,15 +167,10 @@ type holding struct {
 	isRecalled bool
 }
 
-// newHolding returns what a prepared q would hold. tk is the ticket of an acquire
-// with a request id, else nil.
-func (a *Answer) newHolding(q *Query, tk *ticket) *holding {
-	hd := &holding{ticket: tk, id: rand.Uint64(), nonce: rand.Uint64(), ttl: q.SlotTTL, who: q.Who,
+// newHolding returns what a prepared q would hold.
+func (a *Answer) newHolding(q *Query) *holding {
+	hd := &holding{id: rand.Uint64(), nonce: rand.Uint64(), ttl: q.SlotTTL, who: q.Who,
 		groups: map[uint64]uint32{}, sources: map[counters.Key]uint64{}}
-	if tk != nil {
-		hd.id = tk.id
-		hd.nonce = counters.NewNonce(tk.contentHash)
-	}
 	for i := range a.scratch.match.Hits {
 		hit := &a.scratch.match.Hits[i]
 		hd.groups[hit.Subject.Hi] = groupOf(q, i, hit)
@@ -301,7 +295,7 @@ func (l *Limiter) hold(q *Query, a *Answer, hd *holding, attempt func() error) e
 		if done, err := l.prepare(l.clock.Now(), q, a); err != nil || done {
 			return err
 		}
-		*hd = *a.newHolding(q, hd.ticket) // another nonce: what frees the slots of this attempt does not concern the next one
+		*hd = *a.newHolding(q) // what frees the slots of this attempt does not concern the next one
 	}
 }
 
@@ -602,7 +596,7 @@ func (l *Limiter) holdersOf(op *counters.Op, now algorithms.Instant) (held heldS
 	return held
 }
 
-// evict releases the slot of u's subject that has a short ID, whoever holds it:
+// evict releases the slot of u's subject that has a short ID, without its nonce:
 // its next renewal finds that it is over. The error wraps ErrUnknownSlot, if it
 // is not held, or ErrNoOwner.
 func (l *Limiter) evict(u *Usage, short string) error {

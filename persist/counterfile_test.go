@@ -579,7 +579,7 @@ func TestReleasedSlotsDoNotComeBack(t *testing.T) {
 	c, _ = openLoaded(t, testConfig(dir, next, clk.Now))
 	defer mustClose(t, c)
 	for id, want := range map[uint64]bool{released: false, kept: true} {
-		_, have, err := next.FindSlot(clk.Now(), part.Key, id, false)
+		_, have, err := next.FindSlot(clk.Now(), part.Key, id)
 		expect.NoError(t, err)
 		expect.Equal(t, have, want, "slot %d is held after the restart", id)
 	}

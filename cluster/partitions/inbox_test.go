@@ -3,6 +3,7 @@ package partitions
 import (
 	"encoding/binary"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
@@ -14,6 +15,14 @@ import (
 func TestKeeper_PushesStayInOrder(t *testing.T) {
 	onThreeNodes(t, func(t *testing.T, f *fleet) {
 		k := f.all()[0].keeper.Load()
+
+		// The other nodes send messages, too.
+		settle := func() {
+			for synctest.Wait(); k.waiting.Load() > 0; synctest.Wait() {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		settle()
 		push := func(revision uint64) *peer.Call {
 			generationAndSeq := []byte{0, 0}
 			return &peer.Call{Method: MethodPush, Body: append(binary.AppendUvarint(nil, revision), generationAndSeq...)}
@@ -33,14 +42,13 @@ func TestKeeper_PushesStayInOrder(t *testing.T) {
 		queued(2, "after a push behind it")
 
 		time.Sleep(2 * catchUpTimeout)
-		queued(0, "after their time")
+		settle()
 
 		k.receiving.Lock()
 		k.enqueue(push(0))
 		queued(1, "after a push while another is handled")
 		k.receiving.Unlock()
 
-		time.Sleep(catchUpTimeout)
-		queued(0, "at the end")
+		settle()
 	})
 }

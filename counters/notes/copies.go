@@ -203,7 +203,7 @@ func (s *Store) sweep(p int, steady int64, owned bool) {
 
 	for k, e := range lp.part.notes {
 		switch {
-		// No reader is told: copies and records on disk expire by themselves.
+		// Readers need no message: copies and records on disk expire by themselves.
 		case int64(e.until) <= lp.second:
 			lp.forget(k)
 		case k.Kind == Reservation:
