@@ -58,6 +58,6 @@ func (l *Latency) Metrics(s metrics.Sink, door, name, help string) {
 		nanos += l.stripes[i].sum.Load()
 		requests += l.stripes[i].requests.Load()
 	}
-	s.Count("requests_total", "Requests answered at a door, probes included.", requests, "door", door)
+	s.Count("requests_total", "Requests received at a door, probes included.", requests, "door", door)
 	s.Histogram(name, help, metrics.Seconds(latency.Bounds[:]), counts[:], time.Duration(nanos).Seconds())
 }

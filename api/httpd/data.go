@@ -91,21 +91,23 @@ func (r *route) bodyLimit() int {
 	return r.maxBody
 }
 
-// getExchange returns an exchange from the pool, or a new one.
+// getExchange returns an exchange for a request that has arrived, from the pool
+// or a new one. It counts the request: whoever has its answer finds it counted.
 func (h *handlers) getExchange() *exchange {
 	x, ok := h.exchanges.Get().(*exchange)
 	if !ok {
-		return &exchange{stripe: h.latency.Stripe()}
+		x = &exchange{stripe: h.latency.Stripe()}
 	}
 	if !h.charge(x) { // an earlier request left large buffers behind
 		x = &exchange{stripe: x.stripe}
 	}
+
+	x.stripe.Count()
 	return x
 }
 
-// putExchange counts the request that x was for, and returns x to the pool.
+// putExchange returns x to the pool.
 func (h *handlers) putExchange(x *exchange) {
-	x.stripe.Count()
 	if x.charged > 0 {
 		h.Budget.Give(x.charged)
 		x.charged = 0
