@@ -399,13 +399,17 @@ func holdOne(t *testing.T, s shape, tokens, secured bool, addresses int) {
 		t.Fatal("the node does not tell its places")
 	}
 
+	// Somebody else asks before and after: what that costs, handshakes above all,
+	// is not the strangers' doing.
+	others := h.ask()
 	restBegan, restUsed := time.Now(), h.processor()
 	timer := time.NewTimer(silence)
 	<-timer.C
 	idle := float64(h.processor()-restUsed) / float64(time.Since(restBegan))
+	p99Before, _, failedBefore := others.end()
 	before, residentBefore := h.live(), resident(t, h.node)
 
-	others := h.ask()
+	others = h.ask()
 	opened := time.Now()
 	h.open(s, h.places*3/2, addresses)
 	tookOpening := time.Since(opened)
@@ -431,11 +435,13 @@ func holdOne(t *testing.T, s shape, tokens, secured bool, addresses int) {
 	holds := (h.live() - before) / float64(max(1, places))
 	residentHeld := float64(resident(t, h.node)-residentBefore) / float64(max(1, places))
 
-	// An idle checker costs some processor time itself.
 	t.Logf("places %d, taken %d, opened in %.1f s; live %.1f KiB and resident %.1f KiB a connection; resident at most %d MiB; "+
-		"processor %.1f %% (%.1f %% before) %.0f s after; others' checks: p99 %v while they open, %v of %d while silent",
+		"processor %.1f %% (%.1f %% before) %.0f s after; others' checks: p99 %v before, %v while they open, %v of %d while silent",
 		h.places, places, tookOpening.Seconds(), holds/1024, residentHeld/1024, most>>20, 100*busy,
-		100*idle, calmAfter.Seconds(), p99Opening, p99, checks)
+		100*idle, calmAfter.Seconds(), p99Before, p99Opening, p99, checks)
+	if len(failedBefore) > 0 {
+		t.Errorf("others' checks failed before a stranger came: %.300q", failedBefore)
+	}
 	// Without tokens, nothing but its address tells a caller from a stranger.
 	if failures := len(failed) + len(failedOpening); failures > 0 && (tokens || failures > (checks+checksOpening)/10) {
 		t.Errorf("others' checks failed: %d while they open, %d while silent: %.300q",
