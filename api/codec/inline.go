@@ -177,8 +177,9 @@ func (q *Request) readLimits(dec *Decoder) {
 			continue
 		}
 
+		// Elements that are no objects have no place in Limits.
 		subject.Limits = append(subject.Limits, rules.InlineLimit{})
-		q.readLimit(dec, &subject.Limits[n], n)
+		q.readLimit(dec, &subject.Limits[len(subject.Limits)-1], n)
 	}
 
 	if n == 0 {

@@ -48,6 +48,9 @@ func TestInlineBodies(t *testing.T) {
 		`{"key":"k","limits":[]}`:     {api.BadValue, "limits must have at least one"},
 		`{"key":"k","limits":{}}`:     {api.BadValue, "limits must be an array"},
 		`{"key":"k","limits":[5]}`:    {api.BadValue, "limits[0] must be an object"},
+		`{"key":"k","limits":[5,{}]}`: {api.BadValue, "limits[0] must be an object"},
+		`{"key":"k","limits":[[null],{"limit":1,"per":"1s"},{"limit":0.5}]}`: {
+			api.BadValue, "limits[0] must be an object"},
 		`{"key":"k","limits":[` + many(9, limit) +
 			`]}`: {api.BadValue,
 			"limits: at most 8 are allowed"},
