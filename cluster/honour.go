@@ -86,13 +86,14 @@ func (sr *sharedRules) updateHonoured(ctx context.Context) (*agreement.State, in
 type regionReport struct {
 	rulesPosition // Version is the newest version that the region honours; once honoured, a version stays honoured
 	level         agreement.Level
-	clock         int64 // the latest wall clock that the region reported, Unix ms
+	clock         int64 // the wall clock of the region's leader, Unix ms
+	latest        int64 // the latest wall clock that the region ever reported, Unix ms
 	at            time.Time
 }
 
 func (r *followRequest) report(now time.Time) regionReport {
 	honoured := rulesPosition{World: r.World, PrimaryEpoch: r.PrimaryEpoch, Version: r.Honoured}
-	return regionReport{rulesPosition: honoured, level: r.Level, clock: r.Clock, at: now}
+	return regionReport{rulesPosition: honoured, level: r.Level, clock: r.Clock, latest: r.Clock, at: now}
 }
 
 // isFresh reports whether the region counts as present.
@@ -123,22 +124,56 @@ func (rr regionReports) add(region string, now regionReport) (ok bool) {
 		now.Version = max(now.Version, before.Version)
 	}
 
-	now.clock = max(now.clock, before.clock)
+	now.latest = max(now.latest, before.latest)
 	rr[region] = now
 	return true
 }
 
-// allHonour returns the regions' latest clock, and whether all of them honour
-// the version or a later one of the same world and primary epoch.
-func (rr regionReports) allHonour(names []string, h rulesPosition) (clock int64, ok bool) {
+// allHonour reports whether all regions honour the version or a later one of the
+// same world and primary epoch.
+func (rr regionReports) allHonour(names []string, h rulesPosition) bool {
 	for _, name := range names {
 		report, known := rr[name]
 		if !known || !report.samePrimaryEpoch(h) || report.Version < h.Version {
-			return 0, false
+			return false
 		}
-		clock = max(clock, report.clock)
 	}
-	return clock, true
+	return true
+}
+
+// clockRange is what the regions' reports tell of their clocks.
+type clockRange struct {
+	earliest int64 // Unix ms: what the slowest clock shows now
+	latest   int64 // Unix ms: the latest that any clock ever showed
+	slow     string
+	fast     string // the regions they are in
+}
+
+// isNarrow reports whether the clocks agree well enough to record a version.
+func (c *clockRange) isNarrow() bool {
+	return c.latest-c.earliest <= agreement.MaxClockSpread.Milliseconds()
+}
+
+// clocks returns what the regions' clocks show at now. ok is false if one of
+// them has not reported.
+func (rr regionReports) clocks(names []string, now time.Time) (c clockRange, ok bool) {
+	for i, name := range names {
+		report, known := rr[name]
+		if !known {
+			return c, false
+		}
+
+		shows := report.clock + now.Sub(report.at).Milliseconds()
+		if i == 0 || shows < c.earliest {
+			c.earliest = shows
+			c.slow = name
+		}
+		if report.latest > c.latest {
+			c.latest = report.latest
+			c.fast = name
+		}
+	}
+	return c, len(names) > 0
 }
 
 // runPrimaryRound is one round on the primary's leader: it adds regions that
@@ -284,18 +319,28 @@ func (sr *sharedRules) recordVersions(ctx context.Context) error {
 
 // nextMark returns the mark to propose now, if there is one.
 func (sr *sharedRules) nextMark(r *agreement.Regions) (m agreement.Mark, ok bool) {
-	for _, held := range r.Held {
-		if held.Candidate {
-			sr.mu.Lock()
-			defer sr.mu.Unlock()
-			clock, honoured := sr.reports.allHonour(r.Names,
-				rulesPosition{World: r.World, PrimaryEpoch: r.PrimaryEpoch, Version: held.Version})
-			return agreement.Mark{Version: held.Version, At: clock + recordMargin.Milliseconds()}, honoured
-		}
-	}
-
 	if len(r.Held) == 0 {
 		return m, false
+	}
+
+	now := time.Now()
+	sr.mu.Lock()
+	defer sr.mu.Unlock()
+	clocks, known := sr.reports.clocks(r.Names, now)
+
+	for _, held := range r.Held {
+		if !held.Candidate {
+			continue
+		}
+		version := rulesPosition{World: r.World, PrimaryEpoch: r.PrimaryEpoch, Version: held.Version}
+		if !known || !sr.reports.allHonour(r.Names, version) {
+			return m, false
+		}
+		if !clocks.isNarrow() {
+			sr.warnAboutClocks(&clocks, now)
+			return m, false
+		}
+		return agreement.Mark{Version: held.Version, At: clocks.latest + recordMargin.Milliseconds()}, true
 	}
 
 	last := r.Held[len(r.Held)-1]
@@ -303,5 +348,18 @@ func (sr *sharedRules) nextMark(r *agreement.Regions) (m agreement.Mark, ok bool
 		return agreement.Mark{Version: last.Version}, true
 	}
 
-	return agreement.Mark{Version: last.Version, At: time.Now().UnixMilli()}, len(r.Held) > 1
+	// The earliest clock says which windows have ended everywhere.
+	return agreement.Mark{Version: last.Version, At: clocks.earliest}, known && len(r.Held) > 1
+}
+
+// warnAboutClocks logs that regions' clocks differ too much. The caller must hold
+// sr.mu.
+func (sr *sharedRules) warnAboutClocks(c *clockRange, now time.Time) {
+	if now.Sub(sr.clocksWarned) < warnInterval {
+		return
+	}
+	sr.clocksWarned = now
+	sr.config.Logger.Warn("the regions' clocks differ too much: older divisions of global limits count until they agree; look at NTP",
+		"region_ahead", c.fast, "region_behind", c.slow,
+		"difference", (time.Duration(c.latest-c.earliest) * time.Millisecond).String())
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"log/slog"
 	"testing"
 	"time"
 
@@ -64,26 +65,37 @@ func TestReports(t *testing.T) {
 		return rulesPosition{World: agreement.WorldID{1}, PrimaryEpoch: 1, Version: n}
 	}
 	note := func(region string, h rulesPosition, clock int64, now time.Time) bool {
-		return r.add(region, regionReport{rulesPosition: h, clock: clock, at: now})
+		return r.add(region, regionReport{rulesPosition: h, clock: clock, latest: clock, at: now})
 	}
 	names := []string{"eu", "us"}
 	note("eu", v(5), 100, now)
-	if _, ok := r.allHonour(names, v(5)); ok {
+	if r.allHonour(names, v(5)) {
 		t.Error("us has reported nothing, and has honoured it")
 	}
 	note("us", v(4), 200, now)
-	if _, ok := r.allHonour(names, v(5)); ok {
+	if r.allHonour(names, v(5)) {
 		t.Error("us has reported 4, and has honoured 5")
 	}
-	if clock, ok := r.allHonour(names, v(4)); !ok || clock != 200 {
-		t.Errorf("have %d, %v, want the later clock", clock, ok)
+	if !r.allHonour(names, v(4)) {
+		t.Error("both regions honour 4, and it does not count")
+	}
+	want := clockRange{earliest: 100, latest: 200, slow: "eu", fast: "us"}
+	if clocks, ok := r.clocks(names, now); !ok || clocks != want {
+		t.Errorf("have %+v, %v, want %+v", clocks, ok, want)
+	}
+	if _, ok := r.clocks([]string{"eu", "ap"}, now); ok {
+		t.Error("ap has reported nothing, and its clock is known")
 	}
 	note("us", v(0), 150, now) // a new leader that knows of no honoured version yet and has another clock
-	if clock, ok := r.allHonour(names, v(4)); !ok || clock != 200 {
-		t.Errorf("have %d, %v: what was honoured once stays so", clock, ok)
+	if !r.allHonour(names, v(4)) {
+		t.Error("what was honoured once stays so")
+	}
+	want = clockRange{earliest: 150, latest: 200, slow: "us", fast: "us"}
+	if clocks, ok := r.clocks([]string{"us"}, now); !ok || clocks != want {
+		t.Errorf("have %+v, %v, want %+v: the latest clock of a region counts", clocks, ok, want)
 	}
 	note("us", rulesPosition{World: agreement.WorldID{1}, PrimaryEpoch: 2, Version: 9}, 300, now)
-	if _, ok := r.allHonour(names, v(4)); ok {
+	if r.allHonour(names, v(4)) {
 		t.Error("us uses another primary epoch, but counts as honouring this one")
 	}
 	later := now.Add(regionReportTTL)
@@ -98,5 +110,51 @@ func TestReports(t *testing.T) {
 	}
 	if note("one more", v(1), 1, later) {
 		t.Error("the number of regions is not bounded")
+	}
+}
+
+// Nothing is recorded while a region's clock is far from another's, and what is
+// dropped depends on the earliest clock: older versions count until then.
+func TestMarksByWrongClocks(t *testing.T) {
+	now := time.Now()
+	minute := time.Minute.Milliseconds()
+	const candidate, recorded = true, false
+	for _, tt := range []struct {
+		name   string
+		held   bool
+		eu, us int64 // how far ahead their clocks are, ms
+		before int64 // how far ahead us's clock was a second ago
+		want   int64 // Mark.At, ms from now; 0 for no mark
+	}{
+		{"clocks that agree", candidate, 0, 300, 300, 1300},
+		{"a minute apart", candidate, 0, minute, 0, minute + 1000},
+		{"a day ahead", candidate, 0, 1440 * minute, 0, 0},
+		{"a day behind", candidate, 1440 * minute, 0, 0, 0},
+		{"a day ahead for a second", candidate, 0, 0, 1440 * minute, 0},
+		{"drop what has ended", recorded, 400, 300, 300, 300},
+		{"a day ahead does not end windows", recorded, 1440 * minute, 300, 300, 300},
+		{"a day ahead elsewhere does not either", recorded, -200, 1440 * minute, 0, -200},
+	} {
+		v := rulesPosition{World: agreement.WorldID{1}, PrimaryEpoch: 1, Version: 2}
+		sr := &sharedRules{core: &core{config: Config{Logger: slog.New(slog.DiscardHandler)}}, reports: regionReports{}}
+		report := func(region string, ahead int64, at time.Time) {
+			clock := at.UnixMilli() + ahead
+			sr.reports.add(region, regionReport{rulesPosition: v, clock: clock, latest: clock, at: at})
+		}
+		report("us", tt.before, now.Add(-time.Second))
+		report("eu", tt.eu, now)
+		report("us", tt.us, now)
+		last := agreement.Held{Version: 2, Candidate: tt.held}
+		if !tt.held {
+			last.At = 1
+		}
+		r := &agreement.Regions{World: v.World, PrimaryEpoch: 1, Names: []string{"eu", "us"},
+			Held: []agreement.Held{{Version: 1, At: 1}, last}}
+
+		m, ok := sr.nextMark(r)
+		const late = 5000 // how long this test may take
+		if ahead := m.At - now.UnixMilli(); ok != (tt.want != 0) || ok && (ahead < tt.want || ahead > tt.want+late) {
+			t.Errorf("%s: got %d ms from now, %v, want %d", tt.name, ahead, ok, tt.want)
+		}
 	}
 }

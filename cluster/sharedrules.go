@@ -67,6 +67,7 @@ type sharedRules struct {
 	primaryAnsweredAt   time.Time     // when the primary region last answered this leader; zero if never
 	primaryFailingSince time.Time     // when the primary region stopped answering; zero while it answers
 	failureLogged       bool          // it was logged that the primary does not answer
+	clocksWarned        time.Time     // when it was last logged that the regions' clocks differ; zero if never
 }
 
 // isSecondary reports whether another region is the primary.

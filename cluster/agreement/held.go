@@ -9,9 +9,15 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
+// MaxClockSpread is by how much the latest clock of any region may be ahead of
+// the earliest one when a version is recorded. If one of them is wrong by more,
+// nobody knows in which windows the older versions still count.
+const MaxClockSpread = time.Minute
+
 // turnSlack, in ms, is added to the longest window before a recorded version is
-// dropped, because clocks differ.
-const turnSlack = int64(time.Minute / time.Millisecond)
+// dropped: the time of a record is a second later than the latest clock, and
+// clocks within a region differ, too.
+const turnSlack = int64((MaxClockSpread + time.Minute) / time.Millisecond)
 
 // errTooManyHeld means that no further version can be held.
 var errTooManyHeld = errors.New("too many versions of global limits are in use at once: wait until all regions have followed and the windows have ended, or remove a region that is gone")
@@ -41,7 +47,9 @@ func (r *Regions) holdVersion(h *rules.History) error {
 		held = held[:len(held)-1] // fresh replaces it: both give regions the same shares
 	}
 
-	r.Held = pruneHeld(append(held, fresh), v.When.UnixMilli())
+	// Nothing is dropped here: the time of a write is that of one node's clock,
+	// which may be wrong by days.
+	r.Held = append(held, fresh)
 
 	size := 0
 	for _, h := range r.Held {
@@ -57,7 +65,8 @@ func (r *Regions) holdVersion(h *rules.History) error {
 }
 
 // pruneHeld returns held without the recorded versions under which no current
-// window can have begun. now is in Unix ms.
+// window can have begun. now is in Unix ms, at most [MaxClockSpread] and a second
+// ahead of the clock of any region.
 func pruneHeld(held []Held, now int64) []Held {
 	longest := time.Duration(0)
 	for i := range held {

@@ -129,6 +129,12 @@ func TestRegionsJoinAndLeave(t *testing.T) {
 	if held(s) != "2r 3r" || limitIn(t, s, "eu", time.UnixMilli(5_000_000)) != 90 {
 		t.Errorf("held %s", held(s))
 	}
+	// A write's time is one node's clock, which drops nothing.
+	early := global(80, "")
+	early.When = time.UnixMilli(900_000_000)
+	if s := do(t, s, early); held(s) != "2r 3r 4" {
+		t.Errorf("held %s after a write by a clock that is ten days ahead", held(s))
+	}
 	many := begun(t)
 	for i := range MaxRegions - 1 {
 		many = do(t, many, Region{Name: fmt.Sprintf("r%02d", i)})
@@ -234,9 +240,9 @@ func TestHeldVersionsAreBounded(t *testing.T) {
 	}
 	s = do(t, s, Mark{MaxHeld, at + 1000*1000}, global(1000, ""))
 	expect.Equal(t, held(s), "63r 64r 65", "held(s)")
-	later := global(1001, "")
-	later.When = time.UnixMilli(at + 2000*1000)
-	expect.Equal(t, held(do(t, s, Mark{Version: 65}, later)), "64r 65c 66", "held(do(t, s, Mark{Version: 65}, later))")
+	s = do(t, s, Mark{Version: 65}, global(1001, ""))
+	expect.Equal(t, held(s), "63r 64r 65c 66", "held(s)")
+	expect.Equal(t, held(do(t, s, Mark{65, at + 2000*1000})), "64r 65r 66", "held, when windows have ended")
 	if testing.Short() {
 		return
 	}
