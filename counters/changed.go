@@ -17,6 +17,11 @@ const changedBatch = 16 << 10
 // error, and that batch and all later ones still count as changed. Calls must
 // not overlap.
 func (t *Table) Changed(yield func([]Record) error) error {
+	// A debtor's number is collected before the counters, and yielded after them:
+	// whatever is restored has no number without the debts up to it. A debt
+	// without its number is debited twice at worst, which makes no quota.
+	debtors := t.changedDebtors()
+
 	var batch []Record
 	for i := range t.shards {
 		batch = t.shards[i].collectChanged(batch)
@@ -25,6 +30,7 @@ func (t *Table) Changed(yield func([]Record) error) error {
 		}
 		if err := yield(batch); err != nil {
 			t.markChanged(batch, checkpoints)
+			t.markChanged(debtors, checkpoints)
 			return err
 		}
 
@@ -32,7 +38,7 @@ func (t *Table) Changed(yield func([]Record) error) error {
 		batch = batch[:0]
 	}
 
-	return t.changedNotes(batch, yield)
+	return t.changedNotes(debtors, batch, yield)
 }
 
 // collectChanged appends the shard's changed counters and marks them clean,

@@ -3,10 +3,12 @@ package counters
 import (
 	"errors"
 	"os"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters/notes"
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
@@ -154,4 +156,59 @@ func TestTable_Changed_ReleasesAgain(t *testing.T) {
 		return nil
 	}))
 	expect.Equal(t, released, 1, "slots that are written as released")
+}
+
+// A checkpoint has no number of a debtor without the debts up to it, even if a
+// debt is debited while the counters are written, and the process dies at once.
+func TestCheckpointsHaveDebtsOfTheirNumbers(t *testing.T) {
+	table := New(1000)
+	now := epoch
+	l := perMinute(algorithms.FixedWindow, 100)
+	debit := func(number uint64) {
+		note := notes.Note{Key: notes.PartitionKey(notes.Debtor, key(1).Partition(), 9), Minor: number, At: now.Steady,
+			Until: now.Steady/1e9 + 600}
+		lp := table.Notes().Lock(key(1).Partition(), now.Steady)
+		lp.Put(&note)
+		lp.Unlock()
+		take(table, now, key(1), l, 10)
+	}
+
+	number := func(of *Table) uint64 {
+		lp := of.Notes().Lock(key(1).Partition(), now.Steady)
+		defer lp.Unlock()
+		n, _ := lp.Get(notes.PartitionKey(notes.Debtor, key(1).Partition(), 9))
+		return n.Minor
+	}
+
+	// What a process reads that starts after each batch: the last record of a
+	// counter counts.
+	var counted int64
+	var numbers []uint64
+	during := false
+	checkpoint := func() {
+		expect.NoError(t, table.Changed(func(records []Record) error {
+			again := New(1000)
+			again.Restore(now, records)
+			if len(onlyCounters(records)) > 0 {
+				counted, _ = again.Usage(now, key(1), l)
+			}
+			if n := number(again); n > 0 {
+				numbers = append(numbers, n)
+				if counted < int64(10*n) {
+					t.Errorf("debts up to %d are noted, and %d are counted", n, counted/10)
+				}
+			}
+			if !during {
+				during = true
+				debit(2)
+			}
+			return nil
+		}))
+	}
+	debit(1)
+	checkpoint()
+	checkpoint()
+	if !slices.Equal(numbers, []uint64{1, 2}) {
+		t.Errorf("got the numbers %d, want 1, then 2", numbers)
+	}
 }

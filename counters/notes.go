@@ -49,11 +49,26 @@ func noteReaders(by readers) (list notes.Readers) {
 	return list
 }
 
-// changedNotes is Changed for notes. buf is reused.
-func (t *Table) changedNotes(buf []Record, yield func([]Record) error) error {
-	buf = buf[:0]
+// isDebtor reports whether notes of kind k say what the counters include.
+func isDebtor(k notes.Kind) bool { return k == notes.Debtor }
+
+// changedDebtors returns the changed notes that say which debts the counters
+// include.
+func (t *Table) changedDebtors() (list []Record) {
 	for p := range ring.Partitions {
-		buf = recordsOf(t.notes.Changes(p, notes.Checkpoints, nil), buf)
+		list = recordsOf(t.notes.Changes(p, notes.Checkpoints, isDebtor, nil), list)
+	}
+	return list
+}
+
+// changedNotes is Changed for the notes of debtors, which were collected before
+// the counters, and for all others. buf is reused.
+func (t *Table) changedNotes(debtors, buf []Record, yield func([]Record) error) error {
+	isOther := func(k notes.Kind) bool { return !isDebtor(k) }
+
+	buf = append(buf[:0], debtors...)
+	for p := range ring.Partitions {
+		buf = recordsOf(t.notes.Changes(p, notes.Checkpoints, isOther, nil), buf)
 		if len(buf) < changedBatch && p < ring.Partitions-1 || len(buf) == 0 {
 			continue
 		}

@@ -63,7 +63,7 @@ func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []R
 
 			// The capacity ends here, so notes don't overwrite the next partition's
 			// counters.
-			changes := recordsOf(t.notes.Changes(p, notes.Replicas, nil), rest[:n:n])
+			changes := recordsOf(t.notes.Changes(p, notes.Replicas, nil, nil), rest[:n:n])
 			rest = rest[n:]
 			if len(changes) == 0 || !wanted(p) {
 				continue
@@ -95,7 +95,7 @@ func (t *Table) ReplicatePartition(p int, buf []Record) []Record {
 			return keepChange
 		})
 	}
-	return recordsOf(t.notes.Changes(p, notes.Replicas, nil), buf)
+	return recordsOf(t.notes.Changes(p, notes.Replicas, nil, nil), buf)
 }
 
 // replicate appends the shard's changed counters whose disposition is emitChange.

@@ -29,8 +29,8 @@ func (s *Store) Copy(p int) []Note {
 
 // Changes appends the notes of p that changed since reader last received
 // changes, and marks them as received. A note that was removed has only its
-// key.
-func (s *Store) Changes(p int, reader Readers, list []Note) []Note {
+// key. With wanted, it leaves notes of other kinds for a later call.
+func (s *Store) Changes(p int, reader Readers, wanted func(Kind) bool, list []Note) []Note {
 	if reader == Replicas {
 		s.copied.Store(true)
 	}
@@ -41,23 +41,23 @@ func (s *Store) Changes(p int, reader Readers, list []Note) []Note {
 
 	part.mu.Lock()
 	defer part.mu.Unlock()
-	keys := part.unsaved
+	changed := &part.unsaved
 	if reader == Replicas {
-		keys = part.unsent
-		part.unsent = nil
-	} else {
-		part.unsaved = nil
-
+		changed = &part.unsent
+	} else if !part.isSaved {
 		// Nothing was listed before the first call. But what had changed was
 		// marked, so notes that were read from disk are left out below.
-		if !part.isSaved {
-			part.isSaved = true
-			keys = slices.Collect(maps.Keys(part.notes))
-		}
+		part.isSaved = true
+		part.unsaved = slices.Collect(maps.Keys(part.notes))
 	}
+
+	keys := *changed
+	*changed = nil
 	for _, k := range keys {
 		e, found := part.notes[k]
 		switch {
+		case wanted != nil && !wanted(k.Kind):
+			*changed = append(*changed, k)
 		case !found:
 			list = append(list, Note{Key: k})
 		case e.dirty&reader != 0:

@@ -331,7 +331,7 @@ func TestResetsOfOneSubject(t *testing.T) {
 func TestCopies(t *testing.T) {
 	owner, standby := New(1<<20), New(1<<20)
 	send := func() (n int) {
-		for _, note := range owner.Changes(0, Replicas, nil) {
+		for _, note := range owner.Changes(0, Replicas, nil, nil) {
 			n++
 			received := Note{Key: note.Key}
 			d := wire.NewDecoder(note.Append(nil, begin))
@@ -552,7 +552,7 @@ func TestFloodsLeaveNoMemory(t *testing.T) {
 				lp.Unlock()
 			}
 			if received {
-				s.Changes(int(round), Checkpoints, nil)
+				s.Changes(int(round), Checkpoints, nil, nil)
 			}
 			now += 61e9
 			s.Sweep(now, 1, func(int) bool { return true })
