@@ -45,9 +45,9 @@ func Reuse(b []byte) []byte {
 // have kept the node waiting the longest, and then those whose body or answer has taken longer
 // than slowAfter, oldest first, so that stalled callers don't block others.
 type Budget struct {
-	Capacity   int64 // bytes; 0: 20 MiB
-	used       atomic.Int64
-	closedSlow atomic.Int64
+	Capacity      int64 // bytes; 0: 20 MiB
+	used          atomic.Int64
+	closedForRoom atomic.Int64
 
 	waiters atomic.Int64 // callers of Wait
 
@@ -65,7 +65,7 @@ func (b *Budget) Take(n int64) bool {
 		return true
 	}
 	b.used.Add(-n)
-	b.closeSlow(n)
+	b.makeRoom(n)
 	return false
 }
 
@@ -196,12 +196,12 @@ func (b *Budget) Release(t *Transfer) {
 // Used returns how many bytes are taken.
 func (b *Budget) Used() int64 { return b.used.Load() }
 
-// ClosedSlow returns how many connections were closed for room.
-func (b *Budget) ClosedSlow() int64 { return b.closedSlow.Load() }
+// ClosedForRoom returns how many connections were closed for room.
+func (b *Budget) ClosedForRoom() int64 { return b.closedForRoom.Load() }
 
-// closeSlow closes connections until they hold n bytes in all: strangers, then slow ones, the
+// makeRoom closes connections until they hold n bytes in all: strangers, then slow ones, the
 // oldest of each first. The goroutines that serve them give the bytes back.
-func (b *Budget) closeSlow(n int64) {
+func (b *Budget) makeRoom(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
@@ -221,8 +221,8 @@ func (b *Budget) closeSlow(n int64) {
 		n -= t.size
 
 		// A connection may have more than one transfer, but counts once.
-		if t.conn != nil && t.conn.endedForRoom.CompareAndSwap(false, true) {
-			b.closedSlow.Add(1)
+		if t.conn != nil && t.conn.closedForRoom.CompareAndSwap(false, true) {
+			b.closedForRoom.Add(1)
 			_ = t.conn.Conn.Close() // the goroutine that serves it gets an error and stops
 		}
 	}

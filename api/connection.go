@@ -22,9 +22,9 @@ const (
 	strangerLinger = 500 * time.Millisecond
 )
 
-// strangerRequests is how many requests such a connection may make. It gets no
-// other answer than that of a probe, or why it is refused, however many it
-// sends ahead.
+// strangerRequests is how many requests a stranger's connection may make.
+// Whatever it sends ahead, the only answers that it gets are a probe's and why
+// it is refused.
 const strangerRequests = 16
 
 // Connection is a tracked connection. It can linger when it is closed.
@@ -40,9 +40,9 @@ type Connection struct {
 	linger     atomic.Bool  // Close lingers
 	once       sync.Once    // runs the close
 
-	requests     atomic.Int32 // how many it has made as a stranger
-	keepsIdle    atomic.Bool  // CloseIdle leaves it open
-	endedForRoom atomic.Bool  // the budget has closed it
+	requests      atomic.Int32 // how many it has made as a stranger
+	keepsIdle     atomic.Bool  // CloseIdle leaves it open
+	closedForRoom atomic.Bool  // the budget has closed it
 	// waitingSince is when the connection began to wait for its caller, in nanoseconds since its
 	// owner began; 0: it does not wait, and is not displaced.
 	waitingSince atomic.Int64

@@ -86,6 +86,7 @@ func (d *Doors) Metrics(s metrics.Sink) {
 	s.Flag("ready", "1 if the node is ready, else 0.", d.ProbeError() == nil)
 	s.Count("panics_total", "Panics caught in handlers. Anything but 0 is a bug.", d.Panics.Load())
 	s.Count("connections_ended_total",
-		"Connections of the data plane with a large body or answer that were too slow when the memory for those was used up.",
-		d.Budget.ClosedSlow())
+		"Connections closed to make room in the memory for large or unfinished requests and answers: "+
+			"strangers first, then slow ones.",
+		d.Budget.ClosedForRoom())
 }

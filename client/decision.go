@@ -43,7 +43,7 @@ type Decision struct {
 	Used       int64
 	Remaining  int64         // at least 0
 	Window     time.Duration // in which Limit comes back; of a bucket, the time in which all of it refills
-	TTL        time.Duration // of slots, in place of Window and Rate: after what time one ends that is not renewed
+	TTL        time.Duration // of slots, in place of Window and Rate: how long one lasts unless it is renewed
 	Rate       Rate          // what the limit allows over time
 	ResetAfter time.Duration // until the counter is unused again, if nothing more is taken
 	RetryAfter time.Duration // until the same check could be allowed; 0 if it was, or Never

@@ -63,8 +63,7 @@ func (c *Client) markFailed(n *node, condition condition, err error) {
 	defer n.mu.Unlock()
 	n.condition = condition
 	n.failures = min(n.failures+1, 16)
-	// The watcher starts under n's lock, so that the next caller sees probing
-	// set.
+	// The probe starts under n's lock, so that the next caller sees probing set.
 	if !n.probing && !c.spawn(func() { c.probe(n) }) {
 		return // the client is closed
 	}

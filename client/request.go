@@ -66,7 +66,7 @@ type Limit struct {
 	// the clock. The limit is then always exact.
 	FromFirst bool
 	// TTL is, with the algorithm concurrency, in place of Per: how long a slot is
-	// held that is not renewed, such as "30s"; 10 ms to 24 hours.
+	// held unless it is renewed, such as "30s"; 10 ms to 24 hours.
 	TTL string
 }
 

@@ -204,7 +204,7 @@ func (c *Config) Validate() error {
 	need(net.ParseIP(c.Self.Address) != nil, "Self.Address is not an IP address")
 	need(c.Self.PeerPort > 0 && c.Self.PeerPort < 1<<16, "Self.PeerPort is not a port")
 	need(c.BootstrapExpect >= 0 && c.BootstrapExpect <= maxExpect,
-		fmt.Sprintf("Expect is not between 0 and %d", maxExpect))
+		fmt.Sprintf("BootstrapExpect is not between 0 and %d", maxExpect))
 	need(c.Store != nil, "Store is nil")
 	need(c.Peers != nil, "Peers is nil")
 	need(c.Boottime != nil, "Boottime is nil")

@@ -260,7 +260,8 @@ func (sr *sharedRules) uncommitted(list []string) []string {
 	return slices.DeleteFunc(list, func(name string) bool { return slices.Contains(names, name) })
 }
 
-// addRegionsExclusively takes the writing token and calls addRegions.
+// addRegionsExclusively waits until no write of rules is in progress, and calls
+// addRegions.
 func (sr *sharedRules) addRegionsExclusively(ctx context.Context, list []string) error {
 	select {
 	case sr.writing <- struct{}{}:
@@ -272,8 +273,8 @@ func (sr *sharedRules) addRegionsExclusively(ctx context.Context, list []string)
 }
 
 // addRegions commits the uncommitted regions of list, each with a new version
-// of the rules. It runs on the leader of the primary, with the writing token
-// held.
+// of the rules. It runs on the leader of the primary, while it holds the only
+// element of sr.writing.
 func (sr *sharedRules) addRegions(ctx context.Context, list []string) error {
 	for _, name := range sr.uncommitted(list) {
 		if len(sr.State().Regions.Names) >= agreement.MaxRegions {

@@ -35,11 +35,14 @@ type WriteOptions struct {
 }
 
 // Write changes the rules, and returns when the new version is in force on this
-// node. The error is of type [rules.Errors], or it wraps one of these:
-// [rules.ErrConflict] or [rules.ErrNotFound]; [ErrLeaderUnavailable] or
-// [ErrNoPrimary] if nothing was changed, because no leader or not the primary
-// region could be reached; [ErrOutcomeUnknown]. If ctx has no deadline, Write
-// takes at most Timings.Write.
+// node. If ctx has no deadline, it takes at most Timings.Write. The error is of
+// type [rules.Errors], or it wraps one of these:
+//
+//   - [rules.ErrConflict], [rules.ErrNotFound]
+//   - [ErrRefused]
+//   - [ErrLeaderUnavailable], [ErrNoPrimary]: nothing was changed, because no
+//     leader, or not the primary region, could be reached
+//   - [ErrOutcomeUnknown]
 //
 // From a secondary region, Write sends the change to the primary, and waits
 // only briefly for the new version to arrive in this region. It returns the

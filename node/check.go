@@ -716,7 +716,7 @@ func windowOf(s *rules.Shown) time.Duration {
 	return ceilMillis(s.Window)
 }
 
-// ttlOf returns after what time a slot ends that is not renewed; 0 for other limits.
+// ttlOf returns how long a slot lasts unless it is renewed; 0 for other limits.
 func ttlOf(s *rules.Shown) time.Duration {
 	if !s.Slots {
 		return 0

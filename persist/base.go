@@ -61,7 +61,7 @@ func (cf *CounterFile) beginBase() {
 	b.drops = cf.config.Source.Drops()
 }
 
-// beginFullBase begins a new base that the next checkpoint writes in full.
+// beginFullBase begins a new base that the checkpoint in progress writes in full.
 func (cf *CounterFile) beginFullBase() {
 	cf.beginBase()
 	_, marked := cf.config.Source.MarkChanged(0, math.MaxInt)

@@ -284,7 +284,7 @@ func (cf *CounterFile) commitFrames(frames []byte, ends []int) error {
 	return nil
 }
 
-// pace leaves nine tenths of a core to other work, unless a caller is waiting for the store.
+// pace leaves nine tenths of a core to other work, unless a caller is waiting for the file.
 func (cf *CounterFile) pace(ctx context.Context) {
 	worked := time.Since(cf.lastResumed)
 	if !cf.paced || worked < minWork {

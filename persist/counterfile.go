@@ -110,7 +110,7 @@ var (
 	// ErrNotLoaded means that Start or Checkpoint was called before Load. A
 	// checkpoint would lose what the file holds.
 	ErrNotLoaded = errors.New("the counters are not loaded yet")
-	// ErrClosed means that the store was used after Close.
+	// ErrClosed means that a CounterFile, Buckets or Raft was used after Close.
 	ErrClosed = errors.New("the store is closed")
 )
 
@@ -122,7 +122,7 @@ type CounterFile struct {
 	minLogSize  int64 // minLogSize and minBaseStep are the constants of those names, except in tests
 	minBaseStep int
 
-	// lock holds one token. It guards the file and the fields up to lastResumed:
+	// lock is full while somebody has it. It guards the file and the fields up to lastResumed:
 	// only one checkpoint, Load or Close runs at a time. It is a channel so that a
 	// caller can stop waiting when the disk hangs.
 	lock        chan struct{}
@@ -184,8 +184,8 @@ func (cf *CounterFile) Metrics(s metrics.Sink) {
 
 // OpenCounterFile opens the file in the data directory. It sets aside a damaged
 // file or one of an older version. If it can't create a new file, for example
-// for lack of room, the store opens nevertheless and each checkpoint tries
-// again. The error is ErrInUse if another process has the file.
+// for lack of room, OpenCounterFile succeeds nevertheless and each checkpoint
+// tries again. The error is ErrInUse if another process has the file.
 func OpenCounterFile(config CounterFileConfig) (*CounterFile, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err

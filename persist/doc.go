@@ -20,6 +20,8 @@
 // keeps a second process out of the data directory, so Raft is opened first.
 //
 // [OpenDir] creates the data directory and the node identity in it.
+// docs/operations.md lists all files of the data directory, and what losing each
+// one means.
 //
 // bbolt trusts its file: on damaged pages it may panic, fault or never return.
 // So a file's pages are verified before bbolt opens it (see pages.go), and

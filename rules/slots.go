@@ -32,7 +32,7 @@ func unlessSlots(l *LimitSpec, n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// slotTTL reads after which time a slot ends that is not renewed.
+// slotTTL reads how long a slot lasts unless it is renewed.
 func (dec *decoder) slotTTL(n *yaml.Node, l *LimitSpec) {
 	span := dec.span(n, algorithms.MinWindow, algorithms.MaxSlotTTL)
 	l.Per, l.window = span.Text, span.Duration
@@ -53,9 +53,9 @@ func (dec *decoder) checkSlots(n *yaml.Node, l *LimitSpec) {
 		dec.failAt(n, "limit", "%d slots; it must be from 1 to %d", l.Limit, algorithms.MaxSlots)
 	case n.Get("per") != nil:
 		dec.failAt(n, "per",
-			"algorithm: concurrency has no window; give ttl: the time after which a slot ends that is not renewed")
+			"algorithm: concurrency has no window; give ttl: how long a slot lasts unless it is renewed")
 	case n.Get("ttl") == nil:
-		dec.fail(n, "ttl is missing: the time after which a slot ends that is not renewed")
+		dec.fail(n, "ttl is missing: how long a slot lasts unless it is renewed")
 	}
 }
 

@@ -53,7 +53,8 @@ type copier struct {
 	completeAt atomic.Int64
 	sending    atomic.Bool // a goroutine is sending closed ledgers
 	warned     bool        // used by run only
-	// estimated and lost are the numbers of nodes that reviewBills has found.
+	// estimated and lost are how many nodes' counts are estimated or lost, as
+	// reviewBills last found.
 	estimated, lost atomic.Int64
 
 	mu     lock      // guards the fields below; held during calls

@@ -41,7 +41,8 @@ type bill struct {
 	exported  exported // the last export
 }
 
-// inventoryHere lists what this node holds for a month, and sorts in all rows counted so far.
+// inventoryHere lists what this node holds for a month. It ends the current
+// rounds, so that everything counted so far is in them.
 func (t *Totals) inventoryHere(month Month) (inv inventory) {
 	m := t.meter
 	inv.Damaged = m.file.SetAside()

@@ -274,7 +274,7 @@ func (m *Meter) writePages(l *ledger, isCopy bool) error {
 	return nil
 }
 
-// dropOld removes the oldest months beyond Config.Months, but for ledgers in
+// dropOld removes the oldest months beyond Config.Months, except ledgers in
 // memory. It counts the months that exist rather than back from the current
 // month: a clock that was wrong once must not make every month an old one.
 func (m *Meter) dropOld() error {

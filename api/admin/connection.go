@@ -123,7 +123,7 @@ func connectionOf(r *http.Request) *api.Connection {
 }
 
 // onConnection tells a connection that its request is being answered, closes
-// one that holds a spare slot after one request, and answers only probes on it.
+// one that holds a spare seat after one request, and answers only probes on it.
 func (s *Server) onConnection(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := connectionOf(r)

@@ -99,7 +99,7 @@ func CheckSlots(t testing.TB, addr, usual string, conns *api.Connections) {
 
 	for i := range 20 {
 		from := fmt.Sprintf("127.0.2.%d", i+1)
-		DialFrom(t, from, addr) // takes a spare slot
+		DialFrom(t, from, addr) // takes a spare seat
 		status, closes := AskFrom(t, from, addr, slotsProbe)
 		if status != 200 || !closes {
 			t.Errorf("a probe: have %d, closes %v", status, closes)

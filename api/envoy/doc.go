@@ -3,6 +3,6 @@
 // requests and composes the answers.
 //
 // grpc-go transports the messages. This package's codec passes requests on
-// undecoded. On a connection without a slot (see api.Connections), only health
-// checks are answered.
+// undecoded. On a connection with a spare seat (see seats.go in package api),
+// only health checks are answered.
 package envoy

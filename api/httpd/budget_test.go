@@ -46,7 +46,7 @@ func TestUnreadAnswersMakeRoom(t *testing.T) {
 		Body: body}); resp.StatusCode != 200 || strings.Contains(text, `"overloaded"`) {
 		t.Errorf("have %d, %.200s", resp.StatusCode, text)
 	}
-	expect.Equal(t, n.server.handlers.Budget.ClosedSlow(), 1, "connections were closed")
+	expect.Equal(t, n.server.handlers.Budget.ClosedForRoom(), 1, "connections were closed")
 	if _, err := io.Copy(io.Discard, unread); err == nil {
 		if status, _, _ := answer(t, bufio.NewReader(unread)); status != 0 {
 			t.Error("the connection that does not read stays open")
@@ -74,7 +74,7 @@ func TestStalledBodiesMakeRoom(t *testing.T) {
 		Body: longBatch(400)}); resp.StatusCode != 200 || strings.Contains(text, `"overloaded"`) {
 		t.Errorf("have %d, %.200s", resp.StatusCode, text)
 	}
-	if have := n.server.handlers.Budget.ClosedSlow(); have == 0 {
+	if have := n.server.handlers.Budget.ClosedForRoom(); have == 0 {
 		t.Error("no connection was closed")
 	}
 }

@@ -52,7 +52,7 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 	return start(newHandlers(doors, config.Tracer), ln, config.ReadTimeout), nil
 }
 
-// start serves plane on ln.
+// start serves the data plane on ln.
 func start(handlers *handlers, ln net.Listener, readTimeout time.Duration) *Server {
 	readTimeout = cmp.Or(readTimeout, dataReadTimeout)
 	s := &Server{

@@ -230,7 +230,7 @@ func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 	defer s.handlers.putExchange(x)
 
 	ownBuffer := x.request.body
-	defer func() { x.request.body = ownBuffer }() // b belongs to the library
+	defer func() { x.request.body = ownBuffer }() // b is the caller's, which puts it back
 
 	x.began = time.Now()
 	x.method = "POST"
@@ -246,8 +246,8 @@ func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 		s.handlers.serve(route, x)
 	}
 
-	// The body is returned here and not only at the end: the charge for the
-	// answer would count the input, which goes back to the pool anyway.
+	// The exchange's own body is put back here, and not only at the end: the charge
+	// for the answer would count the input, which goes back to the pool anyway.
 	x.request.body = ownBuffer
 	closes := x.hangUp || c.closesAfterAnswer() || c.IsWornOut()
 	_ = c.SetWriteDeadline(x.began.Add(s.server.WriteTimeout)) // only records it, so it can't fail

@@ -18,7 +18,7 @@ type spec struct {
 	// need is what the caller's token must permit, if the node has tokens.
 	need api.Scope
 	// asks prepares a check, which is decided with those that arrived with it. Nil:
-	// the command has run.
+	// run executes the command.
 	asks func(*session, [][]byte, *check) failure
 	// run executes the command and writes its reply. An error closes the connection.
 	run func(*session, [][]byte) error

@@ -296,7 +296,7 @@ func (c *session) handle(b []byte) error {
 // errNoRoom means that the budget has no room for what a connection holds.
 var errNoRoom = errors.New("the memory for incomplete commands is used up")
 
-// join returns what arrived before of the command that b continues, and b. It
+// join returns b, preceded by the beginning of the command that b continues. It
 // fails if there is no room for it.
 func (c *session) join(b []byte) ([]byte, error) {
 	n := len(c.pending)

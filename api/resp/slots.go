@@ -121,7 +121,7 @@ func (c *session) releaseUnsent() {
 	c.worker.acquired = nil
 }
 
-// slotTTLs are the least and the longest ttl of a slot.
+// The bounds of a slot's ttl.
 const (
 	minSlotTTL = algorithms.MinWindow
 	maxSlotTTL = limiter.MaxSlotTTL

@@ -146,17 +146,17 @@ func (g *Gossip) joinTargets(extraLive int, failing map[netip.AddrPort]bool) {
 
 	targets := g.targets(ctx, extraLive)
 	errs := make([]error, len(targets))
-	slots := make(chan struct{}, joinsAtOnce)
+	running := make(chan struct{}, joinsAtOnce)
 
 	var joins sync.WaitGroup
 	for i, at := range targets {
 		select {
 		case <-ctx.Done():
 			errs[i] = errNotTried
-		case slots <- struct{}{}:
+		case running <- struct{}{}:
 			joins.Go(func() {
 				_, errs[i] = g.list.Join([]string{at.String()})
-				<-slots
+				<-running
 			})
 		}
 	}

@@ -34,8 +34,8 @@ const (
 // accept accepts connections until the listener is closed.
 func (p *Peers) accept() {
 	for {
-		// A slot is taken before Accept, so that beyond the bound connections wait in
-		// the listener.
+		// Room in halfOpen is taken before Accept, so that connections beyond the
+		// bound wait in the listener.
 		select {
 		case p.halfOpen <- struct{}{}:
 		case <-p.ctx.Done():
@@ -64,7 +64,7 @@ func (p *Peers) accept() {
 }
 
 // handleIncoming does the handshake of an incoming connection and hands it
-// over. Then it frees its slot in halfOpen.
+// over. Then it frees its room in halfOpen.
 func (p *Peers) handleIncoming(raw net.Conn) {
 	defer func() { <-p.halfOpen }()
 

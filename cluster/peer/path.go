@@ -56,8 +56,9 @@ func (l *link) receivesDirectly() bool {
 		l.peers.now()-c.lastReceived.Load() < int64(c.limits.unreachable*2/5)
 }
 
-// onQuiet acts on at least half of the silence that makes the direct connection
-// c unreachable. The pulse calls it.
+// onQuiet is called while c, the direct connection, has been silent for at least
+// half as long as makes it unreachable. It begins to look for another path. The
+// pulse calls it.
 func (l *link) onQuiet(c *conn) {
 	if l.conn.Load() != c || l.kind != kindPeer {
 		return

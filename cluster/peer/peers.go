@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -258,6 +259,17 @@ func (p *Peers) setLinks(k connKind, nodes map[ring.NodeID]string) {
 
 // Self returns this node's identity.
 func (p *Peers) Self() Identity { return p.config.Self() }
+
+// Metrics reports what this node relays for others, and when its certificate
+// for calls expires.
+func (p *Peers) Metrics(s metrics.Sink) {
+	bytes, tunnels := p.Relayed()
+	s.Count("relayed_bytes_total", "Bytes relayed between other nodes whose direct connection is broken.", bytes)
+	if files, ok := p.config.TLS.(*TLS); ok {
+		metrics.CertificateExpiry(s, "nodes", files.files.Current(time.Now()).pair)
+	}
+	s.Gauge("tunnels", "Tunnels between other nodes that this one relays.", float64(tunnels))
+}
 
 // Reachable reports whether a node has a path that is not silent.
 func (p *Peers) Reachable(to ring.NodeID) bool { return p.pathTo(to) != nil }

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -152,16 +151,6 @@ func (p *Peers) copy(to, from *socket) {
 			return
 		}
 	}
-}
-
-// Metrics reports the metrics of the tunnels that this node relays to s.
-func (p *Peers) Metrics(s metrics.Sink) {
-	bytes, tunnels := p.Relayed()
-	s.Count("relayed_bytes_total", "Bytes relayed between other nodes whose direct connection is broken.", bytes)
-	if files, ok := p.config.TLS.(*TLS); ok {
-		metrics.CertificateExpiry(s, "nodes", files.files.Current(time.Now()).pair)
-	}
-	s.Gauge("tunnels", "Tunnels between other nodes that this one relays.", float64(tunnels))
 }
 
 // Relayed returns the number of bytes that this node has relayed for other

@@ -24,8 +24,8 @@ type schedule struct {
 	next  atomic.Int64
 }
 
-// wait takes the next slot, waits until it is due and returns that time. It
-// returns false if ctx ends first.
+// wait takes the next due time, waits for it and returns it. It returns false if
+// ctx ends first.
 func (s *schedule) wait(ctx context.Context) (time.Time, bool) {
 	if s.rate == 0 {
 		return time.Now(), ctx.Err() == nil

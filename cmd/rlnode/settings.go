@@ -254,7 +254,7 @@ func (c *serveCmd) warn(log *slog.Logger, environ []string) {
 }
 
 // checkFounders refuses a number of founders that survives no more failures
-// than one node less. A node with data founds nothing, so it only warns.
+// than one node fewer would. A node with data founds nothing, so it only warns.
 func (c *serveCmd) checkFounders(log *slog.Logger) error {
 	if c.BootstrapExpect == 0 || c.BootstrapExpect%2 == 1 {
 		return nil
@@ -264,7 +264,7 @@ func (c *serveCmd) checkFounders(log *slog.Logger) error {
 		return nil
 	}
 	return usageError("--bootstrap-expect: a cluster is founded by 1, 3 or 5 voters, not by %d: an even number survives no more "+
-		"failures than one node less. More nodes than that may start", c.BootstrapExpect)
+		"failures than one node fewer would. More nodes than that may start", c.BootstrapExpect)
 }
 
 // logger returns a logger that writes to w as the settings say.

@@ -28,7 +28,7 @@ export interface Decision {
   remaining: number;
   /** In which `limit` comes back; of a bucket, in which all of it refills. */
   windowMs: number;
-  /** Of slots, in place of windowMs and rate: after what time one ends that is not renewed. */
+  /** Of slots, in place of windowMs and rate: how long one lasts unless it is renewed. */
   ttlMs?: number;
   /** What the limit allows over time, as the rules say it. */
   rate?: Rate;

@@ -37,7 +37,7 @@ export type GuardOptions<R> = Connection & {
    * fails, and when the caller hangs up. The decision is then a Slot, whose `signal` ends if they are lost, too.
    */
   slots?: boolean;
-  /** For how long a slot is held that is not renewed; as long as the rules say, unless said. */
+  /** For how long a slot is held unless it is renewed; as long as the rules say, unless said. */
   slotTtlMs?: number;
 };
 

@@ -12,7 +12,7 @@ export interface Limit {
   limit: number;
   /** The window: "10s", "1m", "7d", or "day" of the calendar; or milliseconds. */
   per?: string | number;
-  /** With the algorithm "concurrency", in place of `per`: how long a slot is held that is not renewed, as "30s", or milliseconds. */
+  /** With the algorithm "concurrency", in place of `per`: how long a slot is held unless it is renewed, as "30s", or milliseconds. */
   ttl?: string | number;
   algorithm?: "sliding-window" | "sliding-window-log" | "fixed-window" | "token-bucket" | "leaky-bucket" | "concurrency";
   burst?: number;
@@ -85,7 +85,7 @@ export interface ReserveRequest extends Omit<CheckRequest, "mode"> {
 export interface AcquireRequest extends Omit<CheckRequest, "mode"> {
   /** How many slots of each limit; the cost in its unit unless said, which is 1 for requests. */
   n?: number;
-  /** For how long a slot is held that is not renewed; as long as the limits say, unless said. */
+  /** For how long a slot is held unless it is renewed; as long as the limits say, unless said. */
   ttlMs?: number;
   /** Who holds it, for operators: at most 32 bytes. The token's name, or the caller's address, unless said. */
   who?: string;

@@ -49,7 +49,7 @@ class LimitDecision:
     allowed: bool
     shadow: bool  #: it only reports, and refuses nothing
     unlimited: bool = False  #: there is no limit in unit, which is empty for all units; the figures are 0
-    ttl: float = 0.0  #: of slots, in place of window and rate: after what time one ends that is not renewed
+    ttl: float = 0.0  #: of slots, in place of window and rate: how long one lasts unless it is renewed
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Decision:
     used: int = 0  #: rounded up; above limit after counts and penalties; an estimate from a lease
     remaining: int = 0
     window: float = 0.0  #: in which limit comes back; of a bucket, in which all of it refills
-    ttl: float = 0.0  #: of slots, in place of window and rate: after what time one ends that is not renewed
+    ttl: float = 0.0  #: of slots, in place of window and rate: how long one lasts unless it is renewed
     rate: Rate = field(default_factory=Rate)  #: what the limit allows over time
     reset_after: float = 0.0  #: until the counter is fresh again if left alone
     retry_after: float = 0.0  #: until the same check could be allowed; NEVER, which is infinite

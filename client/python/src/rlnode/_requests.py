@@ -52,7 +52,7 @@ Limit.__doc__ = """A limit that comes with the call.
 ``limit`` is the capacity, and ``per`` the window: a duration of 10 ms to 366 days such as ``"10s"`` or ``"7d"``, or ``"day"``
 and other units of the calendar; or ``per_ms``. ``algorithm`` is ``sliding-window``, ``sliding-window-log``,
 ``fixed-window``, ``token-bucket``, ``leaky-bucket`` or, for how many are held at once, ``concurrency``. In place of ``per``
-that has ``ttl`` or ``ttl_ms``: how long a slot is held that is not renewed, such as ``"30s"``. ``unit`` is what is counted,
+that has ``ttl`` or ``ttl_ms``: how long a slot is held unless it is renewed, such as ``"30s"``. ``unit`` is what is counted,
 such as ``tokens``. With ``"from": "first"`` a fixed window begins with its first hit."""
 
 _LIMIT_FIELDS = dict.fromkeys(("limit", "per_ms", "ttl_ms", "burst"), int) | dict.fromkeys(
@@ -346,7 +346,7 @@ def limits_of(limits: Iterable[Mapping[str, Any]], where: str) -> list[dict[str,
         window, ttl = one.get("per") or "per_ms" in one, one.get("ttl") or "ttl_ms" in one
         if one.get("algorithm") == "concurrency":
             if window or not ttl:
-                raise RequestError(f"{at}.ttl is to be given, and no per: how long a slot is held that is not renewed, such as 30s")
+                raise RequestError(f"{at}.ttl is to be given, and no per: how long a slot is held unless it is renewed, such as 30s")
         elif ttl:
             raise RequestError(f"{at}.ttl is for the algorithm concurrency")
         elif not window:

@@ -381,7 +381,7 @@ class Client:
             rule: See check.
             key: See check.
             n: How many slots; the cost if left out, which is 1 for requests.
-            ttl: Seconds for which a slot is held that is not renewed; as long as the limits say if left out.
+            ttl: Seconds for which a slot is held unless it is renewed; as long as the limits say if left out.
             who: Who holds it, for operators: at most 32 bytes.
             more: See Check. With ``wait``, it asks again as long as all are held, in pauses of up to a second.
         """

@@ -63,7 +63,7 @@ class RateLimitMiddleware:
         local_limits: See Client; limits if left out.
         slots: Acquire slots in place of a check, and hold them for the length of the response: they are released when the app has ended,
             however it does, and when the caller hangs up. ``request.state.rlnode_slot`` is the AsyncSlot, which may be lost meanwhile.
-        slot_ttl: Seconds for which a slot is held that is not renewed; as long as the limits say if left out.
+        slot_ttl: Seconds for which a slot is held unless it is renewed; as long as the limits say if left out.
     """
 
     def __init__(
