@@ -2,6 +2,7 @@ package partitions
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -434,6 +435,17 @@ func TestNoRoomForADebtTwice(t *testing.T) {
 				expect.NoError(t, owner.table.GiveBack(now(), later.key, &later.limit, later.taken, 1, life))
 			}
 		}
+	}
+}
+
+// A standby that is late refuses what was debited. A debt without room is told
+// so all the same, and comes under another number.
+func TestNoRoomAndALateStandby(t *testing.T) {
+	list := []*debt{{key: keyOf(1)}, {key: keyOf(1)}, {key: keyOf(1)}}
+	answers := []byte{debtTaken, debtNoRoom, debtRefused}
+	refuseDebited(list, answers, map[int]bool{keyOf(1).Partition(): true})
+	if want := []byte{debtRefused, debtNoRoom, debtRefused}; !slices.Equal(answers, want) {
+		t.Errorf("got the answers %v, want %v", answers, want)
 	}
 }
 

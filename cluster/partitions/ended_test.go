@@ -165,6 +165,43 @@ func TestDebtsOutliveAnOldTurnAsOwner(t *testing.T) {
 	})
 }
 
+// An owner that applies no entries decides alone, and is ended. The next owner
+// pulls its copy, which has what it decided alone. Once it has caught up, it
+// does not owe that again.
+func TestDebtsInAPulledCopyAreNotOwedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t)
+		a, b, c := f.add(), f.add(), f.add()
+		f.bring(a, b, c)
+		f.ring(a, b, c)
+		f.settle()
+		keys := f.keysOf(a, b, 20)
+		a.lag.Store(int64(time.Hour))
+		f.agree(agreement.Empty{})
+		b.kill()
+		a.authority.Store(false)
+		for _, i := range keys {
+			decideAlone(t, a, i, counters.Admitted)
+			decideAlone(t, a, i, counters.Admitted)
+		}
+		b.table.Store(newTable())
+		b.start(2)
+		f.end(a)
+		f.agree(agreement.Empty{})
+		f.bring(b)
+		f.eventually("they are in the copy", func() bool { return f.usedIs(keys, 2) })
+
+		a.keeper.Load().Adopt(f.state)
+		f.agree(agreement.RegisterProcess{Node: a.id, Boot: a.boot})
+		a.keeper.Load().Adopt(f.state)
+		a.authority.Store(true)
+		f.eventually("the debts are reported", func() bool { return a.keeper.Load().Stats().Debts == 0 })
+		if !f.usedIs(keys, 2) {
+			t.Errorf("what was decided alone is counted twice: %d used, want 2", f.used(keyOf(keys[0])))
+		}
+	})
+}
+
 // A node that said that its copy is complete, and restarted before it sent it,
 // has sent less: what it sends counts as whole only if it is what it spoke of.
 func TestACopyOfAnotherProcessIsNotWhole(t *testing.T) {

@@ -41,7 +41,8 @@ func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool
 			// The version is noted before the copy is read: what is sent may be newer
 			// than its version says, but never older.
 			versions[i] = pt.version
-			if pt.phase == away {
+			// An owner that does not know of its end has decided alone, too.
+			if pt.phase == away || pt.phase == owning {
 				k.debts.includeDebts(p, k.config.Now())
 			}
 		}

@@ -232,13 +232,20 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 		defer k.debtsWaiting.Add(-1)
 
 		k.awaitStandbys(debited, refused)
-		for i, owed := range list {
-			if refused[owed.key.Partition()] {
-				answers[i] = debtRefused
-			}
-		}
+		refuseDebited(list, answers, refused)
 		k.answerDebts(c, generation, answers)
 	})
+}
+
+// refuseDebited refuses the debts that were debited in refused partitions. One
+// that found no room keeps that answer: under the number that it has, it would
+// count as debited once another debt of its counter has found room.
+func refuseDebited(list []*debt, answers []byte, refused map[int]bool) {
+	for i, owed := range list {
+		if refused[owed.key.Partition()] && answers[i] == debtTaken {
+			answers[i] = debtRefused
+		}
+	}
 }
 
 // answerDebts answers a report of debts, which this node has debited in the
