@@ -93,9 +93,9 @@ func (n *Node) load() error {
 				found.Expired, "took", found.Duration)
 		}
 
-		// Slots are in the table's file. A new file at a node that has been in a
-		// cluster means that the old one is gone.
-		if i == 0 && (found.DamagedFrames > 0 || found.SetAside || found.Created && n.isOld) {
+		// Slots are in the table's file. If it is incomplete, a node that has been in a
+		// cluster had another one, or was killed before it had saved them.
+		if i == 0 && (found.DamagedFrames > 0 || found.SetAside || found.Incomplete && n.isOld) {
 			n.markSlotsLost()
 		}
 

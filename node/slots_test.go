@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -141,4 +143,39 @@ func TestEmbeddedMiddlewareHoldsSlots(t *testing.T) {
 		synctest.Wait()
 		expect.Equal(t, get(), 200, "after it")
 	})
+}
+
+// TestLostSlotsOutliveAKill: a node whose file of counters is gone grants no
+// slots in place of those in it, also if it is killed before it has written a
+// new file.
+func TestLostSlotsOutliveAKill(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "counters.db")
+	config := Config{DataDir: dir, Rules: []byte(`version: 1
+rules: [{name: render, key: [tenant], limits: [{limit: 2, ttl: 1h, algorithm: concurrency}]}]`)}
+	q := client.Request{Rule: "render", Key: []string{"acme"}, Slots: 2}
+
+	n := startReady(t, config)
+	d, _, err := n.decideSlot(t.Context(), &q, 0) // nothing releases these slots
+	if err != nil || !d.Allowed {
+		t.Fatalf("got %+v, %v", d, err)
+	}
+	expect.NoError(t, n.Close())
+	expect.NoError(t, os.Remove(file))
+
+	// The first checkpoint comes a second after the start. A kill before it leaves
+	// this file.
+	n, err = Start(t.Context(), config)
+	expect.NoError(t, err)
+	left, err := os.ReadFile(file)
+	expect.NoError(t, err)
+	expect.NoError(t, n.Close())
+	expect.NoError(t, os.WriteFile(file, left, 0o600))
+
+	n = startReady(t, config)
+	d, _, err = n.decideSlot(t.Context(), &q, 0)
+	if err != nil || d.Allowed {
+		t.Errorf("got %+v, %v; want a refusal: others hold the slots", d, err)
+	}
 }

@@ -16,6 +16,9 @@ import (
 // deleted. So a crash leaves either the old base or the new one complete, with
 // everything written later. Expired and dropped counters disappear along with
 // the frames that hold them.
+//
+// A new file is incomplete until its first base is whole. If the process dies
+// before, the next one must know that the file may lack counters.
 
 const (
 	// minLogSize is the log size, in bytes, from which a new base is worth writing.
@@ -98,6 +101,7 @@ func (cf *CounterFile) completeBase() error {
 	if err := cf.deleteFramesBefore(b.firstFrame); err != nil {
 		return err
 	}
+	cf.complete = true
 
 	// Counters that changed were written besides those that were marked. Only the
 	// part of the marked ones is the base; the rest counts as log.
@@ -110,12 +114,14 @@ func (cf *CounterFile) completeBase() error {
 	return nil
 }
 
-// deleteFramesBefore deletes all frames numbered below first.
+// deleteFramesBefore deletes all frames numbered below first. In the same
+// transaction, it makes the file complete: from now on, the bucket's sequence
+// is above zero.
 func (cf *CounterFile) deleteFramesBefore(first uint64) error {
 	return cf.file.update(func(tx *bolt.Tx) error {
-		frames := tx.Bucket(framesBucket)
-		if frames == nil {
-			return nil
+		frames, err := tx.CreateBucketIfNotExists(framesBucket)
+		if err != nil {
+			return err
 		}
 
 		// A bucket must not change while a cursor walks it.
@@ -131,6 +137,6 @@ func (cf *CounterFile) deleteFramesBefore(first uint64) error {
 				return err
 			}
 		}
-		return nil
+		return frames.SetSequence(max(cf.lastFrame, first))
 	})
 }

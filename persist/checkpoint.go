@@ -176,7 +176,7 @@ func (cf *CounterFile) writeChanges(ctx context.Context) (int64, error) {
 
 	// After a step of the clock, the times in existing frames are wrong by as much.
 	stepped := cf.noticeClockStep(cf.config.Now())
-	if stepped || isNew {
+	if stepped || isNew || !cf.complete && cf.base.firstFrame == 0 {
 		cf.beginFullBase()
 	}
 
@@ -269,7 +269,10 @@ func (cf *CounterFile) commitFrames(frames []byte, ends []int) error {
 		}
 
 		// The number is also kept besides the frames: if a new base drops them all,
-		// inspect still finds it.
+		// inspect still finds it. A file without it is incomplete.
+		if !cf.complete {
+			return nil
+		}
 		return b.SetSequence(last)
 	})
 	if err != nil {

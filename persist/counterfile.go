@@ -128,7 +128,7 @@ type CounterFile struct {
 	lock        chan struct{}
 	file        *file // nil if the file was lost and no new one could be created; each checkpoint tries again
 	loaded      bool
-	created     bool // when it was opened: there was none that could be read
+	complete    bool // a checkpoint of the whole table was completed in it; see completeBase
 	started     bool
 	closed      bool
 	lastFrame   uint64    // number of the newest frame
@@ -229,7 +229,6 @@ func OpenCounterFile(config CounterFileConfig) (*CounterFile, error) {
 		return nil, fmt.Errorf("open %s: %w", cf.path, err)
 	}
 
-	cf.created = !existed
 	if err != nil {
 		config.Logger.Error("counter file can't be created; counters are kept in memory only",
 			"path", cf.path, "error", err)
@@ -257,15 +256,18 @@ func (cf *CounterFile) open() error {
 // errOlderFormat: the file holds counters in an earlier version's format.
 var errOlderFormat = errors.New("counters in the format of an earlier version of rlnode")
 
-// inspect checks that the file consists of frames, and finds the newest frame's number.
+// inspect checks that the file consists of frames, finds the newest frame's
+// number and whether the file is complete.
 func (cf *CounterFile) inspect() error {
 	cf.lastFrame = 0
+	cf.complete = false
 	cf.base = base{}
 	return cf.file.view(func(tx *bolt.Tx) error {
 		return tx.ForEach(func(name []byte, b *bolt.Bucket) error {
 			switch {
 			case b != nil && bytes.Equal(name, framesBucket):
 				cf.lastFrame = b.Sequence()
+				cf.complete = cf.lastFrame > 0
 				number, _ := b.Cursor().Last()
 				if len(number) == 8 {
 					cf.lastFrame = max(cf.lastFrame, binary.BigEndian.Uint64(number))

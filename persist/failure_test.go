@@ -200,6 +200,75 @@ func TestBreaksAtClose(t *testing.T) {
 	}
 }
 
+// A new file is incomplete until a checkpoint has written the whole table to
+// it, whether nothing was written before or only a part was.
+func TestNewFileIsIncomplete(t *testing.T) {
+	const all, batch = 5000, 1000
+	dir, clk := t.TempDir(), newClock()
+	records := sample(clk.Now(), all)
+	src := &crashingSource{table: newTable(), crash: func() {}}
+	src.batch = batch
+	reopened := func(dir string, wantIncomplete bool, wantRestored int64, what string) {
+		t.Helper()
+		c, stats := openLoaded(t, testConfig(dir, newTable(), clk.Now))
+		expect.Equal(t, stats.Incomplete, wantIncomplete, "%s: incomplete", what)
+		expect.Equal(t, stats.Restored, wantRestored, "%s: restored", what)
+		expect.NoError(t, c.file.close()) // as a kill would
+	}
+	// crashes copies the file after each batch that the checkpoint writes.
+	crashes := func(c *CounterFile) (copies []string) {
+		t.Helper()
+		src.crash = func() {
+			data, err := os.ReadFile(c.path)
+			expect.NoError(t, err)
+			copied := t.TempDir()
+			expect.NoError(t, os.WriteFile(filepath.Join(copied, countersFile), data, 0o600))
+			copies = append(copies, copied)
+		}
+		mustCheckpoint(t, c)
+		src.crash = func() {}
+		return copies
+	}
+
+	reopened(dir, true, 0, "there was no file")
+	reopened(dir, true, 0, "there was an empty one")
+	c, stats := openLoaded(t, testConfig(dir, src, clk.Now))
+	expect.Equal(t, stats.Incomplete, true, "no checkpoint was made: incomplete")
+	mustCheckpoint(t, c)
+	expect.NoError(t, c.file.close())
+	reopened(dir, false, 0, "after a checkpoint of an empty table")
+
+	c, _ = openLoaded(t, testConfig(dir, src, clk.Now))
+	for _, r := range records {
+		src.set(r)
+	}
+	for i, copied := range crashes(c) {
+		reopened(copied, false, int64(i+1)*batch, "killed during a later checkpoint")
+	}
+	expect.NoError(t, os.Truncate(c.path, 0))
+	src.set(records[0])
+	if err := c.Checkpoint(t.Context()); !isDamaged(err) {
+		t.Fatalf("have %v, want a damaged file", err)
+	}
+	copies := crashes(c)
+	expect.Equal(t, len(copies), all/batch, "batches of a whole checkpoint")
+	for i, copied := range copies {
+		reopened(copied, true, int64(i+1)*batch, "killed while the file was replaced")
+		if i > 0 {
+			continue
+		}
+
+		// A process that begins with a part completes the file, too.
+		next := newTable()
+		c, _ := openLoaded(t, testConfig(copied, next, clk.Now))
+		mustCheckpoint(t, c)
+		expect.NoError(t, c.file.close())
+		reopened(copied, false, batch, "after a checkpoint of what was left")
+	}
+	mustClose(t, c)
+	reopened(dir, false, all, "after the replacement")
+}
+
 // editFrames changes the frames of a closed file.
 func editFrames(t testing.TB, dir string, change func(tx *bolt.Tx, frames *bolt.Bucket) error) {
 	t.Helper()

@@ -17,7 +17,9 @@ import (
 //	records     as counters.AppendRecord writes them at that time, back to back
 //
 // If a counter has several records, the one in the highest-numbered frame
-// counts. A fresh record means that the counter was reset.
+// counts. A fresh record means that the counter was reset. The bucket's
+// sequence is the number of the newest frame, or 0 while the file is
+// incomplete (see base.go).
 const (
 	frameHeader = 4 + 8 + 8
 	// frameBytes is the size at which a frame is full. With its last record it fits

@@ -23,8 +23,9 @@ type LoadStats struct {
 	DamagedFrames int64 // frames skipped because they were damaged
 	NoRoom        int64 // records skipped because the table was full
 	Duration      time.Duration
-	// Created means that there was no file that could be read.
-	Created bool
+	// Incomplete means that no checkpoint of the whole table was completed in the
+	// file. It is new, or the process was killed before it had replaced the last one.
+	Incomplete bool
 	// SetAside means that the file was damaged and was replaced by a new one.
 	// Counters restored before that stay in the table.
 	SetAside bool
@@ -51,7 +52,7 @@ func (cf *CounterFile) Load(now algorithms.Instant) (LoadStats, error) {
 		return stats, ErrClosed
 	}
 
-	stats.Created = cf.created
+	stats.Incomplete = !cf.complete
 	begin := time.Now()
 	if cf.file != nil {
 		err := cf.readFrames(now, &stats)
