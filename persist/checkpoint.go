@@ -24,8 +24,10 @@ const (
 	maxKeptBuffer = 2 << 20 // bytes of buffer to keep for reuse; enough for frames without large logs
 
 	// restFactor is the ratio of rest to work of the loop's checkpoints. They rest
-	// after each stretch of work longer than minWork.
+	// after each stretch of work longer than minWork. A stretch that seems longer
+	// than maxRest allows was no work: the process stood still, or the disk did.
 	restFactor = 9
+	maxRest    = time.Second
 	minWork    = 200 * time.Microsecond
 )
 
@@ -59,14 +61,14 @@ func (cf *CounterFile) lockUntil(ctx context.Context) error {
 	default:
 	}
 
-	cf.waiting.Add(1)
-	defer cf.waiting.Add(-1)
-
-	select {
-	case cf.lock <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+	for {
+		select {
+		case cf.lock <- struct{}{}:
+			return nil
+		case cf.wanted <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }
 
@@ -287,18 +289,17 @@ func (cf *CounterFile) commitFrames(frames []byte, ends []int) error {
 	return nil
 }
 
-// pace leaves nine tenths of a core to other work, unless a caller is waiting for the file.
+// pace leaves nine tenths of a core to other work, as long as no caller waits for the file.
 func (cf *CounterFile) pace(ctx context.Context) {
 	worked := time.Since(cf.lastResumed)
 	if !cf.paced || worked < minWork {
 		return
 	}
 
-	if cf.waiting.Load() == 0 {
-		select {
-		case <-time.After(restFactor * worked):
-		case <-ctx.Done():
-		}
+	select {
+	case <-time.After(min(restFactor*worked, maxRest)):
+	case <-cf.wanted:
+	case <-ctx.Done():
 	}
 	cf.lastResumed = time.Now()
 }

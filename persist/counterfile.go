@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
@@ -138,7 +137,7 @@ type CounterFile struct {
 	paced       bool      // the current checkpoint leaves nine tenths of a core to other work
 	lastResumed time.Time // when the current checkpoint last resumed after a rest
 
-	waiting atomic.Int32 // number of callers that wait for lock
+	wanted chan struct{} // a caller that waits for lock sends to whoever rests with it
 
 	ctx       context.Context // ends with Close
 	cancel    context.CancelFunc
@@ -194,7 +193,7 @@ func OpenCounterFile(config CounterFileConfig) (*CounterFile, error) {
 	cf := &CounterFile{
 		config: config, path: filepath.Join(config.Dir, config.File),
 		minLogSize: minLogSize, minBaseStep: minBaseStep,
-		lock: make(chan struct{}, 1), done: make(chan struct{}),
+		lock: make(chan struct{}, 1), wanted: make(chan struct{}), done: make(chan struct{}),
 	}
 	cf.ctx, cf.cancel = context.WithCancel(context.Background())
 

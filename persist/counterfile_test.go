@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -585,7 +587,7 @@ func TestReleasedSlotsDoNotComeBack(t *testing.T) {
 	}
 }
 
-// The loop's checkpoints leave most of a core to other work, except while a caller waits for them.
+// The loop's checkpoints leave most of a core to other work.
 func TestCheckpointsRest(t *testing.T) {
 	clk, src := newClock(), newTable()
 	c, _ := openLoaded(t, testConfig(t.TempDir(), src, clk.Now))
@@ -606,15 +608,50 @@ func TestCheckpointsRest(t *testing.T) {
 			t.Fatalf("a checkpoint takes %v, and %v with rests", fast, slow)
 		}
 	}
-	c.waiting.Add(1)
-	for try := 0; try == 0 || slow > 2*fast; try++ {
-		fast, slow = write(false), write(true)
-		if try == 20 {
-			t.Fatalf("a checkpoint takes %v, and %v while a caller waits", fast, slow)
-		}
-	}
-	c.waiting.Add(-1)
 	mustClose(t, c)
+}
+
+// stallingSource stands still for a minute before its first checkpoint, as a
+// stopped process does.
+type stallingSource struct {
+	*table
+	once sync.Once
+}
+
+func (s *stallingSource) Changed(yield func([]counters.Record) error) error {
+	s.once.Do(func() { time.Sleep(time.Minute) })
+	return s.table.Changed(yield)
+}
+
+// A checkpoint does not rest long after it stood still, and not at all once a
+// caller waits for it.
+func TestRestsEnd(t *testing.T) {
+	for name, waits := range map[string]bool{"by themselves": false, "when a caller waits": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				clk, src := newClock(), &stallingSource{table: newTable()}
+				c, _ := openLoaded(t, testConfig(t.TempDir(), src, clk.Now))
+				for _, r := range sample(clk.Now(), 20_000) {
+					src.set(r)
+				}
+				began := time.Now()
+				paced := make(chan error, 1)
+				go func() { paced <- c.lockAndCheckpoint(t.Context(), true) }()
+				time.Sleep(time.Minute + time.Millisecond)
+				expect.Equal(t, len(c.lock), 1, "checkpoints that rest")
+				want := time.Minute + maxRest
+				if waits {
+					want = time.Minute + time.Millisecond
+					ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+					defer cancel()
+					expect.NoError(t, c.Checkpoint(ctx))
+				}
+				expect.NoError(t, <-paced)
+				expect.Equal(t, time.Since(began), want, "time until the end")
+				mustClose(t, c)
+			})
+		})
+	}
 }
 
 // Close interrupts a resting checkpoint and writes the remainder.
