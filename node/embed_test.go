@@ -653,3 +653,44 @@ func BenchmarkCheck(b *testing.B) {
 		})
 	})
 }
+
+// TestCloseGivesUp: Close returns in time although a goroutine of the node, or
+// one of its own steps, waits for a disk that hangs. The steps go on when the
+// disk answers.
+func TestCloseGivesUp(t *testing.T) {
+	t.Parallel()
+	for name, hang := range map[string]func(n *Node, disk <-chan struct{}){
+		"a goroutine": func(n *Node, disk <-chan struct{}) { n.loops.Go(func() { <-disk }) },
+		"a step": func(n *Node, disk <-chan struct{}) {
+			n.onRelease(func(context.Context) error { <-disk; return nil })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, err := Start(t.Context(), Config{Rules: []byte(exactRules(3))})
+				expect.NoError(t, err)
+				expect.NoError(t, n.WaitReady(t.Context()))
+				disk := make(chan struct{})
+				hang(n, disk)
+
+				began := time.Now()
+				closed := make(chan error, 1)
+				go func() { closed <- n.Close() }()
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				select {
+				case err := <-closed:
+					expect.ErrorIs(t, err, context.DeadlineExceeded, "Close")
+				default:
+					t.Error("Close goes on after", time.Since(began))
+				}
+				expect.Equal(t, len(n.releaseSteps) > 0, true, "parts are open while the disk hangs")
+
+				close(disk)
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				expect.Equal(t, len(n.releaseSteps), 0, "parts that are open in the end")
+			})
+		})
+	}
+}

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -28,9 +29,11 @@ import (
 )
 
 // Bounds on the steps of Close. Together they take at most stopTimeout, because
-// Close promises ten seconds.
+// Close promises ten seconds. Only a step that waits for a disk may take longer:
+// no context ends that. Then Close returns without it, after hangTimeout.
 const (
 	stopTimeout = 9 * time.Second
+	hangTimeout = stopTimeout + 500*time.Millisecond
 	// leaveTimeout bounds handing partitions over to other nodes, while checks are still decided.
 	leaveTimeout = 5 * time.Second
 	// saveTimeout bounds saving most of the counters, while checks are still decided.
@@ -128,9 +131,7 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 	if err != nil {
 		// The caller's context does not serve here: that it ended may be why the start
 		// failed.
-		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
-		defer cancel()
-		return nil, errors.Join(err, n.release(ctx))
+		return nil, errors.Join(err, inTime(n.release))
 	}
 
 	return n, nil
@@ -274,15 +275,33 @@ func (n *Node) AdminAddr() net.Addr {
 //     the usage that it has counted since step 3.
 //  7. The calls between nodes end, then Raft. Raft's store closes last: until then its lock tells others that the directory is
 //     in use.
+//
+// If the disk hangs, Close returns an error in time all the same. The remaining
+// steps follow when the disk answers; until then, the directory stays in use.
 func (n *Node) Close() error {
-	n.closing.Do(func() { n.closeErr = n.stop() })
+	n.closing.Do(func() { n.closeErr = inTime(n.stop) })
 	return n.closeErr
 }
 
-func (n *Node) stop() error {
-	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
-	defer cancel()
+// inTime calls steps, and returns their error or, if they hang, one that wraps
+// context.DeadlineExceeded.
+func inTime(steps func(context.Context) error) error {
+	ended := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+		defer cancel()
+		ended <- steps(ctx)
+	}()
 
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(hangTimeout):
+		return fmt.Errorf("a part of the node does not close, perhaps because the disk hangs: %w", context.DeadlineExceeded)
+	}
+}
+
+func (n *Node) stop(ctx context.Context) error {
 	// Step 1. The time runs while the partitions are handed over.
 	n.doors.Drain()
 	grace := time.After(api.DrainGrace)
