@@ -174,18 +174,12 @@ func (b *bench) asEnvoy(ctx context.Context) error {
 		return fmt.Errorf("write the rules: %w", err)
 	}
 
-	p, err := b.procs.start("envoy", nil, nil, b.program, "serve", "--name", "envoy", "--bind",
-		host, "--data-dir", filepath.Join(b.dir, "envoy"), "--rules", rules)
+	n, err := b.startForEnvoy(ctx, b.program, "envoy", host, rules)
 	if err != nil {
 		return err
 	}
 
-	defer p.stop()
-
-	n := &node{process: p, name: "envoy", data: host + ":8080", admin: "http://" + host + ":8081", call: b.caller}
-	if err := n.awaitReady(ctx); err != nil {
-		return err
-	}
+	defer n.stop()
 
 	var requests [][]byte
 	for _, key := range keysUpTo(singleKeys) {
@@ -206,9 +200,20 @@ func (b *bench) asEnvoy(ctx context.Context) error {
 	defer w.close()
 
 	all := []*server{
-		{process: p, name: "rlnode, as Envoy's rate limit service", target: target{host + ":8082", requests}},
+		{process: n.process, name: "rlnode, as Envoy's rate limit service", target: target{host + ":8082", requests}},
 		{process: w.process, name: "empty unary handler of grpc-go", target: target{empty, requests}},
 	}
+	var before *server
+	if b.beside != "" {
+		other, err := b.startForEnvoy(ctx, b.beside, "envoy-beside", b.host(5), rules)
+		if err != nil {
+			return err
+		}
+		defer other.stop()
+		before = &server{process: other.process, name: "rlnode of -beside", target: target{b.host(5) + ":8082", requests}}
+		all = append(all, before)
+	}
+
 	peer, missing, err := b.startPeer(ctx)
 	if err != nil {
 		return err
@@ -241,12 +246,33 @@ func (b *bench) asEnvoy(ctx context.Context) error {
 			noGoal(), over(all[0].cpu, peer.cpu), "")
 	}
 
+	if before != nil {
+		r.add("S10", "Envoy's rate limit service ÷ that of -beside", noGoal(), over(all[0].rates, before.rates), "")
+		r.add("S10", "processor time a request ÷ that of -beside", noGoal(), over(all[0].cpu, before.cpu), "")
+	}
+
 	for _, s := range all {
 		r.figure("S10", s.name, "", "checks/s", s.rates)
 		r.figure("S10", s.name, "processor time of the server", "µs a check", s.cpu)
 	}
 
 	return nil
+}
+
+// startForEnvoy starts a node that serves Envoy, and waits until it is ready.
+func (b *bench) startForEnvoy(ctx context.Context, program, name, host, rules string) (*node, error) {
+	p, err := b.procs.start(name, nil, nil, program, "serve", "--name", name, "--bind", host,
+		"--data-dir", filepath.Join(b.dir, name), "--rules", rules)
+	if err != nil {
+		return nil, err
+	}
+
+	n := &node{process: p, name: name, data: host + ":8080", admin: "http://" + host + ":8081", call: b.caller}
+	if err := n.awaitReady(ctx); err != nil {
+		p.stop()
+		return nil, err
+	}
+	return n, nil
 }
 
 // startPeer starts the reference server with its own Redis. If one of them is

@@ -75,6 +75,7 @@ func experiments() []experiment {
 		{[]string{"S10"}, (*bench).asEnvoy},
 		{[]string{"S11"}, (*bench).atRest},
 		{[]string{"S14"}, (*bench).asRedis},
+		{[]string{"S16"}, (*bench).memoryOfConnections},
 	}
 }
 

@@ -25,7 +25,11 @@ type node struct {
 // startNode starts a program as a node on a loopback address, without waiting until it is ready.
 func (b *bench) startNode(program, name string, address string, more ...string) (*node, error) {
 	rules := filepath.Join(b.dir, name+".yaml")
-	if err := os.WriteFile(rules, []byte(benchRules), 0o644); err != nil {
+	text := benchRules
+	if program != b.beside {
+		text += slotRules
+	}
+	if err := os.WriteFile(rules, []byte(text), 0o644); err != nil {
 		return nil, fmt.Errorf("write the rules: %w", err)
 	}
 	args := append([]string{

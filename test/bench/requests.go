@@ -32,7 +32,10 @@ rules:
   - name: small-bucket
     key: [device]
     limits: [{limit: 30, per: 24h, algorithm: token-bucket}]
-  - name: slots
+`
+
+// slotRules are more rules, which programs of before slots don't know.
+const slotRules = `  - name: slots
     key: [worker]
     limits: [{limit: 1000000, ttl: 60s, algorithm: concurrency}]
 `

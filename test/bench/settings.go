@@ -57,7 +57,7 @@ func parseSettings(args []string, stderr io.Writer) (settings, error) {
 	f.IntVar(&s.stored, "stored", 10_000_000, "counters on disk in S9")
 	f.StringVar(&s.given, "rlnode", "", "measure this `program` rather than building one from the checkout")
 	f.StringVar(&s.beside, "beside", "",
-		"in S2 and S3, measure this other rlnode `program` beside it, such as one of before a change")
+		"in S2, S3, S10 and S16, measure this other rlnode `program` beside it, such as one of before a change")
 	f.StringVar(&s.peer, "ratelimit", "",
 		"in S10, measure this `program` of envoyproxy/ratelimit beside rlnode, if there is a redis-server")
 	f.StringVar(&s.gubernator, "gubernator", "",
