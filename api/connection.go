@@ -64,8 +64,8 @@ const (
 	inputLate
 )
 
-// Await notes that c waits for its caller, since now.
-func (c *Connection) Await(now time.Time) {
+// BeginWait notes that c waits for its caller, since now.
+func (c *Connection) BeginWait(now time.Time) {
 	// A plain store could undo a displacement that comes in between. Then a
 	// request would be decided that can't be answered.
 	if since := c.waitingSince.Load(); since != displacedMark {
@@ -73,9 +73,10 @@ func (c *Connection) Await(now time.Time) {
 	}
 }
 
-// Answer notes that c's caller waits for an answer, so that c must not be displaced. It reports
-// false if c has been already: its caller would not get the answer.
-func (c *Connection) Answer() bool {
+// BeginAnswer notes that c's caller waits for an answer, so that c must not be
+// displaced. It reports false if c has been already: its caller would not get
+// the answer.
+func (c *Connection) BeginAnswer() bool {
 	if !c.trusted.Load() {
 		c.requests.Add(1)
 	}
@@ -191,7 +192,7 @@ func (c *Connection) Close() (err error) {
 
 // drain half-closes the connection and discards input until the caller closes its side.
 func (c *Connection) drain() {
-	c.Await(time.Now()) // from now on it may be displaced
+	c.BeginWait(time.Now()) // from now on it may be displaced
 	wait := lingerTime
 	if c.IsStranger() {
 		wait = strangerLinger

@@ -247,7 +247,7 @@ func (cs *Connections) Park(conn *Connection) {
 func (cs *Connections) Resume(conn *Connection) bool {
 	// From here on the connection waits for its caller again, and may be
 	// displaced like any other.
-	conn.Await(time.Now())
+	conn.BeginWait(time.Now())
 
 	cs.mu.Lock()
 	if cs.closed {

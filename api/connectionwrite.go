@@ -77,7 +77,7 @@ func (c *Connection) writeSlowly(b []byte) (sent int, err error) {
 	}
 
 	// A caller that does not read keeps a seat. From here on it may lose it.
-	c.Await(time.Now())
+	c.BeginWait(time.Now())
 	requested := time.Time{}
 	deadline := c.writeDeadline.Load()
 	if deadline != 0 {

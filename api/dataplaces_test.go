@@ -33,7 +33,7 @@ func TestDataConnections_ShareTheirPlaces(t *testing.T) {
 	var first *Connection
 	for i := range 63 {
 		c := accept([]*Connections{one, other}[i%2])
-		c.Answer() // it is busy, so that it is not displaced
+		c.BeginAnswer() // it is busy, so that it is not displaced
 		if i == 0 {
 			first = c
 		}

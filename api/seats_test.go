@@ -77,7 +77,7 @@ func (c *crowd) join(name, address string) string {
 	before := c.closed()
 	c.now = c.now.Add(time.Second)
 	conn := c.conns.add(&fakeConn{address: address})
-	conn.Await(c.now)
+	conn.BeginWait(c.now)
 	c.names = append(c.names, name)
 	c.all[name] = conn
 
@@ -104,11 +104,11 @@ func TestNewcomersDisplaceStrangers(t *testing.T) {
 		}
 	}
 	door.all["c0"].Trust()
-	if !door.all["c1"].Answer() {
+	if !door.all["c1"].BeginAnswer() {
 		t.Fatal("c1 is refused its answer")
 	}
 	door.now = door.now.Add(time.Second)
-	door.all["c2"].Await(door.now)
+	door.all["c2"].BeginWait(door.now)
 
 	for _, step := range []struct{ join, want string }{
 		{"n1", "c3"}, // c0 has a token, c1 gets an answer, c2 has just asked
@@ -117,7 +117,7 @@ func TestNewcomersDisplaceStrangers(t *testing.T) {
 	} {
 		expect.Equal(t, door.join(step.join, "10.0.0.9"), step.want, "%s displaced", step.join)
 	}
-	if door.all["n1"].Answer() {
+	if door.all["n1"].BeginAnswer() {
 		t.Error("a connection that was displaced gets an answer")
 	}
 
@@ -170,7 +170,7 @@ func TestDisplacingIsCheapInACrowd(t *testing.T) {
 	door := newCrowd(most, true)
 	for i := range 3 * most {
 		door.now = door.now.Add(time.Second)
-		door.conns.add(&fakeConn{address: "10.0.0.1"}).Await(door.now)
+		door.conns.add(&fakeConn{address: "10.0.0.1"}).BeginWait(door.now)
 		if door.conns.seats.taken > most {
 			t.Fatalf("after %d: %d seats are taken", i, door.conns.seats.taken)
 		}

@@ -45,9 +45,9 @@ type Readiness struct {
 	// checkMember returns why the node should not decide, although it can; nil: it
 	// may. See Config.CheckMember.
 	checkMember func() error
-	// outside is when checkMember was first seen to fail, without a success
+	// notMemberSince is when checkMember was first seen to fail, without a success
 	// since; nil: it does not fail.
-	outside atomic.Pointer[time.Time]
+	notMemberSince atomic.Pointer[time.Time]
 
 	drain chan struct{} // closed when the node begins to drain
 	once  sync.Once     // closes drain
@@ -124,17 +124,17 @@ func (r *Readiness) TurnAwayError() *Error {
 		return e
 	}
 	err := r.checkMember()
-	since := r.outside.Load()
+	since := r.notMemberSince.Load()
 	if err == nil {
 		if since != nil {
-			r.outside.Store(nil)
+			r.notMemberSince.Store(nil)
 		}
 		return nil
 	}
 
 	if since == nil {
 		now := time.Now()
-		r.outside.CompareAndSwap(nil, &now)
+		r.notMemberSince.CompareAndSwap(nil, &now)
 		return nil
 	}
 	if time.Since(*since) < DrainGrace {

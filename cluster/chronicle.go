@@ -78,7 +78,7 @@ func (ch *chronicle) noteContact() {
 		ch.lastSeen = time.Now()
 		return
 	}
-	if ch.leavingRing.Load() || ch.Stuck() != nil || ch.tracker.removed.Load() {
+	if ch.leavingRing.Load() || ch.StuckError() != nil || ch.tracker.removed.Load() {
 		return // the log has said so
 	}
 
@@ -95,7 +95,7 @@ func (ch *chronicle) noteContact() {
 
 // missingVoters names the voters that can't be reached.
 func (ch *chronicle) missingVoters() string {
-	s := ch.Last()
+	s := ch.StateInUse()
 	alive := ch.aliveNodes()
 	var names []string
 	for _, id := range ch.voterIDs() {

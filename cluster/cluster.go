@@ -164,7 +164,8 @@ func (c *Cluster) startGossip(empty bool) error {
 // supports. Gossip announces it.
 const settingsVersion = 1
 
-// State returns the newest agreed state that this node has applied. It is never nil. See also Last.
+// State returns the newest agreed state that this node has applied. It is never
+// nil. It may be older than StateInUse.
 func (c *core) State() *agreement.State { return c.machine.state.Load() }
 
 // Identity returns this node's identity, for peer.Config.Self.

@@ -20,7 +20,7 @@ func TestThreeNodesFoundAClusterAndAgreeOnAWrite(t *testing.T) {
 		t.Logf("one ring after %s", time.Since(begun))
 		expect.Equal(t, nodes[2].mustWrite(7), 2, "version")
 		for _, n := range nodes {
-			if !n.c.Load().Await(t.Context(), 1, 2) || n.rules.Load().Version != 2 {
+			if !n.c.Load().AwaitRevision(t.Context(), 1, 2) || n.rules.Load().Version != 2 {
 				t.Errorf("%s has not version 2 in force", n.name)
 			}
 			if !n.c.Load().Authority() {

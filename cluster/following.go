@@ -178,7 +178,7 @@ type Following struct {
 
 // Following describes how this region follows the primary. In the primary, Leads is false.
 func (c *Cluster) Following() Following {
-	f := Following{Primary: c.config.Primary, Recorded: recordedVersion(c.Last())}
+	f := Following{Primary: c.config.Primary, Recorded: recordedVersion(c.StateInUse())}
 	sr := c.sharedRules
 	sr.mu.Lock()
 	defer sr.mu.Unlock()

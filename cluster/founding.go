@@ -433,7 +433,7 @@ type invitation struct {
 	Level   agreement.Level `json:"level"`
 	Release string          `json:"release"`
 	// Voters is the highest known number of voters, including those that have died
-	// or been removed; see Replacing.
+	// or been removed; see ReplacingError.
 	Voters int `json:"voters"`
 	// Departed says that a node left or was removed, and is no member any more;
 	// empty for all others. Node is that node: another one may be at its address by

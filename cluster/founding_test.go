@@ -257,7 +257,7 @@ func TestAnotherNodesDeparture(t *testing.T) {
 			said.Node = one.node
 			_, err := c.founder.serveInvitation(t.Context(), said)
 			expect.NoError(t, err)
-			if got := c.Degraded(); !errors.Is(got, one.want) {
+			if got := c.DegradedError(); !errors.Is(got, one.want) {
 				t.Errorf("node %s, said of node %s: got %v, want %v", n.id, one.node, got, one.want)
 			}
 		}

@@ -86,7 +86,7 @@ func TestWhoDiffersFromAMajorityStops(t *testing.T) {
 			if <-led {
 				t.Error("it stopped while it led")
 			}
-			w.until(10*time.Second, "stop", func() bool { return errors.Is(odd.c.Load().Stuck(), errDiverged) })
+			w.until(10*time.Second, "stop", func() bool { return errors.Is(odd.c.Load().StuckError(), errDiverged) })
 			var others []*node
 			for _, n := range nodes {
 				if n != odd {
@@ -98,8 +98,8 @@ func TestWhoDiffersFromAMajorityStops(t *testing.T) {
 			others[0].mustWrite(8)
 			w.sameState(others...)
 			for _, n := range others {
-				if c := n.c.Load(); c.Stuck() != nil || !c.Authority() || c.tracker.Split() {
-					t.Errorf("%s: %v", n.name, c.Stuck())
+				if c := n.c.Load(); c.StuckError() != nil || !c.Authority() || c.tracker.Split() {
+					t.Errorf("%s: %v", n.name, c.StuckError())
 				}
 			}
 			odd.crash()
@@ -110,7 +110,7 @@ func TestWhoDiffersFromAMajorityStops(t *testing.T) {
 			odd.id = ring.NodeID{9}
 			odd.run()
 			w.until(time.Minute, "a new beginning",
-				func() bool { return odd.c.Load().Ready() == nil && odd.c.Load().Authority() })
+				func() bool { return odd.c.Load().ReadyError() == nil && odd.c.Load().Authority() })
 		})
 	}
 }
@@ -128,8 +128,8 @@ func TestWithoutAMajorityItIsAnAlarm(t *testing.T) {
 		nodes[0].astray()
 		w.until(20*time.Second, "alarm", func() bool { return w.aLeader().c.Load().tracker.Split() })
 		for _, n := range nodes {
-			if c := n.c.Load(); c.Stuck() != nil || !c.Authority() {
-				t.Errorf("%s: %v", n.name, c.Stuck())
+			if c := n.c.Load(); c.StuckError() != nil || !c.Authority() {
+				t.Errorf("%s: %v", n.name, c.StuckError())
 			}
 		}
 		nodes[1].mustWrite(9)

@@ -31,7 +31,7 @@ func (c *Cluster) LeaveRing(ctx context.Context) error {
 	}
 
 	// A stuck node can't hand anything over: its standbys take over once it is ended.
-	if c.Stuck() == nil {
+	if c.StuckError() == nil {
 		c.leavingRing.Store(true)
 
 		// The lead is transferred first, to spare the other nodes an election at the end.
@@ -73,7 +73,7 @@ func (nt *nodeTracker) transferLead(ctx context.Context) {
 		if r.State() != raft.Leader || ctx.Err() != nil {
 			return
 		}
-		err := nt.await(ctx, r.LeadershipTransferToServer(serverID(heir.ID), raft.ServerAddress(heir.raftAddress)))
+		err := nt.awaitRaft(ctx, r.LeadershipTransferToServer(serverID(heir.ID), raft.ServerAddress(heir.raftAddress)))
 		if err != nil {
 			nt.config.Logger.Debug("leadership was not transferred", "error", err)
 		}

@@ -28,7 +28,7 @@ type MemberLevel struct {
 }
 
 // Levels returns the feature levels as this node knows them.
-func (c *Cluster) Levels() Levels { return c.tracker.levels(c.Last()) }
+func (c *Cluster) Levels() Levels { return c.tracker.levels(c.StateInUse()) }
 
 func (nt *nodeTracker) levels(s *agreement.State) Levels {
 	l := Levels{Agreed: s.Level}

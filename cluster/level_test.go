@@ -78,12 +78,12 @@ func (w *world) comesTooLate(nodes []*node, back *node) {
 	time.Sleep(30 * time.Second)
 	if c := late.c.Load(); c.Authority() || c.Identity().Cluster != [16]byte{} {
 		w.t.Error("an old release has joined")
-	} else if why := fmt.Sprint(c.Ready()); !strings.Contains(why, fmt.Sprintf("the cluster is at feature level %d, and node %s", newLevel, late.name)) || !strings.Contains(why, `run release "r`) {
+	} else if why := fmt.Sprint(c.ReadyError()); !strings.Contains(why, fmt.Sprintf("the cluster is at feature level %d, and node %s", newLevel, late.name)) || !strings.Contains(why, `run release "r`) {
 		w.t.Errorf("a node that is too old to join says %q", why)
 	}
-	if c := back.c.Load(); c.Authority() || !errors.Is(c.Stuck(), ErrStuck) ||
-		!strings.Contains(c.Ready().Error(), fmt.Sprintf("feature level %d is needed", newLevel)) {
-		w.t.Errorf("a node that was rolled back takes part: %v", c.Ready())
+	if c := back.c.Load(); c.Authority() || !errors.Is(c.StuckError(), ErrStuck) ||
+		!strings.Contains(c.ReadyError().Error(), fmt.Sprintf("feature level %d is needed", newLevel)) {
+		w.t.Errorf("a node that was rolled back takes part: %v", c.ReadyError())
 	}
 	w.inRing(nodes[:2]...)
 	late.stop()

@@ -50,11 +50,11 @@ type memory struct {
 	recordedIndex uint64                          // the recorded index; used by one goroutine at a time
 }
 
-// Last returns the newest state that this node uses: normally the applied one.
-// A node that relies on its memory because it has not been in sync since it
-// started uses the remembered one, which does not tell which node owns what
+// StateInUse returns the newest state that this node uses: normally the applied
+// one. A node that relies on its memory because it has not been in sync since
+// it started uses the remembered one, which does not tell which node owns what
 // now.
-func (c *core) Last() *agreement.State {
+func (c *core) StateInUse() *agreement.State {
 	s := c.State()
 	remembered := c.memory.state.Load()
 	if remembered != nil && c.memory.inUse.Load() && s.Index < remembered.Index {
@@ -198,7 +198,7 @@ func (c *Cluster) watchContact() {
 		switch {
 		case c.memory.state.Load() == nil:
 			return true
-		case c.Ready() == nil:
+		case c.ReadyError() == nil:
 			c.memory.state.Store(nil)
 		case c.reachesMajority():
 			// A leader may be elected soon. If this node decided alone until then, a
@@ -257,6 +257,6 @@ func (c *core) olderThanMemory(s *agreement.State) bool {
 	if s.Index < m.Index {
 		return true
 	}
-	c.memory.state.Store(nil) // from now on, Last returns the applied state
+	c.memory.state.Store(nil) // from now on, StateInUse returns the applied state
 	return false
 }

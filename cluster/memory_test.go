@@ -103,14 +103,14 @@ func remembers(t *testing.T, snapshotBytes int64) {
 				t.Errorf("the node that was called so before has no name but %s", m.Name)
 			}
 		}
-		expect.ErrorIs(t, last.c.Load().Ready(), errNoAuthority, "it was in a cluster")
+		expect.ErrorIs(t, last.c.Load().ReadyError(), errNoAuthority, "it was in a cluster")
 		begun := time.Now()
-		w.until(5*time.Second, "ready node", func() bool { return last.c.Load().Ready() == nil })
+		w.until(5*time.Second, "ready node", func() bool { return last.c.Load().ReadyError() == nil })
 		c := last.c.Load()
 		if took := time.Since(begun); took < recallAfter {
 			t.Errorf("ready after %v", took)
 		}
-		if s := c.Last(); len(s.To.Members()) != 3 || c.Authority() || c.View().Connected || c.View().Epoch != s.Epoch {
+		if s := c.StateInUse(); len(s.To.Members()) != 3 || c.Authority() || c.View().Connected || c.View().Epoch != s.Epoch {
 			t.Errorf("have %v, authority %v", s.To.Members(), c.Authority())
 		}
 		if s := last.rules.Load(); s == nil || s.Version != version {
@@ -120,15 +120,15 @@ func remembers(t *testing.T, snapshotBytes int64) {
 		last.crash()
 	}
 	last.run()
-	w.until(5*time.Second, "ready node", func() bool { return last.c.Load().Ready() == nil })
+	w.until(5*time.Second, "ready node", func() bool { return last.c.Load().ReadyError() == nil })
 	nodes[0].run()
 	nodes[1].run()
 	w.until(30*time.Second, "authority", func() bool { return last.c.Load().Authority() })
 	w.until(30*time.Second, "all applied", func() bool {
 		c := last.c.Load()
-		return c.Last() == c.State() && c.memory.state.Load() == nil
+		return c.StateInUse() == c.State() && c.memory.state.Load() == nil
 	})
-	if v := nodes[0].mustWrite(99); v != version+1 || !last.c.Load().Await(t.Context(), 1, v) ||
+	if v := nodes[0].mustWrite(99); v != version+1 || !last.c.Load().AwaitRevision(t.Context(), 1, v) ||
 		last.rules.Load().Version != v {
 		t.Errorf("have version %d after %d, %d in force", v, version, last.rules.Load().Version)
 	}

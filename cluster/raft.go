@@ -280,8 +280,8 @@ func runTask[T any](ctx context.Context, c *core, task func() T) (result T, err 
 	}
 }
 
-// await waits until a Raft operation has finished.
-func (c *core) await(ctx context.Context, f raft.Future) error {
+// awaitRaft waits until a Raft operation has finished.
+func (c *core) awaitRaft(ctx context.Context, f raft.Future) error {
 	result, err := runTask(ctx, c, f.Error)
 	return cmp.Or(err, result)
 }

@@ -104,7 +104,7 @@ func TestThePrimaryIsAway(t *testing.T) {
 			if err := n.c.Load().CatchUp(t.Context()); err != nil {
 				t.Errorf("%s: have %v, want reads as before", n.name, err)
 			}
-			if !n.c.Load().Authority() || n.c.Load().Ready() != nil {
+			if !n.c.Load().Authority() || n.c.Load().ReadyError() != nil {
 				t.Errorf("%s does not go on", n.name)
 			}
 		}

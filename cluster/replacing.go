@@ -6,11 +6,11 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Replacing returns an error if a rolling restart must wait: a voter is gone,
-// perhaps along with its disk, and no live node has taken its place. If another
-// voter were lost for good now, the majority might be lost. Replacing returns
-// nil if there are as many live voters as before, or if no further live node
-// could become a voter.
+// ReplacingError returns an error if a rolling restart must wait: a voter is
+// gone, perhaps along with its disk, and no live node has taken its place. If
+// another voter were lost for good now, the majority might be lost.
+// ReplacingError returns nil if there are as many live voters as before, or if
+// no further live node could become a voter.
 //
 // The number of voters before is the highest of the number that this process
 // has seen, --bootstrap-expect, and the number that the leader sent when it
@@ -18,7 +18,7 @@ import (
 // maxVoters. A node counts as live if it is reachable: gossip takes some
 // seconds to notice that a node is gone, and a node that restarts with a new
 // identity is back sooner.
-func (c *core) Replacing() error {
+func (c *core) ReplacingError() error {
 	if c.memory.inUse.Load() {
 		return nil // there is no other node to ask
 	}

@@ -126,7 +126,7 @@ func TestRecover(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
 		version = nodes[0].mustWrite(9)
-		if !nodes[2].c.Load().Await(t.Context(), 1, version) {
+		if !nodes[2].c.Load().AwaitRevision(t.Context(), 1, version) {
 			t.Fatal("the write has not arrived")
 		}
 		left = nodes[2]

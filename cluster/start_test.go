@@ -26,11 +26,11 @@ func TestBeforeStart(t *testing.T) {
 			!c.Leader().IsZero() || len(c.EntryNodes()) > 0 {
 			t.Errorf("have %+v", v)
 		}
-		if err := c.Ready(); err == nil {
+		if err := c.ReadyError(); err == nil {
 			t.Error("it is ready")
 		}
-		if c.Await(ctx, 1, 1) || c.tracker.Behind() || c.tracker.Split() || c.Degraded() != nil ||
-			c.Replacing() != nil {
+		if c.AwaitRevision(ctx, 1, 1) || c.tracker.Behind() || c.tracker.Split() || c.DegradedError() != nil ||
+			c.ReplacingError() != nil {
 			t.Error("it reports something that it can't know")
 		}
 		expect.ErrorIs(t, c.CatchUp(ctx), ErrLeaderUnavailable, "catch")

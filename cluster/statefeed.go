@@ -129,7 +129,7 @@ func (c *core) awaitState(ctx context.Context, ok func(*agreement.State) bool) e
 		select {
 		case <-waiter:
 		case <-c.machine.stopped:
-			return c.Stuck()
+			return c.StuckError()
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-c.ctx.Done():
@@ -144,10 +144,10 @@ func rulesVersion(s *agreement.State) int64 {
 	return v.Number
 }
 
-// Await waits until this node uses at least the given revision of the state and
-// version of the rules. It returns false if ctx ends first or this node stops
-// applying entries.
-func (c *core) Await(ctx context.Context, revision, version int64) bool {
+// AwaitRevision waits until this node uses at least the given revision of the
+// state and version of the rules. It returns false if ctx ends first or this
+// node stops applying entries.
+func (c *core) AwaitRevision(ctx context.Context, revision, version int64) bool {
 	return c.awaitState(ctx, func(s *agreement.State) bool {
 		return int64(s.Revision) >= revision && rulesVersion(s) >= version
 	}) == nil

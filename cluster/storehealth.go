@@ -159,8 +159,8 @@ func (nt *nodeTracker) noteStuck() {
 		"error", nt.machine.stuck.Load())
 }
 
-// Stuck returns why this node no longer applies entries, or nil if it still does.
-func (c *core) Stuck() error {
+// StuckError returns why this node no longer applies entries, or nil if it still does.
+func (c *core) StuckError() error {
 	if s := c.machine.stuck.Load(); s != nil {
 		return s
 	}

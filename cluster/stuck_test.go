@@ -109,7 +109,7 @@ func TestANodeThatLacksAKindStops(t *testing.T) {
 			w.until(20*time.Second, "another leader", func() bool { l := w.leader(); return l != nil && l != odd })
 		}
 		w.leader().mustWrite(8)
-		w.until(10*time.Second, "stop", func() bool { return odd.c.Load().Stuck() != nil })
+		w.until(10*time.Second, "stop", func() bool { return odd.c.Load().StuckError() != nil })
 		w.inRing(others...) // no node waits for it
 		for range 5 {
 			others[0].mustWrite(9)
@@ -166,8 +166,8 @@ func TestWhatIsRefusedIsNotWritten(t *testing.T) {
 		for _, n := range nodes {
 			c := n.c.Load()
 			w.until(10*time.Second, "all is applied",
-				func() bool { return c.State().Index >= agreed || c.Stuck() != nil })
-			if err := c.Stuck(); err != nil {
+				func() bool { return c.State().Index >= agreed || c.StuckError() != nil })
+			if err := c.StuckError(); err != nil {
 				t.Errorf("%s: %v", n.name, err)
 			}
 			lacks[n].Store(false)
@@ -230,7 +230,7 @@ func TestAnUnknownSnapshotStopsANode(t *testing.T) {
 			_, err := nodes[0].c.Load().Write(ctx, document(7), WriteOptions{})
 			return err == nil
 		})
-		if err := odd.c.Load().Ready(); !errors.Is(err, ErrStuck) || !strings.Contains(err.Error(), "release v9.1.0") {
+		if err := odd.c.Load().ReadyError(); !errors.Is(err, ErrStuck) || !strings.Contains(err.Error(), "release v9.1.0") {
 			t.Errorf("have %v", err)
 		}
 	})
@@ -250,7 +250,7 @@ func TestSkip(t *testing.T) {
 		}
 		w.until(10*time.Second, "nobody who applies it", func() bool {
 			for _, n := range old {
-				if !errors.Is(n.c.Load().Stuck(), ErrStuck) {
+				if !errors.Is(n.c.Load().StuckError(), ErrStuck) {
 					return false
 				}
 			}

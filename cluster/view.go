@@ -26,7 +26,7 @@ type View struct {
 
 // View returns the cluster as this node sees it, from gossip, Raft and the agreed state.
 func (c *Cluster) View() View {
-	s := c.Last()
+	s := c.StateInUse()
 	v := View{Cluster: s.Cluster, Epoch: s.Epoch, Settled: s.Settled, Connected: c.Authority()}
 	for _, m := range c.tracker.listMembers(s) {
 		// A departed node's process may still run, or run again. One that has left is
@@ -47,9 +47,9 @@ func (c *Cluster) View() View {
 	return v
 }
 
-// Degraded returns why callers should not send checks to this node although it
-// could decide them, or nil.
-func (c *Cluster) Degraded() error {
+// DegradedError returns why callers should not send checks to this node
+// although it could decide them, or nil.
+func (c *Cluster) DegradedError() error {
 	departed := c.founder.departed.Load()
 	switch {
 	case departed != nil:
@@ -90,10 +90,10 @@ var (
 	errRemoved     = errors.New("removed: an operator has removed this process from the cluster; stop it")
 )
 
-// Ready returns nil once this node knows the rules and the ring and has had
-// authority, or once it relies on its memory because it can't reach a majority.
-// Otherwise it returns the reason.
-func (c *Cluster) Ready() error {
+// ReadyError returns nil once this node knows the rules and the ring and has
+// had authority, or once it relies on its memory because it can't reach a
+// majority. Otherwise it returns the reason.
+func (c *Cluster) ReadyError() error {
 	c.feed.mu.Lock()
 	s := c.feed.published
 	c.feed.mu.Unlock()
@@ -105,8 +105,8 @@ func (c *Cluster) Ready() error {
 	switch {
 	case c.memory.inUse.Load():
 		return nil
-	case c.Stuck() != nil && !c.holder.EverValid():
-		return c.Stuck() // the node was started with the wrong release
+	case c.StuckError() != nil && !c.holder.EverValid():
+		return c.StuckError() // the node was started with the wrong release
 	case (s == nil || s.Cluster.IsZero()) && c.memory.state.Load() != nil:
 		return errNoAuthority // the node was in a cluster before
 	case s == nil || s.Cluster.IsZero():
@@ -125,12 +125,12 @@ func (c *Cluster) Ready() error {
 		return errNoAuthority
 	}
 
-	return c.Degraded()
+	return c.DegradedError()
 }
 
 // Suspended returns how many live nodes were taken out of the ring within the last hour.
 func (c *Cluster) Suspended() (n int) {
-	for _, p := range c.Last().Processes {
+	for _, p := range c.StateInUse().Processes {
 		s := p.Suspension
 		if s.Times > 0 && time.Since(time.UnixMilli(s.Last)) < time.Hour {
 			n++
@@ -146,7 +146,7 @@ func (c *Cluster) Metrics(s metrics.Sink) {
 	s.Flag("connected", "1 while this node may act as an owner, 0 while it is cut off.", v.Connected)
 	s.Flag("stuck",
 		"1 while this node can't apply what the cluster agrees on, because that needs another release, else 0.",
-		c.Stuck() != nil)
+		c.StuckError() != nil)
 	s.Flag("states_differ",
 		"1 on a leader that has seen nodes reach different states after the same entries, without a majority for any, else 0.", c.tracker.Split())
 	s.Flag("behind",

@@ -223,7 +223,7 @@ func (w *world) until(bound time.Duration, what string, ok func() bool) {
 		if time.Now().After(end) {
 			for _, n := range w.nodes {
 				if c := n.c.Load(); c != nil {
-					w.t.Logf("%s: ready %v, %v, %+v", n.name, c.Ready(), c.raft.Load(), c.View())
+					w.t.Logf("%s: ready %v, %v, %+v", n.name, c.ReadyError(), c.raft.Load(), c.View())
 				}
 			}
 			w.t.Fatalf("no %s within %s", what, bound)
@@ -237,7 +237,7 @@ func (w *world) ready(nodes ...*node) {
 	w.t.Helper()
 	w.until(40*time.Second, "ready nodes", func() bool {
 		for _, n := range nodes {
-			if n.c.Load().Ready() != nil {
+			if n.c.Load().ReadyError() != nil {
 				return false
 			}
 		}

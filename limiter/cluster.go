@@ -123,9 +123,9 @@ type ClusterConfig struct {
 	// Authority reports whether this node may decide as an owner now. The limiter
 	// calls it before and after each decision.
 	Authority func() bool
-	// Await waits until this node has at least this revision of the ring and this
-	// version of the rules (zero: any), or until ctx ends.
-	Await func(ctx context.Context, revision, rulesVersion int64) bool
+	// AwaitRevision waits until this node has at least this revision of the ring
+	// and this version of the rules (zero: any), or until ctx ends.
+	AwaitRevision func(ctx context.Context, revision, rulesVersion int64) bool
 	// Ring returns the latest ring this node knows, or nil before the first. Its
 	// members divide limits among themselves.
 	Ring func() *ring.Table
@@ -165,8 +165,8 @@ func (config *ClusterConfig) Validate() error {
 		return errors.New("limiter: Peers is nil")
 	case config.Authority == nil:
 		return errors.New("limiter: Authority is nil")
-	case config.Await == nil:
-		return errors.New("limiter: Await is nil")
+	case config.AwaitRevision == nil:
+		return errors.New("limiter: AwaitRevision is nil")
 	case config.Ring == nil:
 		return errors.New("limiter: Ring is nil")
 	case config.Fallback == nil:
@@ -282,5 +282,5 @@ func markOf(op *counters.Op, base algorithms.Instant) algorithms.TakeMark {
 func (l *Limiter) catchUp(ctx context.Context, revision, version int64) {
 	ctx, cancel := context.WithTimeout(ctx, catchUpTimeout)
 	defer cancel()
-	l.membership.Await(ctx, revision, version)
+	l.membership.AwaitRevision(ctx, revision, version)
 }

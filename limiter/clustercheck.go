@@ -261,7 +261,7 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 		s.redirected = s.redirected[:0]
 		s.hint = ring.NodeID{}
 		c.wait(now.Add(min(retryPause<<min(s.attempts, 6), maxRetryPause)),
-			func(ctx context.Context) { m.Await(ctx, s.route.Revision+1, 0) })
+			func(ctx context.Context) { m.AwaitRevision(ctx, s.route.Revision+1, 0) })
 	}
 }
 

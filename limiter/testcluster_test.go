@@ -148,7 +148,7 @@ func (w *testCluster) open(id ring.NodeID, text string) *testNode {
 		Self: id, Boot: rand.Uint64() | 1, Ownership: n, Peers: n, Backup: n, OtherRegions: w.far,
 		Authority: n.hasAuthority, Ring: func() *ring.Table { return w.table }, Fallback: fallback,
 		Secret: func() []byte { return []byte("a secret of these nodes") },
-		Await: func(ctx context.Context, revision, version int64) bool {
+		AwaitRevision: func(ctx context.Context, revision, version int64) bool {
 			tick := time.NewTicker(time.Millisecond)
 			defer tick.Stop()
 			for n.version() < version || revision > 1 { // there is only one ring

@@ -343,10 +343,10 @@ func (n *Node) openPartitions() (err error) {
 
 	n.limiter, err = limiter.NewInCluster(n.table, n.clock, limiter.ClusterConfig{
 		Self: n.id, Boot: n.boot, Ownership: n.keeper, Backup: n.keeper, Peers: n.peers, OtherRegions: n.wan,
-		Authority: n.cluster.Authority, Await: n.cluster.Await, Ring: n.ring, Secret: n.clusterSecret,
+		Authority: n.cluster.Authority, AwaitRevision: n.cluster.AwaitRevision, Ring: n.ring, Secret: n.clusterSecret,
 		Fallback: n.fallback, Recorder: n.env.recorder, Boottime: n.env.boottime,
 		Leases: n.config.MaxCounters / countersPerLease,
-		Level:  func() int { return int(n.cluster.Last().Level) },
+		Level:  func() int { return int(n.cluster.StateInUse().Level) },
 	})
 	if err != nil {
 		return err
@@ -369,7 +369,7 @@ func (n *Node) openPartitions() (err error) {
 }
 
 // ring returns the latest ring known to this node; nil before the first.
-func (n *Node) ring() *ring.Table { return n.cluster.Last().To }
+func (n *Node) ring() *ring.Table { return n.cluster.StateInUse().To }
 
 // markDeparted notes on disk that this node's identity is refused, so that --rejoin replaces it.
 func (n *Node) markDeparted() {
@@ -379,7 +379,7 @@ func (n *Node) markDeparted() {
 }
 
 // clusterSecret returns the cluster's secret; nil until this node has a cluster.
-func (n *Node) clusterSecret() []byte { return n.cluster.Last().Secret }
+func (n *Node) clusterSecret() []byte { return n.cluster.StateInUse().Secret }
 
 // nodeCount returns the number of nodes in the ring; 1 before the first ring.
 func (n *Node) nodeCount() int {

@@ -60,7 +60,7 @@ func (n *Node) awaitRules() bool {
 
 	var copiesSince time.Time // since when nothing but copies can be missing
 	decides := n.pollUntilNil(func() error {
-		_ = n.cluster.Replacing() // records the number of voters
+		_ = n.cluster.ReplacingError() // records the number of voters
 
 		err := n.notReady()
 		if err == nil && copiesSince.IsZero() {
@@ -96,7 +96,7 @@ func (n *Node) awaitRules() bool {
 func (n *Node) awaitVoters() bool {
 	since := time.Now()
 	return n.pollUntilNil(func() error {
-		err := n.cluster.Replacing()
+		err := n.cluster.ReplacingError()
 		if err != nil && time.Since(since) >= replacementTimeout {
 			n.log.Warn("no node has replaced a dead voter: don't restart other nodes until rlnode members shows why", "reason", err)
 			err = nil
@@ -110,7 +110,7 @@ func (n *Node) awaitVoters() bool {
 
 // notReady returns why the node can't decide checks yet; nil if it can.
 func (n *Node) notReady() error {
-	if err := n.cluster.Ready(); err != nil {
+	if err := n.cluster.ReadyError(); err != nil {
 		return err
 	}
 	if n.cluster.Authority() && (n.keeper.AdoptedRevision() < n.cluster.State().Revision || n.keeper.IsRecovering()) {
@@ -122,7 +122,7 @@ func (n *Node) notReady() error {
 // firstRulesAuthor returns the author of the cluster's first rules; empty if the
 // history no longer has them.
 func (n *Node) firstRulesAuthor() string {
-	for _, v := range n.cluster.Last().History.Versions() {
+	for _, v := range n.cluster.StateInUse().History.Versions() {
 		if v.Number == 1 {
 			return strings.TrimSpace(v.By)
 		}
@@ -143,7 +143,7 @@ func (n *Node) clusterHealth() api.ClusterHealth {
 	view := n.cluster.View()
 	status := n.storeStatus()
 	return api.ClusterHealth{
-		Connected: view.Connected, LeaderKnown: view.Leader != "", Stuck: n.cluster.Stuck(),
+		Connected: view.Connected, LeaderKnown: view.Leader != "", Stuck: n.cluster.StuckError(),
 		StoreHung: !status.HungSince.IsZero(), StoreFull: !status.FullSince.IsZero(), StoreErr: status.Err,
 	}
 }

@@ -20,11 +20,11 @@ type adminView struct {
 }
 
 // Versions lists the versions of the rules that are kept, newest first.
-func (a adminView) Versions() []rules.Version { return a.Last().History.Versions() }
+func (a adminView) Versions() []rules.Version { return a.StateInUse().History.Versions() }
 
 // Version returns the document of a version.
 func (a adminView) Version(number int64) (*rules.Document, error) {
-	return a.Last().History.Version(number)
+	return a.StateInUse().History.Version(number)
 }
 
 // Leave hands this node's partitions over and takes it out of the cluster for
@@ -37,7 +37,7 @@ func (a adminView) Leave(ctx context.Context, force bool, by string) (last bool,
 	switch {
 	case n.leftByRequest.Load():
 		return last, nil
-	case n.cluster.Last().Cluster.IsZero():
+	case n.cluster.StateInUse().Cluster.IsZero():
 		return false, api.ErrNoCluster
 	case last && !force:
 		return true, api.ErrOnlyMember
@@ -60,7 +60,7 @@ func (n *Node) membership() error {
 	if n.leftByRequest.Load() {
 		return errLeft
 	}
-	return n.cluster.Degraded()
+	return n.cluster.DegradedError()
 }
 
 // condition returns why load balancers should send no checks to this node,
@@ -70,7 +70,7 @@ func (n *Node) condition() error {
 		return err
 	}
 	if n.replacing.Load() {
-		return n.cluster.Replacing()
+		return n.cluster.ReplacingError()
 	}
 	return nil
 }
@@ -121,6 +121,6 @@ func relayName(peers *peer.Peers, to ring.NodeID, members []cluster.Member) stri
 // Owner returns the names of a partition's owner and standby, and its epoch.
 func (a adminView) Owner(partition int) (owner, standby string, epoch int64) {
 	r := a.n.keeper.Route(partition)
-	members := a.Last().Members
+	members := a.StateInUse().Members
 	return members[r.Owner].Name, members[r.Standby].Name, r.Epoch
 }

@@ -42,7 +42,7 @@ func TestD10_SplitAtTheFirstStartInOneProcess(t *testing.T) {
 			if have := p.clusters(); len(have) != test.clusters {
 				t.Errorf("%+v: nodes by cluster: %v", test, have)
 			}
-			err := p.nodes[0].node.cluster.Ready()
+			err := p.nodes[0].node.cluster.ReadyError()
 			if test.clusters == 0 && (err == nil || !strings.Contains(err.Error(), "--bootstrap-expect")) {
 				t.Errorf("%+v: have %v as the reason for not being ready", test, err)
 			}

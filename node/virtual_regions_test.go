@@ -93,7 +93,7 @@ func (s *regionSystem) whole() {
 					continue
 				}
 				c := v.node.cluster
-				if v.version() != version || len(c.Last().Regions.Names) != 3 || c.Following().Recorded != version {
+				if v.version() != version || len(c.StateInUse().Regions.Names) != 3 || c.Following().Recorded != version {
 					return false
 				}
 			}
@@ -104,7 +104,7 @@ func (s *regionSystem) whole() {
 
 // version returns the version of the rules in force at a node.
 func (v *testNode) version() int64 {
-	_, version := v.node.cluster.Last().History.Current()
+	_, version := v.node.cluster.StateInUse().History.Current()
 	return version.Number
 }
 

@@ -63,7 +63,7 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 		}
 		c := odd.node.cluster
 		p.eventually("the outdated node stops applying entries",
-			func() bool { return c.Stuck() != nil && !c.Authority() })
+			func() bool { return c.StuckError() != nil && !c.Authority() })
 		p.eventually("the others continue without it", func() bool {
 			s := others[0].node.cluster.State()
 			return s.Settled && len(s.To.Members()) == 2
@@ -144,8 +144,8 @@ func TestRollingReleasesInOneProcess(t *testing.T) {
 		roll(p.nodes[1], old)
 		time.Sleep(5 * time.Second)
 		c := p.nodes[1].node.cluster
-		if p.nodes[1].ready.Load() || c.Authority() || c.Stuck() == nil {
-			t.Errorf("a node with an old release takes part: %v", c.Stuck())
+		if p.nodes[1].ready.Load() || c.Authority() || c.StuckError() == nil {
+			t.Errorf("a node with an old release takes part: %v", c.StuckError())
 		}
 		roll(p.nodes[1], young)
 		p.awaitWhole()

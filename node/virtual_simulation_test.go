@@ -735,7 +735,7 @@ func (tr *simTrial) views(q int) string {
 		view := v.node.cluster.View()
 		views = append(views, fmt.Sprintf("%s (%v): epoch %d, leader %q, authority %t, open %t, owner by its ring %t, degraded: %v",
 			v.name(), v.id, view.Epoch, view.Leader, view.Connected, v.node.table.IsOpen(q), v.id == v.state().To.Owner(q),
-			v.node.cluster.Degraded()))
+			v.node.cluster.DegradedError()))
 	}
 	return strings.Join(views, "; ")
 }

@@ -133,11 +133,11 @@ func (s *Server) onConnection(next http.Handler) http.Handler {
 		}
 
 		w = &answerWriter{ResponseWriter: w, server: s, conn: c}
-		if !c.Answer() {
+		if !c.BeginAnswer() {
 			panic(http.ErrAbortHandler) // it has lost its seat, and is closed
 		}
 
-		defer func() { c.Await(time.Now()) }()
+		defer func() { c.BeginWait(time.Now()) }()
 
 		if c.ProbesOnly {
 			w.Header().Set("Connection", "close")
@@ -161,9 +161,9 @@ func awaitBody(r *http.Request, read func() ([]byte, error)) ([]byte, error) {
 	if c == nil {
 		return read()
 	}
-	c.Await(time.Now())
+	c.BeginWait(time.Now())
 	body, err := read()
-	if !c.Answer() {
+	if !c.BeginAnswer() {
 		panic(http.ErrAbortHandler) // it has lost its seat, and is closed
 	}
 	return body, err

@@ -277,7 +277,7 @@ type inbound struct {
 func (i *inbound) beginAnswer() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.answers == 0 && !i.tracked.Answer() {
+	if i.answers == 0 && !i.tracked.BeginAnswer() {
 		return false
 	}
 	i.answers++
@@ -301,7 +301,7 @@ func (i *inbound) endAnswer() {
 	defer i.mu.Unlock()
 	i.answers--
 	if i.answers == 0 {
-		i.tracked.Await(time.Now())
+		i.tracked.BeginWait(time.Now())
 	}
 }
 

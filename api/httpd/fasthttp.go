@@ -184,7 +184,7 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 		e = nil
 	}
 
-	if t != nil && !t.Answer() {
+	if t != nil && !t.BeginAnswer() {
 		_ = t.closeNow() // otherwise the library would answer in our place
 		return
 	}

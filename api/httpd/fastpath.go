@@ -222,7 +222,7 @@ func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 	}
 	// This comes before anything is decided: the cost would be taken for an
 	// answer that a displaced connection can't send.
-	if !c.Answer() {
+	if !c.BeginAnswer() {
 		return true, net.ErrClosed
 	}
 
@@ -259,7 +259,7 @@ func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 		return true, io.EOF
 	}
 
-	c.Await(x.began)
+	c.BeginWait(x.began)
 	return true, c.SetReadDeadline(x.began.Add(c.IdleTimeout(s.server.IdleTimeout)))
 }
 

@@ -116,7 +116,7 @@ func (s *Server) receiveHead(c *connection, input []byte) (head []byte, err erro
 	s.buffers.Put(input)
 
 	now := time.Now()
-	c.Await(now)
+	c.BeginWait(now)
 	if err := c.SetReadDeadline(now.Add(s.server.ReadTimeout)); err != nil {
 		return head, err
 	}
@@ -221,7 +221,7 @@ func (t *lentConn) run() afterRequest {
 	}
 
 	now := time.Now()
-	c.Await(now)
+	c.BeginWait(now)
 	_ = c.SetReadDeadline(now.Add(c.IdleTimeout(s.server.IdleTimeout))) // receive returns the error
 	return awaitsRequest
 }
@@ -269,7 +269,7 @@ func (t *lentConn) receiveMore(b []byte) (n int, err error) {
 			return 0, errNoRoom
 		}
 		t.stallCharged = true
-		t.Await(time.Now())
+		t.BeginWait(time.Now())
 	}
 
 	n, err = t.connection.Read(b)
@@ -321,7 +321,7 @@ func noteConnState(conn net.Conn, state fasthttp.ConnState) {
 		t.isCharged = false
 		t.spent = 0
 		t.endStall()
-		t.Await(time.Now())
+		t.BeginWait(time.Now())
 		// Requests that were sent ahead go on in the library, without
 		// serveInput.
 		t.TakeTurn(1)

@@ -131,7 +131,7 @@ func (c *session) serve() {
 		// One input may have hundreds of commands, so it counts as a whole
 		// turn.
 		c.TakeTurn(api.TurnRequests)
-		if !c.Answer() {
+		if !c.BeginAnswer() {
 			c.lender.Put(b) // it has lost its seat: nothing is decided that can't be answered
 			return
 		}
@@ -151,7 +151,7 @@ func (c *session) serve() {
 		}
 
 		now = time.Now()
-		c.Await(now)
+		c.BeginWait(now)
 	}
 }
 

@@ -178,7 +178,7 @@ func join(t *testing.T, n int, text string, sent *traffic, group *sync.WaitGroup
 		}
 		m.Limiter, err = limiter.NewInCluster(own, clock, limiter.ClusterConfig{
 			Self: id, Boot: uint64(len(all) + 1), Ownership: m, Peers: m, Authority: m.authority,
-			Await: m.await, Fallback: fallback,
+			AwaitRevision: m.await, Fallback: fallback,
 			Ring:     func() *ring.Table { return table },
 			Boottime: func() time.Duration { return time.Since(began) + time.Second },
 		})
