@@ -65,7 +65,7 @@ type copier struct {
 	// only of the last half minute.
 	givenUp    map[ring.NodeID]time.Time
 	sent       map[ledgerID]uint64 // the rounds up to which the holder has the ledgers in memory
-	closed     []source            // the closed ledgers of this data directory, as they were last read
+	closed     []holding           // the closed ledgers of this data directory, as they were last read
 	number     uint64              // of the last statement
 	last       map[ledgerID]uint64 // the ledgers of the last statement, and their rounds
 	handedOver map[ledgerID]uint64 // those that the last HandOver gave away; nil: there was none
@@ -96,14 +96,14 @@ type statement struct {
 
 // has reports whether the node has a ledger, up to whatever round, by itself or
 // in one of the merged ledgers in known.
-func (st *statement) has(v version, known []source) bool {
+func (st *statement) has(v version, known []holding) bool {
 	return slices.ContainsFunc(st.Ledgers, func(have version) bool {
 		if have.Month == v.Month && have.Number == v.Number {
 			return true
 		}
 		mergedID := ledgerID{have.Month, st.Source, have.Number}
-		return slices.ContainsFunc(known, func(src source) bool {
-			return src.Ledger == mergedID && src.replaces(ledgerID{v.Month, st.Source, v.Number})
+		return slices.ContainsFunc(known, func(h holding) bool {
+			return h.Ledger == mergedID && h.replaces(ledgerID{v.Month, st.Source, v.Number})
 		})
 	})
 }
@@ -202,13 +202,13 @@ func (c *copier) age() time.Duration { return time.Since(time.Unix(0, c.complete
 
 // hasOwn reports whether this node has counted anything.
 func (m *Meter) hasOwn() bool {
-	list, err := m.sources(allMonths)
-	return err != nil || slices.ContainsFunc(list, func(src source) bool { return !src.Copy })
+	list, err := m.holdings(allMonths)
+	return err != nil || slices.ContainsFunc(list, func(h holding) bool { return !h.Copy })
 }
 
 // copyOnce chooses a holder and sends it what has changed. It returns the
 // closed ledgers that the holder lacks. The caller holds copier.mu.
-func (t *Totals) copyOnce() (to Member, missing []source, err error) {
+func (t *Totals) copyOnce() (to Member, missing []holding, err error) {
 	c := &t.copier
 	if c.ended {
 		return c.holder, nil, nil
@@ -315,7 +315,7 @@ func (t *Totals) candidates() []Member {
 // sendChanges sends what was counted since the last call, and then a statement.
 // It returns the closed ledgers that the other node lacks; for open ones, the
 // next call begins anew. The caller holds copier.mu.
-func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missing []source, err error) {
+func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missing []holding, err error) {
 	c := &t.copier
 	m := t.meter
 	c.use(to)
@@ -348,15 +348,15 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 		sent = append(sent, next)
 	}
 
-	sources := t.ownSources(sent)
+	holdings := t.ownHoldings(sent)
 	c.number++
 	st := &statement{
 		Source: m.config.Self, Name: m.config.Name, Boot: m.config.Boot, Started: m.started,
 		Number: c.number, AsOf: clock.Now, Final: final,
 	}
-	for _, src := range sources {
-		if src.Ledger.Source == st.Source {
-			st.Ledgers = append(st.Ledgers, version{src.Ledger.Month, src.Ledger.Number, src.Round})
+	for _, h := range holdings {
+		if h.Ledger.Source == st.Source {
+			st.Ledgers = append(st.Ledgers, version{h.Ledger.Month, h.Ledger.Number, h.Round})
 		}
 	}
 
@@ -365,55 +365,55 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 	if err != nil {
 		return nil, err
 	}
-	return c.noteSent(sent, sources, reply.Missing), nil
+	return c.noteSent(sent, holdings, reply.Missing), nil
 }
 
-// ownSources returns the ledgers that were counted in this data directory:
+// ownHoldings returns the ledgers that were counted in this data directory:
 // those in memory as they were sent, and the closed ones. If the file can't be
 // read now, it returns those that were last in it. The caller holds copier.mu.
-func (t *Totals) ownSources(sent []step) (sources []source) {
+func (t *Totals) ownHoldings(sent []step) (holdings []holding) {
 	c := &t.copier
-	if list, err := t.meter.sources(allMonths); err == nil {
+	if list, err := t.meter.holdings(allMonths); err == nil {
 		inMemory := t.meter.inMemory()
-		c.closed = slices.DeleteFunc(list, func(src source) bool {
-			return src.Copy || slices.ContainsFunc(inMemory, func(l *ledger) bool { return l.id == src.Ledger })
+		c.closed = slices.DeleteFunc(list, func(h holding) bool {
+			return h.Copy || slices.ContainsFunc(inMemory, func(l *ledger) bool { return l.id == h.Ledger })
 		})
 	}
 
 	for _, st := range sent {
-		sources = append(sources, source{Ledger: st.Ledger, Node: st.Node, Damaged: st.Damaged, Round: st.To})
+		holdings = append(holdings, holding{Ledger: st.Ledger, Node: st.Node, Damaged: st.Damaged, Round: st.To})
 	}
 
-	for _, src := range c.closed {
-		if !slices.ContainsFunc(sent, func(st step) bool { return st.Ledger == src.Ledger }) {
-			sources = append(sources, src)
+	for _, h := range c.closed {
+		if !slices.ContainsFunc(sent, func(st step) bool { return st.Ledger == h.Ledger }) {
+			holdings = append(holdings, h)
 		}
 	}
 
-	return sources
+	return holdings
 }
 
 // noteSent notes what the holder has now, and returns the closed ledgers that it lacks.
-func (c *copier) noteSent(sent []step, sources []source, missing []version) (closed []source) {
+func (c *copier) noteSent(sent []step, holdings []holding, missing []version) (closed []holding) {
 	clear(c.sent)
 	for _, st := range sent {
 		c.sent[st.Ledger] = st.To
 	}
 
-	c.last = make(map[ledgerID]uint64, len(sources))
-	for _, src := range sources {
-		c.last[src.Ledger] = src.Round
+	c.last = make(map[ledgerID]uint64, len(holdings))
+	for _, h := range holdings {
+		c.last[h.Ledger] = h.Round
 	}
 
-	for _, src := range sources {
+	for _, h := range holdings {
 		if !slices.ContainsFunc(missing,
-			func(v version) bool { return v.Month == src.Ledger.Month && v.Number == src.Ledger.Number }) {
+			func(v version) bool { return v.Month == h.Ledger.Month && v.Number == h.Ledger.Number }) {
 			continue
 		}
-		if _, open := c.sent[src.Ledger]; open {
-			delete(c.sent, src.Ledger)
+		if _, open := c.sent[h.Ledger]; open {
+			delete(c.sent, h.Ledger)
 		} else {
-			closed = append(closed, src)
+			closed = append(closed, h)
 		}
 	}
 
@@ -445,7 +445,7 @@ func appendBlocks(b []byte, blocks []block) []byte {
 
 // sendInBackground sends closed ledgers to the holder, unless that is being
 // done already. It may take long, and must not hold up what is being counted.
-func (t *Totals) sendInBackground(to Member, list []source) {
+func (t *Totals) sendInBackground(to Member, list []holding) {
 	if t.copier.sending.Swap(true) {
 		return
 	}

@@ -56,10 +56,10 @@ func (n *billedNode) holderOf() *billedNode {
 }
 
 // copies returns the ledgers of another node that a node has copies of.
-func (n *billedNode) copies(of *billedNode) (list []source) {
-	all, err := n.totals.meter.sources(allMonths)
+func (n *billedNode) copies(of *billedNode) (list []holding) {
+	all, err := n.totals.meter.holdings(allMonths)
 	expect.NoError(n.w.t, err)
-	return slices.DeleteFunc(all, func(s source) bool { return s.Ledger.Source != of.config.Self })
+	return slices.DeleteFunc(all, func(s holding) bool { return s.Ledger.Source != of.config.Self })
 }
 
 func (n *billedNode) bill(month Month) *bill {
@@ -291,7 +291,7 @@ func TestShortCopy(t *testing.T) {
 		}}
 	}
 	last := record(8, 5, november.Add(-time.Second))
-	h := inventory{Sources: []source{{Ledger: ledger, Node: "n9", Round: 3, Copy: true}},
+	h := inventory{Holdings: []holding{{Ledger: ledger, Node: "n9", Round: 3, Copy: true}},
 		Records: []processRecord{last}}
 	b := newBill(thisMonth.Month, []inventory{h}, november.UnixNano())
 	if !slices.Equal(b.missing, []string{"n9"}) || len(b.estimated) > 0 {

@@ -13,11 +13,11 @@ import (
 // looks after it, so each of them sees to it that another one has it, too.
 
 // estates lists the ledgers here that were counted by nodes that are gone.
-func (t *Totals) estates() []source {
+func (t *Totals) estates() []holding {
 	members := t.members()
-	list, _ := t.meter.sources(allMonths) // what can't be read now is looked at later
-	return slices.DeleteFunc(list, func(src source) bool {
-		return src.Ledger.Source == t.meter.config.Self || isMember(members, src.Ledger.Source)
+	list, _ := t.meter.holdings(allMonths) // what can't be read now is looked at later
+	return slices.DeleteFunc(list, func(h holding) bool {
+		return h.Ledger.Source == t.meter.config.Self || isMember(members, h.Ledger.Source)
 	})
 }
 
@@ -37,8 +37,8 @@ func (t *Totals) secureEstates() {
 	defer cancel()
 	for _, node := range alive {
 		inv := t.inventoryOf(ctx, node, allMonths)
-		list = slices.DeleteFunc(list, func(src source) bool {
-			return covers(inv.Sources, src.Ledger, src.Round)
+		list = slices.DeleteFunc(list, func(h holding) bool {
+			return covers(inv.Holdings, h.Ledger, h.Round)
 		})
 		if len(list) == 0 {
 			return
@@ -49,27 +49,27 @@ func (t *Totals) secureEstates() {
 
 // sendEstates gives all estates to another node.
 func (t *Totals) sendEstates(ctx context.Context, to Member) error {
-	list := slices.DeleteFunc(t.estates(), func(src source) bool { return src.Ledger.Source == to.ID })
+	list := slices.DeleteFunc(t.estates(), func(h holding) bool { return h.Ledger.Source == to.ID })
 	return t.sendLedgers(ctx, to, list)
 }
 
 // closeEstates closes open copies whose processes have ended, so that reading
 // them takes no memory. Should the process live after all, it sends the ledger
 // anew.
-func (t *Totals) closeEstates(list []source) {
+func (t *Totals) closeEstates(list []holding) {
 	m := t.meter
 	records := t.heldCopies.list()
-	for _, src := range list {
+	for _, h := range list {
 		ended := slices.ContainsFunc(records,
-			func(r processRecord) bool { return r.Source == src.Ledger.Source && r.Settled })
-		if !src.Copy || !ended {
+			func(r processRecord) bool { return r.Source == h.Ledger.Source && r.Settled })
+		if !h.Copy || !ended {
 			continue
 		}
 
 		var l *ledger
 		err := m.file.View(func(tx persist.Tx) (err error) {
-			if id, head, ok := findWhole(tx, src.Ledger); ok && id.round == 0 {
-				l, err = loadLedger(tx, src.Ledger, head)
+			if id, head, ok := findWhole(tx, h.Ledger); ok && id.round == 0 {
+				l, err = loadLedger(tx, h.Ledger, head)
 			}
 			return err
 		})
@@ -77,7 +77,7 @@ func (t *Totals) closeEstates(list []source) {
 			err = m.writePages(l, true)
 		}
 		if err != nil {
-			m.config.Logger.Debug("can't close a copy of a ledger of usage", "node", src.Node, "error", err)
+			m.config.Logger.Debug("can't close a copy of a ledger of usage", "node", h.Node, "error", err)
 		}
 	}
 }
@@ -94,8 +94,8 @@ func (t *Totals) dropStale() {
 			continue
 		}
 
-		list, err := t.meter.sources(allMonths)
-		list = slices.DeleteFunc(list, func(src source) bool { return src.Ledger.Source != r.Source || !src.Copy })
+		list, err := t.meter.holdings(allMonths)
+		list = slices.DeleteFunc(list, func(h holding) bool { return h.Ledger.Source != r.Source || !h.Copy })
 
 		if err != nil {
 			return
@@ -115,18 +115,18 @@ func (t *Totals) dropStale() {
 
 // hasAll reports whether another node holds the copies that are here, or newer
 // ones, and a later statement of the process.
-func (t *Totals) hasAll(ctx context.Context, node Member, r *processRecord, list []source) bool {
+func (t *Totals) hasAll(ctx context.Context, node Member, r *processRecord, list []holding) bool {
 	inv := t.inventoryOf(ctx, node, allMonths)
 	later := slices.ContainsFunc(inv.Records, func(theirs processRecord) bool {
 		return theirs.Source == r.Source &&
-			(theirs.Boot == r.Boot && theirs.Number > r.Number || theirs.supersedes(r, inv.Sources))
+			(theirs.Boot == r.Boot && theirs.Number > r.Number || theirs.supersedes(r, inv.Holdings))
 	})
-	isUncovered := func(src source) bool { return !covers(inv.Sources, src.Ledger, src.Round) }
+	isUncovered := func(h holding) bool { return !covers(inv.Holdings, h.Ledger, h.Round) }
 	return later && !slices.ContainsFunc(list, isUncovered)
 }
 
 // dropCopies drops copies and the record of the process that sent them.
-func (t *Totals) dropCopies(r *processRecord, list []source) {
+func (t *Totals) dropCopies(r *processRecord, list []holding) {
 	h := &t.heldCopies
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -147,7 +147,7 @@ func (t *Totals) dropCopies(r *processRecord, list []source) {
 		}
 
 		dropped := slices.DeleteFunc(all, func(id bucketID) bool {
-			return !slices.ContainsFunc(list, func(src source) bool { return src.Ledger == id.ledgerID })
+			return !slices.ContainsFunc(list, func(l holding) bool { return l.Ledger == id.ledgerID })
 		})
 		if err := dropBuckets(tx, dropped); err != nil {
 			return err

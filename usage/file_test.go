@@ -103,7 +103,7 @@ func TestDamagedRows(t *testing.T) {
 			t.Errorf("have cost %d and %d checks in %d rows", cost, checks, len(have))
 		}
 		rows = len(have)
-		if list, err := m.sources(allMonths); err != nil || len(list) != 1 || !list[0].Damaged {
+		if list, err := m.holdings(allMonths); err != nil || len(list) != 1 || !list[0].Damaged {
 			t.Errorf("the ledger is not marked as damaged: have %v, %v", list, err)
 		}
 		m.Close()
@@ -168,7 +168,7 @@ func TestGoldenFile(t *testing.T) {
 	})
 	p := pager{limit: pageBytes}
 	l.page(&p)
-	handed := pageHeader{source: source{Ledger: id, Node: "n1", Round: 1, Copy: true}, Last: true}
+	handed := pageHeader{holding: holding{Ledger: id, Node: "n1", Round: 1, Copy: true}, Last: true}
 	write("handed-over", func(tx persist.Tx) error { return handed.put(tx, p.page) })
 	s := statement{Source: id.Source, Name: "n1", Boot: 5, Started: 6, Number: 7, AsOf: 8,
 		Ledgers: []version{{id.Month, id.Number, 1}}}

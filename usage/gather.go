@@ -13,13 +13,13 @@ import (
 
 // inventory lists what a node holds for a month, and what it knows about others.
 type inventory struct {
-	Sources []source `json:"sources"`
-	Damaged bool     `json:"damaged"` // the file can't be read, or a damaged one was set aside and still exists
-	// Homes are the nodes whose data directory this is: the node itself, and what
-	// it was before it took a new identity.
-	Homes   []ring.NodeID   `json:"homes"`
-	Records []processRecord `json:"records"`
-	Notes   notes           `json:"notes"`
+	Holdings []holding `json:"sources"`
+	Damaged  bool      `json:"damaged"` // the file can't be read, or a damaged one was set aside and still exists
+	// Identities are the nodes whose data directory this is: the node itself, and
+	// what it was before it took a new identity.
+	Identities []ring.NodeID   `json:"homes"`
+	Records    []processRecord `json:"records"`
+	Notes      notes           `json:"notes"`
 
 	from        Member
 	unreachable bool
@@ -33,9 +33,9 @@ type Estimate struct {
 
 // bill is what is known about a month.
 type bill struct {
-	sources   []source // each ledger once, from the node that has most of it
-	missing   []string // nodes whose counts are missing, in whole or in part
-	lost      []string // those of them that nobody can ask any more
+	ledgers   []holding // each ledger once, from the node that has most of it
+	missing   []string  // nodes whose counts are missing, in whole or in part
+	lost      []string  // those of them that nobody can ask any more
 	estimated []Estimate
 	digest    uint64   // of the ledgers and their rounds
 	exported  exported // the last export
@@ -46,20 +46,20 @@ type bill struct {
 func (t *Totals) inventoryHere(month Month) (inv inventory) {
 	m := t.meter
 	inv.Damaged = m.file.SetAside()
-	list, err := m.sources(allMonths)
+	list, err := m.holdings(allMonths)
 	if err != nil {
 		m.config.Logger.Error("can't read usage", "error", err)
 		inv.Damaged = true
 	}
 
-	inv.Homes = []ring.NodeID{m.config.Self}
-	for _, src := range list {
-		if !src.Copy && !slices.Contains(inv.Homes, src.Ledger.Source) {
-			inv.Homes = append(inv.Homes, src.Ledger.Source)
+	inv.Identities = []ring.NodeID{m.config.Self}
+	for _, h := range list {
+		if !h.Copy && !slices.Contains(inv.Identities, h.Ledger.Source) {
+			inv.Identities = append(inv.Identities, h.Ledger.Source)
 		}
 		// Merged ones of other months show which statements a later one supersedes.
-		if month == allMonths || src.Ledger.Month == month || len(src.Merged) > 0 {
-			inv.Sources = append(inv.Sources, src)
+		if month == allMonths || h.Ledger.Month == month || len(h.Merged) > 0 {
+			inv.Holdings = append(inv.Holdings, h)
 		}
 	}
 
@@ -84,7 +84,7 @@ func (t *Totals) inventoryOf(ctx context.Context, node Member, month Month) (inv
 		inv = t.inventoryHere(month)
 	} else {
 		body, _ := json.Marshal(month) // a number
-		if body, err = t.ask(ctx, node, MethodSources, body); err == nil {
+		if body, err = t.ask(ctx, node, MethodInventory, body); err == nil {
 			err = json.Unmarshal(body, &inv)
 		}
 	}
@@ -92,8 +92,8 @@ func (t *Totals) inventoryOf(ctx context.Context, node Member, month Month) (inv
 	inv.from = node
 	inv.unreachable = err != nil
 
-	for i := range inv.Sources {
-		inv.Sources[i].heldBy = node
+	for i := range inv.Holdings {
+		inv.Holdings[i].heldBy = node
 	}
 
 	return inv
@@ -102,8 +102,8 @@ func (t *Totals) inventoryOf(ctx context.Context, node Member, month Month) (inv
 // billHere is what this node itself counted in a month.
 func (t *Totals) billHere(month Month) *bill {
 	inv := t.inventoryOf(t.ctx, Member{ID: t.meter.config.Self, Name: t.meter.config.Name}, month)
-	inv.Sources = slices.DeleteFunc(inv.Sources,
-		func(src source) bool { return src.Ledger.Source != t.meter.config.Self || src.Copy })
+	inv.Holdings = slices.DeleteFunc(inv.Holdings,
+		func(h holding) bool { return h.Ledger.Source != t.meter.config.Self || h.Copy })
 	bi := &bill{}
 	bi.addAnswer(&inv, month)
 	bi.complete()
@@ -133,16 +133,16 @@ func newBill(month Month, answers []inventory, now int64) *bill {
 		bi.addAnswer(&answers[i], month)
 	}
 	bi.dropReplaced()
-	w := witnesses{bill: bi, month: month, answers: answers, now: now}
+	a := audit{bill: bi, month: month, answers: answers, now: now}
 	for _, inv := range answers {
-		for _, src := range inv.Sources {
-			if len(src.Merged) > 0 {
-				w.merged = append(w.merged, src)
+		for _, h := range inv.Holdings {
+			if len(h.Merged) > 0 {
+				a.merged = append(a.merged, h)
 			}
 		}
 	}
-	w.judgeProcesses()
-	w.judgeSeen()
+	a.checkProcesses()
+	a.checkMembers()
 	bi.complete()
 	return bi
 }
@@ -152,9 +152,9 @@ func (bi *bill) addAnswer(inv *inventory, month Month) {
 	if inv.unreachable || inv.Damaged {
 		bi.missing = append(bi.missing, inv.from.Name)
 	}
-	for _, src := range inv.Sources {
-		if src.Ledger.Month == month {
-			bi.add(src)
+	for _, h := range inv.Holdings {
+		if h.Ledger.Month == month {
+			bi.add(h)
 		}
 	}
 
@@ -167,32 +167,32 @@ func (bi *bill) addAnswer(inv *inventory, month Month) {
 
 // add adds a ledger to the bill, unless there is a better copy: one of a higher
 // round, or else the one where it was counted.
-func (bi *bill) add(src source) {
-	i := slices.IndexFunc(bi.sources, func(have source) bool { return have.Ledger == src.Ledger })
+func (bi *bill) add(h holding) {
+	i := slices.IndexFunc(bi.ledgers, func(have holding) bool { return have.Ledger == h.Ledger })
 	if i < 0 {
-		bi.sources = append(bi.sources, src)
+		bi.ledgers = append(bi.ledgers, h)
 		return
 	}
-	have := &bi.sources[i]
-	better := src.Round > have.Round || src.Round == have.Round && have.Copy && !src.Copy
+	have := &bi.ledgers[i]
+	better := h.Round > have.Round || h.Round == have.Round && have.Copy && !h.Copy
 
 	// An intact ledger is better than a damaged one of any round: nobody knows
 	// which rows that one lacks.
-	if have.Damaged != src.Damaged {
+	if have.Damaged != h.Damaged {
 		better = have.Damaged
 	}
 
 	if better {
-		*have = src
+		*have = h
 	}
 }
 
 // complete puts the lists of the bill in order, counts damaged copies among the
 // missing ones, and computes the digest.
 func (bi *bill) complete() {
-	for _, src := range bi.sources {
-		if src.Damaged {
-			bi.missing = append(bi.missing, src.Node)
+	for _, h := range bi.ledgers {
+		if h.Damaged {
+			bi.missing = append(bi.missing, h.Node)
 		}
 	}
 
@@ -202,50 +202,50 @@ func (bi *bill) complete() {
 	bi.lost = slices.Compact(bi.lost)
 	bi.estimated = slices.DeleteFunc(bi.estimated, func(e Estimate) bool { return slices.Contains(bi.missing, e.Node) })
 	slices.SortFunc(bi.estimated, func(x, y Estimate) int { return cmp.Compare(x.Node, y.Node) })
-	slices.SortFunc(bi.sources, func(x, y source) int {
+	slices.SortFunc(bi.ledgers, func(x, y holding) int {
 		return cmp.Or(x.Ledger.Source.Compare(y.Ledger.Source), cmp.Compare(x.Ledger.Number, y.Ledger.Number))
 	})
 
-	for _, src := range bi.sources {
-		bi.digest += src.digest()
+	for _, h := range bi.ledgers {
+		bi.digest += h.digest()
 	}
 }
 
-// witnesses find out what is missing from a bill, from what the members
+// audit finds out what is missing from a bill, from what the members
 // remember of each other and of nodes that are gone.
-type witnesses struct {
+type audit struct {
 	*bill
 	month   Month
 	answers []inventory
-	merged  []source // the merged ledgers of all months
+	merged  []holding // the merged ledgers of all months
 	now     int64
 }
 
-// isHome reports whether the data directory of a node has answered, under whatever identity.
-func (w *witnesses) isHome(id ring.NodeID) bool {
-	return slices.ContainsFunc(w.answers,
-		func(inv inventory) bool { return !inv.unreachable && slices.Contains(inv.Homes, id) })
+// hasAnswered reports whether the data directory of a node has answered, under whatever identity.
+func (a *audit) hasAnswered(id ring.NodeID) bool {
+	return slices.ContainsFunc(a.answers,
+		func(inv inventory) bool { return !inv.unreachable && slices.Contains(inv.Identities, id) })
 }
 
 // isUnreachable reports whether a node is a member that has not answered. It is missing already.
-func (w *witnesses) isUnreachable(id ring.NodeID) bool {
-	return slices.ContainsFunc(w.answers, func(inv inventory) bool { return inv.unreachable && inv.from.ID == id })
+func (a *audit) isUnreachable(id ring.NodeID) bool {
+	return slices.ContainsFunc(a.answers, func(inv inventory) bool { return inv.unreachable && inv.from.ID == id })
 }
 
 // isCounted reports whether the file to which a process wrote a ledger has
 // answered. It lacks at most the last second, and counts in place of any copy.
-func (w *witnesses) isCounted(id ledgerID) bool {
-	return slices.ContainsFunc(w.answers, func(inv inventory) bool {
-		return slices.ContainsFunc(inv.Sources,
-			func(src source) bool { return !src.Copy && (src.Ledger == id || src.replaces(id)) })
+func (a *audit) isCounted(id ledgerID) bool {
+	return slices.ContainsFunc(a.answers, func(inv inventory) bool {
+		return slices.ContainsFunc(inv.Holdings,
+			func(h holding) bool { return !h.Copy && (h.Ledger == id || h.replaces(id)) })
 	})
 }
 
 // copied returns the ledgers of the month in a statement that the bill has only
 // from a copy, or not at all.
-func (w *witnesses) copied(r *processRecord) (list []version) {
+func (a *audit) copied(r *processRecord) (list []version) {
 	for _, v := range r.Ledgers {
-		if v.Month == w.month && !w.isCounted(ledgerID{v.Month, r.Source, v.Number}) {
+		if v.Month == a.month && !a.isCounted(ledgerID{v.Month, r.Source, v.Number}) {
 			list = append(list, v)
 		}
 	}
@@ -253,17 +253,17 @@ func (w *witnesses) copied(r *processRecord) (list []version) {
 }
 
 // isWhole reports whether the bill has everything in a statement.
-func (w *witnesses) isWhole(r *processRecord) bool {
-	return !slices.ContainsFunc(w.copied(r), func(v version) bool {
-		return !covers(w.sources, ledgerID{v.Month, r.Source, v.Number}, v.Round)
+func (a *audit) isWhole(r *processRecord) bool {
+	return !slices.ContainsFunc(a.copied(r), func(v version) bool {
+		return !covers(a.ledgers, ledgerID{v.Month, r.Source, v.Number}, v.Round)
 	})
 }
 
-// judgeProcesses finds the processes whose ledgers come from copies, and what
+// checkProcesses finds the processes whose ledgers come from copies, and what
 // may be missing of each.
-func (w *witnesses) judgeProcesses() {
+func (a *audit) checkProcesses() {
 	var all []processRecord
-	for _, inv := range w.answers {
+	for _, inv := range a.answers {
 		all = append(all, inv.Records...)
 	}
 
@@ -272,43 +272,43 @@ func (w *witnesses) judgeProcesses() {
 		isOf := func(r processRecord) bool { return r.Source == source && r.Boot == boot }
 		ofProcess := slices.DeleteFunc(slices.Clone(all), func(r processRecord) bool { return !isOf(r) })
 		rest := slices.DeleteFunc(slices.Clone(all), isOf)
-		if !w.isUnreachable(source) && !w.isSuperseded(&ofProcess[0]) {
-			w.judgeProcess(ofProcess)
+		if !a.isUnreachable(source) && !a.isSuperseded(&ofProcess[0]) {
+			a.checkProcess(ofProcess)
 		}
 		all = rest
 	}
 }
 
 // isSuperseded reports whether a later process of the node had the ledgers of this one.
-func (w *witnesses) isSuperseded(r *processRecord) bool {
-	return slices.ContainsFunc(w.answers, func(inv inventory) bool {
-		return slices.ContainsFunc(inv.Records, func(other processRecord) bool { return other.supersedes(r, w.merged) })
+func (a *audit) isSuperseded(r *processRecord) bool {
+	return slices.ContainsFunc(a.answers, func(inv inventory) bool {
+		return slices.ContainsFunc(inv.Records, func(other processRecord) bool { return other.supersedes(r, a.merged) })
 	})
 }
 
-// judgeProcess judges one process by its statements, which different nodes may
+// checkProcess checks one process by its statements, which different nodes may
 // have kept. The last statement of which the bill has everything says how much
 // may be missing after it.
-func (w *witnesses) judgeProcess(records []processRecord) {
+func (a *audit) checkProcess(records []processRecord) {
 	// The latest statement in front: the first one of which the bill has
 	// everything leaves the least to be missed.
-	slices.SortFunc(records, func(a, b processRecord) int { return cmp.Compare(b.Number, a.Number) })
-	copied := slices.ContainsFunc(records, func(r processRecord) bool { return len(w.copied(&r)) > 0 })
-	if w.isHome(records[0].Source) && !copied {
+	slices.SortFunc(records, func(x, y processRecord) int { return cmp.Compare(y.Number, x.Number) })
+	copied := slices.ContainsFunc(records, func(r processRecord) bool { return len(a.copied(&r)) > 0 })
+	if a.hasAnswered(records[0].Source) && !copied {
 		return
 	}
 
-	i := slices.IndexFunc(records, func(r processRecord) bool { return w.isWhole(&r) })
+	i := slices.IndexFunc(records, func(r processRecord) bool { return a.isWhole(&r) })
 	if i < 0 {
-		w.addLost(records[0].Name)
+		a.addLost(records[0].Name)
 		return
 	}
 	if records[i].isExact() {
 		return
 	}
-	loss, first, last := records[i].maxLoss(w.now)
-	if w.month >= first && w.month <= last {
-		w.addEstimate(records[0].Name, loss)
+	loss, first, last := records[i].maxLoss(a.now)
+	if a.month >= first && a.month <= last {
+		a.addEstimate(records[0].Name, loss)
 	}
 }
 
@@ -325,13 +325,13 @@ func (bi *bill) addEstimate(name string, loss time.Duration) {
 	bi.estimated = append(bi.estimated, Estimate{name, loss})
 }
 
-// judgeSeen finds nodes that were members in this month, are gone, and left no
-// statement anywhere: nothing is known of them.
-func (w *witnesses) judgeSeen() {
+// checkMembers finds nodes that were members in this month, are gone, and left
+// no statement anywhere: nothing is known of them.
+func (a *audit) checkMembers() {
 	seen := notebook{nodes: map[ring.NodeID]seenNode{}, exports: map[Month]exported{}}
 	stated := map[ring.NodeID]bool{}
-	for i := range w.answers {
-		inv := &w.answers[i]
+	for i := range a.answers {
+		inv := &a.answers[i]
 		seen.merge(&inv.Notes)
 		stated[inv.from.ID] = true
 		for _, r := range inv.Records {
@@ -342,10 +342,10 @@ func (w *witnesses) judgeSeen() {
 	for id, sn := range seen.nodes {
 		gone := sn.Gone
 		if gone == 0 {
-			gone = w.now
+			gone = a.now
 		}
-		if MonthOf(sn.First) <= w.month && w.month <= MonthOf(gone) && !stated[id] && !w.isHome(id) {
-			w.addLost(sn.Name)
+		if MonthOf(sn.First) <= a.month && a.month <= MonthOf(gone) && !stated[id] && !a.hasAnswered(id) {
+			a.addLost(sn.Name)
 		}
 	}
 }

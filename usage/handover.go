@@ -15,7 +15,7 @@ import (
 
 // pageHeader is the header of a MethodHandOver message. A page of a closed ledger follows it.
 type pageHeader struct {
-	source
+	holding
 	Page int   `json:"page"`
 	Last bool  `json:"last"`
 	at   int64 // when it is written, in Unix nanoseconds
@@ -63,8 +63,8 @@ func (t *Totals) isHandedOver() bool {
 			open = append(open, step{Ledger: l.id, To: round})
 		}
 	}
-	for _, src := range t.ownSources(open) {
-		if round, ok := c.handedOver[src.Ledger]; !ok || round < src.Round {
+	for _, h := range t.ownHoldings(open) {
+		if round, ok := c.handedOver[h.Ledger]; !ok || round < h.Round {
 			return false
 		}
 	}
@@ -129,9 +129,9 @@ func (t *Totals) exchangeNotesWithAll(ctx context.Context) {
 }
 
 // sendLedgers sends ledgers page by page, also those in memory.
-func (t *Totals) sendLedgers(ctx context.Context, to Member, list []source) error {
-	for _, src := range list {
-		if err := t.sendLedger(ctx, to, &pageHeader{source: src}); err != nil {
+func (t *Totals) sendLedgers(ctx context.Context, to Member, list []holding) error {
+	for _, h := range list {
+		if err := t.sendLedger(ctx, to, &pageHeader{holding: h}); err != nil {
 			return err
 		}
 	}
@@ -186,7 +186,7 @@ func (t *Totals) storePage(body []byte) ([]byte, error) {
 		return nil, err
 	}
 
-	held, err := m.sources(header.Ledger.Month)
+	held, err := m.holdings(header.Ledger.Month)
 	if err != nil {
 		return nil, err
 	}

@@ -233,7 +233,7 @@ func (t *Totals) storeStatement(header *copyHeader) (missing []version, err erro
 		}
 	}
 
-	held, err := m.sources(allMonths)
+	held, err := m.holdings(allMonths)
 	if err != nil {
 		return nil, err
 	}
@@ -287,7 +287,7 @@ func (step *step) put(tx persist.Tx) error {
 }
 
 // missing returns the ledgers of a statement that are not among those that are held.
-func (st *statement) missing(held []source) (list []version) {
+func (st *statement) missing(held []holding) (list []version) {
 	for _, v := range st.Ledgers {
 		if !covers(held, ledgerID{v.Month, st.Source, v.Number}, v.Round) {
 			list = append(list, v)
@@ -303,7 +303,7 @@ func (st *statement) missing(held []source) (list []version) {
 // it has their ledgers itself. ofMember means that the node is a member. The
 // caller holds mu.
 func (h *heldCopies) recordsAfter(
-	st *statement, held []source, isWhole, ofMember bool, now int64,
+	st *statement, held []holding, isWhole, ofMember bool, now int64,
 ) (records []*processRecord, changed bool) {
 	next := &processRecord{statement: *st, whole: isWhole, heard: time.Now()}
 	if st.Final {
@@ -418,7 +418,7 @@ func (t *Totals) mergeRecords(theirs []*processRecord) {
 		return
 	}
 
-	held, err := t.meter.sources(allMonths)
+	held, err := t.meter.holdings(allMonths)
 	if err != nil {
 		return
 	}
@@ -456,7 +456,7 @@ func (m *Meter) acceptsRecord(r *processRecord) bool {
 
 // knows reports whether r adds nothing: what is known here of its process is as
 // new, or a later process speaks for it. The caller holds mu.
-func (h *heldCopies) knows(r *processRecord, held []source) bool {
+func (h *heldCopies) knows(r *processRecord, held []holding) bool {
 	return slices.ContainsFunc(h.records, func(ours *processRecord) bool {
 		if ours.Source == r.Source && ours.Boot == r.Boot {
 			return ours.Number >= r.Number || ours.Final
@@ -468,7 +468,7 @@ func (h *heldCopies) knows(r *processRecord, held []source) bool {
 // supersedes reports whether a statement is of a later process of the same node
 // that had all ledgers of an earlier one. known has the merged ledgers that are
 // known here.
-func (st *statement) supersedes(earlier *processRecord, known []source) bool {
+func (st *statement) supersedes(earlier *processRecord, known []holding) bool {
 	return st.Source == earlier.Source && st.Started > earlier.Started &&
 		!slices.ContainsFunc(earlier.Ledgers, func(v version) bool { return !st.has(v, known) })
 }

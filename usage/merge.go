@@ -93,42 +93,42 @@ func (n numbers) overlaps(other numbers) bool {
 	return false
 }
 
-// replaces reports whether the source has all counts of another ledger, so that it must
+// replaces reports whether h has all counts of another ledger, so that it must
 // not be counted beside it.
-func (src *source) replaces(id ledgerID) bool {
-	return src.Ledger.Month == id.Month && src.Ledger.Source == id.Source && src.Merged.has(id.Number)
+func (h *holding) replaces(id ledgerID) bool {
+	return h.Ledger.Month == id.Month && h.Ledger.Source == id.Source && h.Merged.has(id.Number)
 }
 
 // digest identifies what was counted: of a merged ledger, it is that of the
 // ledgers that were merged, together.
-func (src *source) digest() uint64 {
-	if len(src.Merged) > 0 {
-		return src.Digest
+func (h *holding) digest() uint64 {
+	if len(h.Merged) > 0 {
+		return h.Digest
 	}
-	b := bytes.Clone(src.Ledger.Source[:])
-	b = binary.BigEndian.AppendUint64(b, src.Ledger.Number)
-	return xxh3.Hash(binary.BigEndian.AppendUint64(b, src.Round))
+	b := bytes.Clone(h.Ledger.Source[:])
+	b = binary.BigEndian.AppendUint64(b, h.Ledger.Number)
+	return xxh3.Hash(binary.BigEndian.AppendUint64(b, h.Round))
 }
 
 // covers reports whether list has a ledger up to a round, by itself or in a merged one.
-func covers(list []source, id ledgerID, round uint64) bool {
+func covers(list []holding, id ledgerID, round uint64) bool {
 	return slices.ContainsFunc(list,
-		func(src source) bool { return src.Ledger == id && src.Round >= round || src.replaces(id) })
+		func(h holding) bool { return h.Ledger == id && h.Round >= round || h.replaces(id) })
 }
 
 // withoutReplaced removes the ledgers that others in list replace.
-func withoutReplaced(list []source) []source {
-	var merged []source
-	for _, src := range list {
-		if len(src.Merged) > 0 {
-			merged = append(merged, src)
+func withoutReplaced(list []holding) []holding {
+	var merged []holding
+	for _, h := range list {
+		if len(h.Merged) > 0 {
+			merged = append(merged, h)
 		}
 	}
 	if len(merged) == 0 {
 		return list
 	}
-	return slices.DeleteFunc(list, func(src source) bool {
-		return slices.ContainsFunc(merged, func(m source) bool { return m.replaces(src.Ledger) })
+	return slices.DeleteFunc(list, func(h holding) bool {
+		return slices.ContainsFunc(merged, func(m holding) bool { return m.replaces(h.Ledger) })
 	})
 }
 
@@ -136,24 +136,24 @@ func withoutReplaced(list []source) []source {
 // the same ledger would count it twice: that happens only if a data directory
 // was restored from a copy. The larger one stays, and the bill is incomplete.
 func (bi *bill) dropReplaced() {
-	bi.sources = withoutReplaced(bi.sources)
-	bySize := slices.SortedFunc(slices.Values(bi.sources),
-		func(x, y source) int { return cmp.Compare(len(y.Merged), len(x.Merged)) })
+	bi.ledgers = withoutReplaced(bi.ledgers)
+	bySize := slices.SortedFunc(slices.Values(bi.ledgers),
+		func(x, y holding) int { return cmp.Compare(len(y.Merged), len(x.Merged)) })
 
-	var kept []source
-	for _, src := range bySize {
-		twice := slices.ContainsFunc(kept, func(k source) bool {
-			return k.Ledger.Month == src.Ledger.Month && k.Ledger.Source == src.Ledger.Source &&
-				k.Merged.overlaps(src.Merged)
+	var kept []holding
+	for _, h := range bySize {
+		twice := slices.ContainsFunc(kept, func(k holding) bool {
+			return k.Ledger.Month == h.Ledger.Month && k.Ledger.Source == h.Ledger.Source &&
+				k.Merged.overlaps(h.Merged)
 		})
 		if twice {
-			bi.missing = append(bi.missing, src.Node)
+			bi.missing = append(bi.missing, h.Node)
 			continue
 		}
-		kept = append(kept, src)
+		kept = append(kept, h)
 	}
 
-	bi.sources = kept
+	bi.ledgers = kept
 }
 
 // mergeInBackground merges ledgers if there are many of a month.
@@ -177,25 +177,25 @@ func (t *Totals) mergeInBackground() {
 // toMerge returns, by month, the closed ledgers of this node that should be
 // merged. Those that name the fewest come first, so that a row is written again
 // only as often as the number of ledgers doubles.
-func (m *Meter) toMerge() map[Month][]source {
-	list, _ := m.sources(allMonths) // what can't be read now is merged later
-	byMonth := map[Month][]source{}
-	for _, src := range list {
-		if src.Ledger.Source == m.config.Self && !src.Copy && !src.Damaged && !m.hasInMemory(src.Ledger) {
-			byMonth[src.Ledger.Month] = append(byMonth[src.Ledger.Month], src)
+func (m *Meter) toMerge() map[Month][]holding {
+	list, _ := m.holdings(allMonths) // what can't be read now is merged later
+	byMonth := map[Month][]holding{}
+	for _, h := range list {
+		if h.Ledger.Source == m.config.Self && !h.Copy && !h.Damaged && !m.hasInMemory(h.Ledger) {
+			byMonth[h.Ledger.Month] = append(byMonth[h.Ledger.Month], h)
 		}
 	}
 
-	maps.DeleteFunc(byMonth, func(_ Month, list []source) bool { return len(list) <= m.mergeAt })
+	maps.DeleteFunc(byMonth, func(_ Month, list []holding) bool { return len(list) <= m.mergeAt })
 	for month, list := range byMonth {
-		slices.SortFunc(list, func(a, b source) int { return cmp.Compare(len(a.Merged), len(b.Merged)) })
+		slices.SortFunc(list, func(a, b holding) int { return cmp.Compare(len(a.Merged), len(b.Merged)) })
 
 		// So many are merged that mergeAt are left, and never just two: each merge
 		// writes all their rows again.
 		count := min(max(m.mergeAt, len(list)-m.mergeAt+1), mergeWidth)
 		named := 0
-		for i, src := range list[:count] {
-			named += 1 + src.Merged.count()
+		for i, h := range list[:count] {
+			named += 1 + h.Merged.count()
 			if named > maxMerged {
 				count = i
 				break
@@ -212,7 +212,7 @@ func (m *Meter) toMerge() map[Month][]source {
 // merge merges closed ledgers of this node. A copy may have got further than
 // the ledger here, if its process was killed. So all members are asked for
 // theirs, and nothing is merged while one of them does not answer.
-func (t *Totals) merge(month Month, list []source) error {
+func (t *Totals) merge(month Month, list []holding) error {
 	ctx, cancel := context.WithTimeout(t.ctx, mergeTimeout)
 	defer cancel()
 	answers := t.inventories(ctx, month, t.everyone())
@@ -223,18 +223,18 @@ func (t *Totals) merge(month Month, list []source) error {
 	}
 
 	bi := newBill(month, answers, t.meter.config.Now())
-	bi.sources = slices.DeleteFunc(bi.sources, func(src source) bool {
-		return !slices.ContainsFunc(list, func(asked source) bool { return asked.Ledger == src.Ledger })
+	bi.ledgers = slices.DeleteFunc(bi.ledgers, func(h holding) bool {
+		return !slices.ContainsFunc(list, func(asked holding) bool { return asked.Ledger == h.Ledger })
 	})
-	if len(bi.sources) != len(list) {
+	if len(bi.ledgers) != len(list) {
 		return fmt.Errorf("a ledger of %s that was to be merged is gone", month)
 	}
 
-	header := pageHeader{source: source{Ledger: list[0].Ledger, Node: t.meter.config.Name, Round: 1}}
+	header := pageHeader{holding: holding{Ledger: list[0].Ledger, Node: t.meter.config.Name, Round: 1}}
 	header.Ledger.Number = rand.Uint64()
-	for _, src := range bi.sources {
-		header.Digest += src.digest()
-		header.Merged = header.Merged.with(src.Merged).with(binary.BigEndian.AppendUint64(nil, src.Ledger.Number))
+	for _, h := range bi.ledgers {
+		header.Digest += h.digest()
+		header.Merged = header.Merged.with(h.Merged).with(binary.BigEndian.AppendUint64(nil, h.Ledger.Number))
 	}
 
 	// Other ledgers may be missing. The bill here is only of those to be merged,
@@ -303,16 +303,16 @@ func (m *Meter) dropReplaced(grace time.Duration) error {
 	now := m.config.Now()
 	err := m.file.View(func(tx persist.Tx) error {
 		list, err := listBuckets(tx)
-		var merged []source
+		var merged []holding
 		for _, id := range list {
 			hd, whole := readHead(tx, id)
 			if whole && len(hd.Merged) > 0 && time.Duration(now-hd.MergedAt).Abs() >= grace {
-				merged = append(merged, source{Ledger: id.ledgerID, Merged: hd.Merged})
+				merged = append(merged, holding{Ledger: id.ledgerID, Merged: hd.Merged})
 			}
 		}
 
 		for _, id := range list {
-			if slices.ContainsFunc(merged, func(src source) bool { return src.replaces(id.ledgerID) }) {
+			if slices.ContainsFunc(merged, func(h holding) bool { return h.replaces(id.ledgerID) }) {
 				replaced = append(replaced, id)
 			}
 		}

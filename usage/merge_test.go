@@ -170,8 +170,8 @@ func TestMergingKeepsTheBill(t *testing.T) {
 func TestHalfAMergedLedgerIsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, one, other := newPair(t)
-		list, _ := one.totals.meter.sources(allMonths)
-		h := pageHeader{source: source{Ledger: list[0].Ledger, Node: "n1", Round: 1,
+		list, _ := one.totals.meter.holdings(allMonths)
+		h := pageHeader{holding: holding{Ledger: list[0].Ledger, Node: "n1", Round: 1,
 			Merged: binary.BigEndian.AppendUint64(nil, list[0].Ledger.Number)}}
 		h.Ledger.Number++
 		expect.NoError(t, one.totals.meter.putPage(&h, nil))
@@ -201,7 +201,7 @@ func TestMergedLedgersThatMeet(t *testing.T) {
 		return n
 	}
 	id := func(number uint64) ledgerID { return ledgerID{MonthOf(november.UnixNano()), ring.NodeID{1}, number} }
-	b := &bill{sources: []source{
+	b := &bill{ledgers: []holding{
 		{Ledger: id(1), Node: "n1", Round: 3},
 		{Ledger: id(10), Node: "n1", Round: 1, Merged: of(1, 2)},
 		{Ledger: id(11), Node: "n1", Round: 1, Merged: of(2, 3, 4)},
@@ -209,8 +209,8 @@ func TestMergedLedgersThatMeet(t *testing.T) {
 	}}
 	b.dropReplaced()
 	b.complete()
-	if len(b.sources) != 2 || b.sources[0].Ledger != id(5) || b.sources[1].Ledger != id(11) ||
+	if len(b.ledgers) != 2 || b.ledgers[0].Ledger != id(5) || b.ledgers[1].Ledger != id(11) ||
 		fmt.Sprint(b.missing) != "[n1]" {
-		t.Errorf("got %v, missing %v; want ledgers 5 and 11, n1 missing", b.sources, b.missing)
+		t.Errorf("got %v, missing %v; want ledgers 5 and 11, n1 missing", b.ledgers, b.missing)
 	}
 }

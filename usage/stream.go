@@ -28,10 +28,10 @@ type Stream struct {
 
 // ledgerReader reads one ledger's rows.
 type ledgerReader struct {
-	source source
-	page   []Row
-	last   []byte // packed names of the last row of the page; nil before the first page
-	more   bool
+	holding holding
+	page    []Row
+	last    []byte // packed names of the last row of the page; nil before the first page
+	more    bool
 }
 
 // Read begins to read a month. It leaves out nodes that can't be reached, and
@@ -52,8 +52,8 @@ func (t *Totals) Read(ctx context.Context, q Query) (*Stream, error) {
 
 // open reads the first page of each ledger.
 func (s *Stream) open() {
-	for _, src := range s.bill.sources {
-		reader := &ledgerReader{source: src, more: true}
+	for _, h := range s.bill.ledgers {
+		reader := &ledgerReader{holding: h, more: true}
 		s.readNextPage(reader)
 		if len(reader.page) > 0 {
 			s.readers = append(s.readers, reader)
@@ -133,8 +133,8 @@ func (s *Stream) readNextPage(reader *ledgerReader) {
 		return
 	}
 
-	q := pageQuery{Ledger: reader.source.Ledger, Rule: s.query.Rule, After: reader.last}
-	body, err := s.totals.readPageFrom(s.ctx, reader.source.heldBy, &q)
+	q := pageQuery{Ledger: reader.holding.Ledger, Rule: s.query.Rule, After: reader.last}
+	body, err := s.totals.readPageFrom(s.ctx, reader.holding.heldBy, &q)
 	if err == nil && len(body) == 0 {
 		err = errRow
 	}
@@ -146,10 +146,10 @@ func (s *Stream) readNextPage(reader *ledgerReader) {
 
 	if err != nil {
 		s.totals.meter.config.Logger.Warn("can't read the rest of a ledger of usage",
-			"node", reader.source.heldBy.Name, "error", err)
+			"node", reader.holding.heldBy.Name, "error", err)
 		reader.page = nil
 		reader.more = false
-		s.missing = append(s.missing, reader.source.Node)
+		s.missing = append(s.missing, reader.holding.Node)
 		slices.Sort(s.missing)
 		s.missing = slices.Compact(s.missing)
 		return

@@ -19,11 +19,11 @@ import (
 
 // The messages between nodes. Each has a reply.
 const (
-	MethodSources  peer.Method = 128 + iota // lists what a node holds for a month
-	MethodRows                              // reads a page of a ledger's rows
-	MethodHandOver                          // hands over a page of a closed ledger
-	MethodCopy                              // streams changes of open ledgers, and states what the sender has
-	MethodNotes                             // exchanges notes
+	MethodInventory peer.Method = 128 + iota // lists what a node holds for a month
+	MethodRows                               // reads a page of a ledger's rows
+	MethodHandOver                           // hands over a page of a closed ledger
+	MethodCopy                               // streams changes of open ledgers, and states what the sender has
+	MethodNotes                              // exchanges notes
 )
 
 // CodeFailed is the code of a failed call. Callers treat it like any other failure.
@@ -115,8 +115,8 @@ func (t *Totals) Close() error {
 	return nil
 }
 
-// source is a ledger that a node holds.
-type source struct {
+// holding is a ledger that a node holds.
+type holding struct {
 	Ledger  ledgerID `json:"ledger"`
 	Node    string   `json:"node"` // name of the node that counted it
 	Damaged bool     `json:"damaged"`
@@ -129,14 +129,14 @@ type source struct {
 	heldBy Member  // the node that holds it
 }
 
-// sources returns the ledgers of a month, or of allMonths, both in memory and
+// holdings returns the ledgers of a month, or of allMonths, both in memory and
 // in the file, without those that merged ones replace.
-func (m *Meter) sources(month Month) (list []source, err error) {
+func (m *Meter) holdings(month Month) (list []holding, err error) {
 	for _, l := range m.inMemory() {
 		if month == allMonths || l.id.Month == month {
 			round := l.endRound()
 			if round > 0 {
-				list = append(list, source{Ledger: l.id, Node: l.node, Damaged: l.damaged, Round: round})
+				list = append(list, holding{Ledger: l.id, Node: l.node, Damaged: l.damaged, Round: round})
 			}
 		}
 	}
@@ -150,18 +150,18 @@ func (m *Meter) sources(month Month) (list []source, err error) {
 				continue
 			}
 
-			src := source{
+			h := holding{
 				Ledger: id.ledgerID, Node: head.Node, Damaged: head.Damaged, Round: head.Round, Copy: head.Copy,
 				Merged: head.Merged, Digest: head.Digest,
 			}
-			i := slices.IndexFunc(list, func(src source) bool { return src.Ledger == id.ledgerID })
+			i := slices.IndexFunc(list, func(h holding) bool { return h.Ledger == id.ledgerID })
 			switch {
 			case i < 0 && (id.round > 0 || head.Copy):
-				list = append(list, src)
+				list = append(list, h)
 
 			// A ledger in memory has at least what the file has of it.
-			case i >= inMemory && list[i].Round < src.Round:
-				list[i] = src
+			case i >= inMemory && list[i].Round < h.Round:
+				list[i] = h
 			}
 		}
 
@@ -252,7 +252,7 @@ func (m *Meter) readPage(tx persist.Tx, id ledgerID, p *pager) error {
 
 // Handle registers handlers with p for the messages of other nodes.
 func (t *Totals) Handle(p *peer.Peers) {
-	for _, m := range []peer.Method{MethodSources, MethodRows, MethodHandOver, MethodCopy, MethodNotes} {
+	for _, m := range []peer.Method{MethodInventory, MethodRows, MethodHandOver, MethodCopy, MethodNotes} {
 		p.Handle(m, peer.Near, t.serve)
 	}
 }
@@ -275,7 +275,7 @@ func (t *Totals) serve(call *peer.Call) {
 // answer returns the reply to a message.
 func (t *Totals) answer(m peer.Method, body []byte) ([]byte, error) {
 	switch m {
-	case MethodSources:
+	case MethodInventory:
 		var month Month
 		if err := json.Unmarshal(body, &month); err != nil {
 			return nil, errRow

@@ -312,12 +312,12 @@ func TestInvalidHandOverMessages(t *testing.T) {
 	}
 	ledger := ledgerID{Month: thisMonth.Month, Source: ring.NodeID{9}, Number: 1}
 	for what, p := range map[string]pageHeader{
-		"no rows":      {source: source{Ledger: ledger, Round: 1}, Last: true},
-		"a later page": {source: source{Ledger: ledger, Round: 1}, Page: 1, Last: true},
-		"no page":      {source: source{Ledger: ledger, Round: 1}, Page: -1, Last: true},
-		"its own": {source: source{Ledger: ledgerID{Month: thisMonth.Month,
+		"no rows":      {holding: holding{Ledger: ledger, Round: 1}, Last: true},
+		"a later page": {holding: holding{Ledger: ledger, Round: 1}, Page: 1, Last: true},
+		"no page":      {holding: holding{Ledger: ledger, Round: 1}, Page: -1, Last: true},
+		"its own": {holding: holding{Ledger: ledgerID{Month: thisMonth.Month,
 			Source: ring.NodeID{1}}, Round: 1}, Last: true},
-		"another month": {source: source{Ledger: ledgerID{Month: -5, Source: ring.NodeID{9}}, Round: 1}, Last: true},
+		"another month": {holding: holding{Ledger: ledgerID{Month: -5, Source: ring.NodeID{9}}, Round: 1}, Last: true},
 	} {
 		page := []byte(nil)
 		if what == "no rows" {
@@ -330,7 +330,7 @@ func TestInvalidHandOverMessages(t *testing.T) {
 	if left := n.meter.inFile(t); len(left) > 0 {
 		t.Errorf("have %v", left)
 	}
-	for _, m := range []peer.Method{MethodSources, MethodRows, 200} {
+	for _, m := range []peer.Method{MethodInventory, MethodRows, 200} {
 		if _, err := n.answer(m, []byte("rubbish")); err == nil {
 			t.Errorf("method %d: want an error", m)
 		}

@@ -261,7 +261,7 @@ func (m *Meter) closeLedger(l *ledger) error {
 // which replaces the open one in the file.
 func (m *Meter) writePages(l *ledger, isCopy bool) error {
 	l.refreshOrder()
-	header := pageHeader{source: source{Ledger: l.id, Node: l.node, Damaged: l.damaged,
+	header := pageHeader{holding: holding{Ledger: l.id, Node: l.node, Damaged: l.damaged,
 		Round: l.endRound(), Copy: isCopy}}
 	for p := (&pager{limit: pageBytes}); !header.Last; p = p.next() {
 		l.page(p)

@@ -220,8 +220,8 @@ type estimate struct {
 // has changed since the month was exported.
 func (e *export) appendQuality(b []byte) []byte {
 	estimated := []estimate{}
-	for _, source := range e.stream.Estimated() {
-		estimated = append(estimated, estimate{source.Node, source.AtMostLost.Milliseconds()})
+	for _, est := range e.stream.Estimated() {
+		estimated = append(estimated, estimate{est.Node, est.AtMostLost.Milliseconds()})
 	}
 	missing, _ := json.Marshal(append([]string{}, e.stream.Missing()...)) // strings and numbers can't fail
 	copies, _ := json.Marshal(estimated)
