@@ -86,9 +86,11 @@ func (c *Connection) BeginAnswer() bool {
 	return since != displacedMark && c.waitingSince.CompareAndSwap(since, 0)
 }
 
-// IsWornOut reports whether c must be closed after the next answer: it has
-// asked too often without a valid token.
-func (c *Connection) IsWornOut() bool { return c.requests.Load() > strangerRequests && c.IsStranger() }
+// HasUsedUpRequests reports whether c must be closed after the next answer: it
+// has asked too often without a valid token.
+func (c *Connection) HasUsedUpRequests() bool {
+	return c.requests.Load() > strangerRequests && c.IsStranger()
+}
 
 // KeepIdle makes CloseIdle leave c open.
 func (c *Connection) KeepIdle() { c.keepsIdle.Store(true) }

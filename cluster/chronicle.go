@@ -28,9 +28,9 @@ const (
 	noLeader   = "no leader"
 )
 
-// chronicle logs what a person would ask about a cluster afterwards: who led,
-// when no majority was left, what moved, and which rules came into force. What
-// single members did is logged by gossip. Only its loop uses it.
+// chronicle logs what an operator would ask about a cluster afterwards: who
+// led, when no majority was left, what moved, and which rules came into force.
+// What single members did is logged by gossip. Only its loop uses it.
 type chronicle struct {
 	*Cluster
 	led      bool

@@ -30,9 +30,9 @@ var (
 	ErrNoPrimary = errors.New("the primary region can't be reached")
 	// ErrRefused means that the cluster refuses the request.
 	ErrRefused = errors.New("refused")
-	// ErrDeparted means that this node left by command, or that a person removed
-	// it, and that it was started again.
-	ErrDeparted = errors.New("this node is no member any more")
+	// ErrDeparted means that this node left by command, or that an operator
+	// removed it, and that it was started again.
+	ErrDeparted = errors.New("this node is no longer a member")
 	// ErrNotFound means that the cluster has no node or region of that name.
 	ErrNotFound = errors.New("not found in the cluster")
 	// ErrClosed means that the Cluster has been closed.
@@ -138,8 +138,8 @@ type Config struct {
 	LaggingNodes func() []ring.NodeID
 	// Boottime reads a clock that keeps running in suspend and is never set.
 	Boottime func() time.Duration
-	// OnDeparted is called once the cluster has said that this node is no member
-	// any more. May be nil.
+	// OnDeparted is called once the cluster has said that this node is no longer a
+	// member. May be nil.
 	OnDeparted func()
 	// OnAddresses receives the addresses at which to find gossip after a restart,
 	// whenever they change. May be nil.

@@ -222,8 +222,8 @@ func (p *entriesPaging) position(s *entries.State) entriesPosition {
 	return entriesPosition{Version: s.Version(), Digest: s.Digest(), Paging: p.first != nil, After: p.after}
 }
 
-// followingOf returns what a region at a position has to follow, or nil if it is up to date.
-func followingOf(s *entries.State, at entriesPosition) *agreement.AdoptEntries {
+// entriesNewsFor returns what a region at a position has to follow, or nil if it is up to date.
+func entriesNewsFor(s *entries.State, at entriesPosition) *agreement.AdoptEntries {
 	if at.Paging {
 		return &agreement.AdoptEntries{Page: s.Page(at.After, followBytes)}
 	}
@@ -236,6 +236,19 @@ func followingOf(s *entries.State, at entriesPosition) *agreement.AdoptEntries {
 		return nil
 	}
 	return &agreement.AdoptEntries{Records: list}
+}
+
+// encodeEntriesNews returns the reply to a region whose rules are up to date.
+func encodeEntriesNews(s *entries.State, at entriesPosition) ([]byte, error) {
+	news := entriesNewsFor(s, at)
+	if news == nil {
+		return []byte{byte(followUpToDate)}, nil
+	}
+	b, err := json.Marshal(news)
+	if err != nil {
+		return nil, err
+	}
+	return append([]byte{byte(followEntries)}, b...), nil
 }
 
 // adoptEntries makes this region agree on the primary's changes of entries, or on a page of them.
@@ -280,17 +293,4 @@ func (c *Cluster) publishEntries(s *agreement.State) {
 	}
 	c.feed.publishedEntries = s.Entries
 	c.config.OnEntries(s.Entries)
-}
-
-// entriesFollowing returns the reply to a region whose rules are up to date.
-func entriesFollowing(s *entries.State, at entriesPosition) ([]byte, error) {
-	news := followingOf(s, at)
-	if news == nil {
-		return []byte{byte(followUpToDate)}, nil
-	}
-	b, err := json.Marshal(news)
-	if err != nil {
-		return nil, err
-	}
-	return append([]byte{byte(followEntries)}, b...), nil
 }

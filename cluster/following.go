@@ -248,7 +248,7 @@ func (sr *sharedRules) serveFollow(_ context.Context, r request) ([]byte, error)
 
 	wake.Signal(sr.wake)
 	if theirs.World == mine.World && !theirs.isBefore(mine) {
-		return entriesFollowing(s.Entries, q.Entries)
+		return encodeEntriesNews(s.Entries, q.Entries)
 	}
 
 	return s.AppendAdopt([]byte{byte(followState)})

@@ -53,7 +53,7 @@ func TestANodeThatWasForgottenJoinsAgain(t *testing.T) {
 			return true
 		})
 		if d := rest[0].c.Load().State().Departure(away.id); d != nil {
-			t.Errorf("it was not removed by a person: got %s", d)
+			t.Errorf("it was not removed by an operator: got %s", d)
 		}
 		version := rest[0].mustWrite(77)
 		begins := len(log.String())

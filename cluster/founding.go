@@ -435,7 +435,7 @@ type invitation struct {
 	// Voters is the highest known number of voters, including those that have died
 	// or been removed; see ReplacingError.
 	Voters int `json:"voters"`
-	// Departed says that a node left or was removed, and is no member any more;
+	// Departed says that a node left or was removed, and is no longer a member;
 	// empty for all others. Node is that node: another one may be at its address by
 	// now, such as itself with a new identity. An older release does not name it.
 	Departed string      `json:"departed,omitempty"`
@@ -492,7 +492,7 @@ func (f *founder) serveInvitation(_ context.Context, in invitation) (noBody, err
 	return noBody{}, nil
 }
 
-// noteDeparted records that this node's ID is no member's any more.
+// noteDeparted records that this node's ID is no longer a member's.
 func (f *founder) noteDeparted(how string) {
 	err := fmt.Errorf("%w: it %s", ErrDeparted, how)
 	before := f.departed.Swap(&err)
@@ -500,7 +500,7 @@ func (f *founder) noteDeparted(how string) {
 		return
 	}
 
-	f.config.Logger.Error("this node is no member any more: it " + how)
+	f.config.Logger.Error("this node is no longer a member: it " + how)
 	if f.config.OnDeparted != nil {
 		f.config.OnDeparted()
 	}

@@ -243,7 +243,7 @@ func TestAnExistingStateIsNeverFoundedOver(t *testing.T) {
 	})
 }
 
-// A node is no member any more only if that is said of itself: what is said of
+// A node is no longer a member only if that is said of itself: what is said of
 // the node that was at its address before is not.
 func TestAnotherNodesDeparture(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {

@@ -42,7 +42,7 @@ type member struct {
 	raftAddress     string               // address in Raft's configuration
 	removing        bool                 // an operator is removing the process that gossip has seen
 	forced          bool                 // the operator removes it even if it is alive
-	departure       *agreement.Departure // the node left by command, or a person removed it; nil if not
+	departure       *agreement.Departure // the node left by command, or an operator removed it; nil if not
 	health          nodeHealth           // used by the reconcile loop
 }
 

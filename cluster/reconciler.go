@@ -174,8 +174,8 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 	return nil
 }
 
-// recordDeparture records that a node leaves by command or is removed by a
-// person, before it is out: should this node fail in between, the next leader
+// recordDeparture records that a node leaves by command or is removed by an
+// operator, before it is out: should this node fail in between, the next leader
 // completes the removal.
 func (rc *reconciler) recordDeparture(ctx context.Context, id ring.NodeID) error {
 	d := rc.tracker.departureOf(id)
@@ -187,7 +187,7 @@ func (rc *reconciler) recordDeparture(ctx context.Context, id ring.NodeID) error
 }
 
 // turnAway tells the nodes that have departed, but were started again, that
-// they are no members any more. last holds when each of them was told.
+// they are no longer members. last holds when each of them was told.
 func (rc *reconciler) turnAway(last map[ring.NodeID]time.Time) {
 	for _, m := range rc.tracker.listMembers(rc.State()) {
 		d := m.departure

@@ -66,7 +66,7 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 	// The hits are known by now. Most checks of a caller find what its last one
 	// found. Others may need no counter at all.
 	switch {
-	case match.SameRules:
+	case match.OnlySubjectsChanged:
 		a.listOpsAgain(sameOps)
 		if l.table.PrefetchPays() {
 			for i := range a.scratch.ops {

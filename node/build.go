@@ -374,7 +374,7 @@ func (n *Node) ring() *ring.Table { return n.cluster.StateInUse().To }
 // markDeparted notes on disk that this node's identity is refused, so that --rejoin replaces it.
 func (n *Node) markDeparted() {
 	if err := persist.MarkDeparted(n.dir); err != nil {
-		n.log.Warn("can't note that this node is no member any more", "error", err)
+		n.log.Warn("can't note that this node is no longer a member", "error", err)
 	}
 }
 
@@ -459,7 +459,7 @@ func (n *Node) openAdmin(sources []metrics.Source) (err error) {
 	}
 
 	desk := httpd.NewDesk(n.doors)
-	config.Decide = desk.Answer
+	config.Desk = desk.Answer
 	sources = append(sources, desk.Metrics)
 	n.doorLatencies = append(n.doorLatencies, doorLatency{"admin", desk.Latency})
 

@@ -135,7 +135,7 @@ type Config struct {
 	// this many have found each other. 0: with Join, the node joins an existing
 	// cluster and founds none; without Join, 1.
 	BootstrapExpect int
-	// Rejoin gives a node that left by command, or that a person removed, a new
+	// Rejoin gives a node that left by command, or that an operator removed, a new
 	// identity: what belonged to the old one is set aside, and bills and the
 	// addresses of other nodes stay. Once it has done so, it has no effect until
 	// the cluster refuses the new identity, too.

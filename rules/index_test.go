@@ -356,7 +356,7 @@ func TestDocument_roundTripsRandom(t *testing.T) {
 
 // checkAgain fails t if m claims to have found before again, but has not.
 func checkAgain(t *rapid.T, before []Hit, m *Match) {
-	if !m.SameRules {
+	if !m.OnlySubjectsChanged {
 		return
 	}
 	have := slices.Clone(m.Hits)
@@ -440,7 +440,7 @@ rules:
 			if len(m.Hits) != len(fresh.Hits) || len(m.Hits) > 0 && !reflect.DeepEqual(m.Hits, fresh.Hits) {
 				t.Fatalf("%v: a reused Match has %+v, a fresh one %+v", list, m.Hits, fresh.Hits)
 			}
-			if checkAgain(t, before, &m); m.SameRules {
+			if checkAgain(t, before, &m); m.OnlySubjectsChanged {
 				again++
 			}
 		}

@@ -36,9 +36,9 @@ type Match struct {
 	// A caller sets HitsKept if it has not changed Hits since the last Match or
 	// MatchKey.
 	HitsKept bool
-	// SameRules is set by a Match or MatchKey with HitsKept if it has found the same
-	// rules and limits: only the subjects of the hits may differ.
-	SameRules bool
+	// OnlySubjectsChanged is set by a Match or MatchKey with HitsKept if it has
+	// found the same rules and limits: only the subjects of the hits may differ.
+	OnlySubjectsChanged bool
 	// A caller may set Now, the wall time of the check in Unix ms, or Clock, which
 	// reads it. The time is needed only where an entry has an end. Without both, the
 	// machine's clock counts.
@@ -174,13 +174,13 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 // matchAgain finds what applies to new values of the attributes that m has.
 func (s *Set) matchAgain(m *Match) {
 	m.canonical = m.canonical[:0]
-	m.SameRules = m.HitsKept && m.uniform
+	m.OnlySubjectsChanged = m.HitsKept && m.uniform
 	if s.hasLists {
 		m.List = s.checkLists(m)
-		m.SameRules = m.SameRules && m.List == Unlisted
+		m.OnlySubjectsChanged = m.OnlySubjectsChanged && m.List == Unlisted
 	}
 
-	if m.SameRules {
+	if m.OnlySubjectsChanged {
 		for i := range m.Hits {
 			h := &m.Hits[i]
 			h.Subject = h.Rule.hash(m, &s.seeds[h.Rule.number])
@@ -264,7 +264,7 @@ func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
 	m.values = m.values[:0]
 	m.canonical = m.canonical[:0]
 	m.foundFor = nil
-	m.SameRules = false
+	m.OnlySubjectsChanged = false
 	m.Hits = m.Hits[:0]
 	m.Unlimited = m.Unlimited[:0]
 	m.folded = m.folded[:0]

@@ -138,7 +138,7 @@ func (p nodePeers) Call(_ context.Context, to ring.NodeID, m peer.Method, body [
 }
 
 // Ended implements Peers.
-func (p nodePeers) Ended(id ring.NodeID) bool {
+func (p nodePeers) ProcessGone(id ring.NodeID) bool {
 	p.n.w.mu.Lock()
 	defer p.n.w.mu.Unlock()
 	other := p.n.w.find(id)
@@ -220,7 +220,7 @@ func (n *billedNode) stop() {
 	n.ends = append(n.ends, end{time.Now(), false, n.isOutside()})
 }
 
-// leave makes the node hand everything over, be no member any more, hand over
+// leave makes the node hand everything over, no longer be a member, hand over
 // what came since, and stop.
 func (n *billedNode) leave() {
 	if n.place.cut || len(n.w.agreed) < 2 {

@@ -36,8 +36,8 @@ type processRecord struct {
 	// since. It is 0 if no such time is known yet. After a final statement it is
 	// AsOf, for as long as that is true.
 	Ended int64 `json:"ended,omitempty"`
-	// Settled means that Ended is no longer revised: the node is no member any
-	// more, or a later process speaks for it.
+	// Settled means that Ended is no longer revised: the node is no longer a
+	// member, or a later process speaks for it.
 	Settled bool `json:"settled,omitempty"`
 	// Replaced means that a later process speaks for it.
 	Replaced bool `json:"replaced,omitempty"`
@@ -382,7 +382,7 @@ func (t *Totals) watch() {
 
 	changed := false
 	for i, r := range h.records {
-		next := r.observe(now, isMember(members, r.Source), t.peers.Ended(r.Source))
+		next := r.observe(now, isMember(members, r.Source), t.peers.ProcessGone(r.Source))
 		h.records[i] = next
 		changed = changed || next.Settled != r.Settled || len(r.Ledgers) > 0 && next.Ended != r.Ended
 	}

@@ -38,8 +38,8 @@ type seenNode struct {
 	Name  string `json:"name"`
 	First int64  `json:"first"` // Unix nanoseconds
 	Last  int64  `json:"last"`
-	// Gone is when it was first found to be no member any more; 0 if it may be one.
-	// It went between Last and Gone.
+	// Gone is when it was first found not to be a member any longer; 0 if it may
+	// be one. It went between Last and Gone.
 	Gone int64 `json:"gone,omitempty"`
 }
 

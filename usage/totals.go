@@ -53,7 +53,7 @@ type Peers interface {
 	Call(ctx context.Context, to ring.NodeID, m peer.Method, body []byte) ([]byte, error)
 	// Ended reports whether no process listens at the node's address any more, for
 	// all that this node knows.
-	Ended(node ring.NodeID) bool
+	ProcessGone(node ring.NodeID) bool
 }
 
 // Totals adds up what all nodes counted, keeps a copy of what this node counts

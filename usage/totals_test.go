@@ -61,7 +61,7 @@ func (c *testCluster) Call(_ context.Context, to ring.NodeID, m peer.Method, bod
 }
 
 // Ended implements Peers.
-func (c *testCluster) Ended(id ring.NodeID) bool { return c.ended[id] }
+func (c *testCluster) ProcessGone(id ring.NodeID) bool { return c.ended[id] }
 
 // read reads a month at a node.
 func (c *testCluster) read(at *testNode, q Query) (rows []Row, missing []string) {

@@ -111,10 +111,10 @@ func (s *Server) endpoints() []endpoint {
 
 		// These are as on the data plane, so that an operator needs only this
 		// address.
-		{"POST /v1/check", api.ScopeCheck, s.decide},
-		{"POST /v1/usage", api.ScopeCheck, s.decide},
-		{"POST /v1/adjust", api.ScopeAdjust, s.decide},
-		{"POST /v1/reset", api.ScopeAdjust, s.decide},
+		{"POST /v1/check", api.ScopeCheck, s.askDesk},
+		{"POST /v1/usage", api.ScopeCheck, s.askDesk},
+		{"POST /v1/adjust", api.ScopeAdjust, s.askDesk},
+		{"POST /v1/reset", api.ScopeAdjust, s.askDesk},
 
 		// A try takes nothing. With "peek": false it is a check and needs the scope check.
 		{"POST /v1/try", api.ScopeCheck | api.ScopeRead, s.try},
@@ -363,8 +363,8 @@ func (m methods) allow() string {
 	return strings.Join(names, ", ")
 }
 
-// decide answers a call of the data plane.
-func (s *Server) decide(w http.ResponseWriter, r *http.Request) error { return s.config.Decide(w, r) }
+// askDesk answers a call of the data plane.
+func (s *Server) askDesk(w http.ResponseWriter, r *http.Request) error { return s.config.Desk(w, r) }
 
 // profiles are the pprof pages that pprof.Index does not serve.
 var profiles = map[string]http.HandlerFunc{"profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace}

@@ -122,8 +122,8 @@ type Config struct {
 	Events func() []*history.NodeEvents
 	Loads  Loads  // the loads that adaptive rules follow
 	Months Months // nil: usage is not counted by month
-	// Decide answers a check, usage, an adjustment or a reset as the data plane does.
-	Decide func(w http.ResponseWriter, r *http.Request) error
+	// Desk answers a check, usage, an adjustment or a reset as the data plane does.
+	Desk func(w http.ResponseWriter, r *http.Request) error
 	// Metrics are the sources of metrics, except for package api and the admin
 	// plane, which add their own.
 	Metrics []metrics.Source
@@ -148,7 +148,7 @@ func (c *Config) Validate() error {
 		api.Require(c.History != nil, "admin: History"),
 		api.Require(c.Events != nil, "admin: Events"),
 		api.Require(c.Loads != nil, "admin: Loads"),
-		api.Require(c.Decide != nil, "admin: Decide"),
+		api.Require(c.Desk != nil, "admin: Desk"),
 		api.Require(c.CatchUp != nil, "admin: CatchUp"),
 	)
 }

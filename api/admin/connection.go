@@ -147,7 +147,7 @@ func (s *Server) onConnection(next http.Handler) http.Handler {
 			}
 		}
 
-		if c.IsWornOut() {
+		if c.HasUsedUpRequests() {
 			w.Header().Set("Connection", "close")
 		}
 

@@ -260,7 +260,7 @@ func writeOptions(r *http.Request, via string) (cluster.WriteOptions, error) {
 	}
 	// What was in force before need not pass the review of a newer release.
 	readopt := via == rules.ViaRollback || via == rules.ViaRestore
-	return cluster.WriteOptions{By: writer(r), Message: message, Via: via, Readopt: readopt}, nil
+	return cluster.WriteOptions{By: callerWithAddress(r), Message: message, Via: via, Readopt: readopt}, nil
 }
 
 // acquire waits until writes has room for another write. The caller must call
@@ -289,7 +289,7 @@ func (s *Server) answerWrite(w http.ResponseWriter, r *http.Request, version int
 	}
 
 	if changed {
-		s.doors.Logger.Debug("rules written", "version", version, "by", writer(r))
+		s.doors.Logger.Debug("rules written", "version", version, "by", callerWithAddress(r))
 	}
 
 	w.Header().Set("ETag", strconv.Quote(strconv.FormatInt(version, 10)))
@@ -319,11 +319,12 @@ func writeError(err error) error {
 		Detail: "the change could not be stored and is not in force: " + err.Error(), Err: err}
 }
 
-// maxWriter bounds a writer's name in the list of versions, in bytes.
-const maxWriter = 128
+// maxCallerName bounds a caller's name in the list of versions, in bytes.
+const maxCallerName = 128
 
-// writer returns the author of a change, for logs and the list of versions.
-func writer(r *http.Request) string {
+// callerWithAddress returns the author of a change, for logs and the list of
+// versions: the address, after the name of the token if there is one.
+func callerWithAddress(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		host = r.RemoteAddr
@@ -332,15 +333,15 @@ func writer(r *http.Request) string {
 	if t := tokenFrom(r); t != nil {
 		by = t.Name + " (" + host + ")"
 	}
-	return strings.ToValidUTF8(by[:min(len(by), maxWriter)], "")
+	return strings.ToValidUTF8(by[:min(len(by), maxCallerName)], "")
 }
 
-// author returns who sends a request: the name of the token, or else the address.
-func author(r *http.Request) string {
+// callerName returns the name of the token, or else the address.
+func callerName(r *http.Request) string {
 	if t := tokenFrom(r); t != nil {
-		return strings.ToValidUTF8(t.Name[:min(len(t.Name), maxWriter)], "")
+		return strings.ToValidUTF8(t.Name[:min(len(t.Name), maxCallerName)], "")
 	}
-	return writer(r)
+	return callerWithAddress(r)
 }
 
 // ifMatch parses If-Match and returns the version that must be in force; 0:

@@ -192,7 +192,7 @@ func (s *Server) rehearse(c *cluster.EntryChange) (*EntryWritten, error) {
 func entryChange(r *http.Request, f rules.EntryForm) (c cluster.EntryChange, err error) {
 	c.Entry = f.Entry
 	c.Remove = r.Method == http.MethodDelete
-	c.By = writer(r)
+	c.By = callerWithAddress(r)
 	c.For = f.For.Milliseconds()
 
 	t := tokenFrom(r)
@@ -264,7 +264,7 @@ func (s *Server) logEntry(r *http.Request, removed bool, version int64, e *entri
 		change = "removed"
 	}
 	s.doors.Logger.Info("an entry was changed", "change", change, "kind", e.Kind,
-		"entry", string(rules.EntryJSON(e, "")), "entries_version", version, "by", writer(r))
+		"entry", string(rules.EntryJSON(e, "")), "entries_version", version, "by", callerWithAddress(r))
 }
 
 // blockForm reads the block that a request names: in its body, or in the query.
@@ -391,7 +391,7 @@ func (s *Server) unblock(w http.ResponseWriter, r *http.Request, f rules.EntryFo
 	}
 	if notFound { // a block by hand has been logged as an entry
 		s.doors.Logger.Info("a block that a refusal began was lifted", "rule", f.Rule,
-			"key", strings.Join(f.Key, " · "), "by", writer(r))
+			"key", strings.Join(f.Key, " · "), "by", callerWithAddress(r))
 	}
 
 	return s.reply(w, answer)
@@ -574,7 +574,7 @@ func (s *Server) restoreEntries(w http.ResponseWriter, r *http.Request) error {
 		c := cluster.EntryChange{Restored: true}
 		c.Entry = e
 		c.Remove = i < len(in.Remove)
-		c.By = writer(r)
+		c.By = callerWithAddress(r)
 		if c.Remove || !e.IsOver(now) {
 			changes = append(changes, c)
 		}
@@ -590,7 +590,7 @@ func (s *Server) restoreEntries(w http.ResponseWriter, r *http.Request) error {
 			return writeError(err)
 		}
 		s.doors.Logger.Info("entries were restored", "changes", len(changes),
-			"entries_version", version, "by", writer(r))
+			"entries_version", version, "by", callerWithAddress(r))
 	}
 
 	return s.reply(w, EntryWritten{Entry: json.RawMessage("null"), EntriesVersion: version})

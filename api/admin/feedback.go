@@ -26,7 +26,7 @@ func (s *Server) feedback(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	s.doors.Logger.Info("feedback: false positive", "rule", u.Rule.Name, "key", u.Key, "by", writer(r))
+	s.doors.Logger.Info("feedback: false positive", "rule", u.Rule.Name, "key", u.Key, "by", callerWithAddress(r))
 	b := codec.AppendSubject(nil, u)
 	b = append(b, `,"verdict":"`+codec.FalsePositive+`"`...)
 	b = codec.AppendInt(b, `,"false_positives":`, n)

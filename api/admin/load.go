@@ -36,7 +36,7 @@ func (s *Server) postLoad(w http.ResponseWriter, r *http.Request) error {
 		return fmt.Errorf("take load: %w", err)
 	}
 
-	s.doors.Logger.Debug("load reported", "source", source, "load", q.Load, "by", writer(r))
+	s.doors.Logger.Debug("load reported", "source", source, "load", q.Load, "by", callerWithAddress(r))
 	return s.reply(w, struct {
 		Source string   `json:"source"`
 		Load   float64  `json:"load"`

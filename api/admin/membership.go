@@ -30,11 +30,11 @@ func (s *Server) leave(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), memberTime)
 	defer cancel()
 
-	last, err := s.config.Membership.Leave(ctx, force == "true", author(r))
+	last, err := s.config.Membership.Leave(ctx, force == "true", callerName(r))
 	if err != nil {
 		return fmt.Errorf("leave cluster: %w", err)
 	}
-	s.doors.Logger.Info("this node has left the cluster", "last", last, "by", writer(r))
+	s.doors.Logger.Info("this node has left the cluster", "last", last, "by", callerWithAddress(r))
 	return s.reply(w, struct {
 		Left string `json:"left"`
 		Last bool   `json:"last"`
@@ -58,11 +58,11 @@ func (s *Server) removeMember(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithTimeout(r.Context(), memberTime)
 	defer cancel()
 
-	if err := s.config.Membership.Remove(ctx, name, force, author(r)); err != nil {
+	if err := s.config.Membership.Remove(ctx, name, force, callerName(r)); err != nil {
 		return fmt.Errorf("remove %q: %w", api.Excerpt(name), err)
 	}
 
-	s.doors.Logger.Info("a member was removed", "name", name, "force", force, "by", writer(r))
+	s.doors.Logger.Info("a member was removed", "name", name, "force", force, "by", callerWithAddress(r))
 	s.sendJSON(w, append(codec.AppendString([]byte(`{"removed":`), name), '}'))
 	return nil
 }
@@ -95,7 +95,7 @@ func (s *Server) raiseLevel(w http.ResponseWriter, r *http.Request) error {
 		return fmt.Errorf("raise the feature level: %w", err)
 	}
 
-	s.doors.Logger.Info("the feature level was raised", "level", level, "by", writer(r))
+	s.doors.Logger.Info("the feature level was raised", "level", level, "by", callerWithAddress(r))
 	return s.reply(w, struct {
 		Level cluster.Level `json:"level"`
 	}{level})
@@ -113,7 +113,7 @@ func (s *Server) removeRegion(w http.ResponseWriter, r *http.Request) error {
 		return writeError(fmt.Errorf("remove region %q: %w", api.Excerpt(name), err))
 	}
 
-	s.doors.Logger.Info("a region was removed", "region", name, "by", writer(r))
+	s.doors.Logger.Info("a region was removed", "region", name, "by", callerWithAddress(r))
 	return s.reply(w, struct {
 		Removed string `json:"removed"`
 		Version int64  `json:"version"`

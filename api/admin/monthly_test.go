@@ -27,7 +27,7 @@ func (deafPeers) Call(context.Context, ring.NodeID, peer.Method, []byte) ([]byte
 	return nil, peer.ErrUnreachable
 }
 
-func (deafPeers) Ended(ring.NodeID) bool { return false }
+func (deafPeers) ProcessGone(ring.NodeID) bool { return false }
 
 // startMeteredNode starts a node that counts usage, in a cluster with members that never answer.
 func startMeteredNode(t *testing.T, members ...usage.Member) *apitest.Node {

@@ -108,7 +108,7 @@ func (s *Server) deleteUsage(w http.ResponseWriter, r *http.Request, q *limiter.
 		return fmt.Errorf("reset subject: %w", err)
 	}
 
-	s.doors.Logger.Info("usage reset", "rule", q.Rule, "by", writer(r)) // no key: it may be a secret
+	s.doors.Logger.Info("usage reset", "rule", q.Rule, "by", callerWithAddress(r)) // no key: it may be a secret
 	return s.replyUsage(w, u)
 }
 

@@ -19,7 +19,7 @@ type Caller struct {
 
 // getCaller answers who the caller is. Without tokens, everyone may do everything.
 func (s *Server) getCaller(w http.ResponseWriter, r *http.Request) error {
-	c := Caller{By: writer(r), Scopes: (anyScope | api.ScopeAdmin).Names()}
+	c := Caller{By: callerWithAddress(r), Scopes: (anyScope | api.ScopeAdmin).Names()}
 	if t := tokenFrom(r); t != nil {
 		c.Token, c.Scopes = t.Name, t.Scopes.Names()
 	}

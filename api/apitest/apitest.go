@@ -168,7 +168,7 @@ func Start(t testing.TB, change func(*Config), open func(*api.Doors, Config) (Da
 			Loads:   loads.New(loads.Config{Now: func() time.Duration { return 0 }}),
 			CatchUp: func(context.Context) error { return nil },
 			// The desk is part of the data plane, which a test may replace.
-			Decide: func(http.ResponseWriter, *http.Request) error {
+			Desk: func(http.ResponseWriter, *http.Request) error {
 				return api.Errorf(api.NotFound, "there is no desk here")
 			},
 			Activity: l.Activity, History: past.Report, Events: past.Events,

@@ -220,7 +220,7 @@ func (s *Server) boundMessages(desc grpc.ServiceDesc) *grpc.ServiceDesc {
 				chain grpc.UnaryServerInterceptor) (any, error) {
 				receive := func(in any) error {
 					if conn := connectionOf(ctx); conn != nil {
-						defer conn.startCall()
+						defer conn.noteReceived()
 					}
 					return s.newArrival().await(ctx, nil, read, in)
 				}
@@ -284,8 +284,8 @@ func (i *inbound) beginAnswer() bool {
 	return true
 }
 
-// startCall notes that a call has been received, or is no longer awaited.
-func (i *inbound) startCall() {
+// noteReceived notes that a call has been received, or is no longer awaited.
+func (i *inbound) noteReceived() {
 	// The number does not fall below 0: the tap counts only the calls of
 	// strangers, and this sees all.
 	for n := i.begun.Load(); n > 0; n = i.begun.Load() {

@@ -280,7 +280,7 @@ func (s *Server) stream(
 	s.updateHealth()
 	if conn := connectionOf(ss.Context()); conn != nil {
 		conn.tracked.KeepIdle() // a caller that watches says nothing for long
-		conn.startCall()
+		conn.noteReceived()
 	}
 
 	ctx, cancel := context.WithCancel(ss.Context())

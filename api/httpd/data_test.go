@@ -398,8 +398,8 @@ func TestWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := bufio.NewReader(c)
-	heldAnswer(t, r)
-	f, _ := heldAnswer(t, r)
+	readHeldAnswer(t, r)
+	f, _ := readHeldAnswer(t, r)
 	if took := time.Since(began); fieldInt(t, f, "delay_ms") == 0 || took < 495*time.Millisecond {
 		t.Errorf("after %v: %v", took, f)
 	}

@@ -34,10 +34,10 @@ type Server struct {
 	addr     net.Addr
 	conns    *api.Connections
 	transport
-	waiting *heldAnswers
-	date    dateHeader
-	lent    sync.Pool // of *lentConn
-	once    sync.Once
+	held *heldAnswers
+	date dateHeader
+	lent sync.Pool // of *lentConn
+	once sync.Once
 }
 
 // Open binds the data plane's address and starts serving.
@@ -60,7 +60,7 @@ func start(handlers *handlers, ln net.Listener, readTimeout time.Duration) *Serv
 		conns:     handlers.DataConnections(),
 		transport: transport{began: time.Now(), slack: readTimeout / slackDivisor, tls: handlers.TLS},
 	}
-	s.waiting = newHeldAnswers(maxHeldFor(api.MaxFiles()), handlers.Draining(), s.sendHeld)
+	s.held = newHeldAnswers(maxHeldFor(api.MaxFiles()), handlers.Draining(), s.sendHeld)
 	s.server = &fasthttp.Server{
 		Handler:        s.handle,
 		ErrorHandler:   s.malformed,
@@ -99,10 +99,10 @@ func (s *Server) Addr() net.Addr { return s.addr }
 // Close stops accepting connections, waits for the requests in progress until
 // ctx ends, and closes what is left.
 func (s *Server) Close(ctx context.Context) error {
-	s.waiting.releaseAll()
-	s.waiting.awaitEmpty(ctx)
+	s.held.releaseAll()
+	s.held.awaitEmpty(ctx)
 	err := s.conns.Stop(ctx)
-	s.once.Do(s.waiting.close)
+	s.once.Do(s.held.close)
 
 	if err != nil {
 		return fmt.Errorf("close data plane: %w", err)
@@ -244,7 +244,7 @@ func (s *Server) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 	switch {
 	case x.hangUp:
 		s.hangUp(ctx)
-	case s.handlers.ClosesConnections(), t != nil && (t.ProbesOnly || t.IsWornOut() || t.closesAfterAnswer()):
+	case s.handlers.ClosesConnections(), t != nil && (t.ProbesOnly || t.HasUsedUpRequests() || t.closesAfterAnswer()):
 		ctx.SetConnectionClose() // makes the caller connect again, preferably to another node
 	}
 }

@@ -249,7 +249,7 @@ func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 	// The exchange's own body is put back here, and not only at the end: the charge
 	// for the answer would count the input, which goes back to the pool anyway.
 	x.request.body = ownBuffer
-	closes := x.hangUp || c.closesAfterAnswer() || c.IsWornOut()
+	closes := x.hangUp || c.closesAfterAnswer() || c.HasUsedUpRequests()
 	_ = c.SetWriteDeadline(x.began.Add(s.server.WriteTimeout)) // only records it, so it can't fail
 
 	if err := s.sendFast(c, x, closes); err != nil {

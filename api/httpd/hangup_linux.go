@@ -14,7 +14,7 @@ const canSeeHangUps = true
 
 // pollHungUp returns the waiters in list whose callers have closed the connection,
 // or at least their sending side of it.
-func pollHungUp(list []*waiter) (gone []*waiter) {
+func pollHungUp(list []*heldAnswer) (gone []*heldAnswer) {
 	var room [maxPolledAtOnce]unix.PollFd
 	for len(list) > 0 {
 		polled := list[:min(len(list), maxPolledAtOnce)]
@@ -42,7 +42,7 @@ func pollHungUp(list []*waiter) (gone []*waiter) {
 // awaitReset reports whether w's caller is gone altogether, rather than has
 // only closed its sending side: then the answer that it has just been sent
 // brings a reset.
-func awaitReset(w *waiter) bool {
+func awaitReset(w *heldAnswer) bool {
 	if w.fd < 0 {
 		return false
 	}
@@ -63,7 +63,7 @@ func awaitReset(w *waiter) bool {
 }
 
 // hasUnreadInput reports whether w's caller has sent something that is still unread.
-func hasUnreadInput(w *waiter) bool {
+func hasUnreadInput(w *heldAnswer) bool {
 	poll := [1]unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(poll[:], 0)
 	return w.fd >= 0 && err == nil && n > 0

@@ -7,10 +7,10 @@ const canSeeHangUps = false
 
 // pollHungUp always returns nil: here the node notices that a caller has hung up
 // only when it sends the answer.
-func pollHungUp([]*waiter) []*waiter { return nil }
+func pollHungUp([]*heldAnswer) []*heldAnswer { return nil }
 
 // awaitReset always returns false.
-func awaitReset(*waiter) bool { return false }
+func awaitReset(*heldAnswer) bool { return false }
 
 // hasUnreadInput returns true: the caller may have sent something that is still unread.
-func hasUnreadInput(*waiter) bool { return true }
+func hasUnreadInput(*heldAnswer) bool { return true }

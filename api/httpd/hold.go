@@ -19,18 +19,18 @@ import (
 // answers are held, or the budget has no room.
 func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	t := lentOf(ctx)
-	if t == nil || !s.waiting.takeRoom() {
+	if t == nil || !s.held.takeRoom() {
 		return false
 	}
 
 	// The answer is copied, because x serves other requests while this one
 	// waits.
-	w := &waiter{due: x.due, delayAfterDue: x.delayAfterDue, place: x.place, reply: newHeldReply(x),
+	w := &heldAnswer{due: x.due, delayAfterDue: x.delayAfterDue, place: x.place, reply: newHeldReply(x),
 		closes: ctx.Request.Header.ConnectionClose()}
 	n := int64(len(w.reply.text))
 	if n > api.UnchargedBytes {
 		if !s.handlers.Budget.Take(n) {
-			s.waiting.freeRoom()
+			s.held.freeRoom()
 			return false
 		}
 		w.charged = n
@@ -48,7 +48,7 @@ func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 
 // park holds back w's answer. The library no longer uses t. c is the library's
 // view of it, which still has what the library has read ahead.
-func (s *Server) park(w *waiter, t *lentConn, c net.Conn) {
+func (s *Server) park(w *heldAnswer, t *lentConn, c net.Conn) {
 	w.conn = t.connection
 	w.fd = w.conn.Descriptor()
 	// The connection needs no seat while nothing is read from it, and must not
@@ -59,7 +59,7 @@ func (s *Server) park(w *waiter, t *lentConn, c net.Conn) {
 		w.closes = true // what the caller sent next is unreadable, but it still gets its answer
 	}
 	w.unread = unread
-	s.waiting.keep(w)
+	s.held.keep(w)
 }
 
 // readBuffered returns what the library has already read from the connection beyond the request.
@@ -78,7 +78,7 @@ func readBuffered(c net.Conn) (unread []byte, err error) {
 }
 
 // sendHeld sends w's answer, with left as the rest of its delay, then serves the connection again.
-func (s *Server) sendHeld(w *waiter, left time.Duration) {
+func (s *Server) sendHeld(w *heldAnswer, left time.Duration) {
 	now := time.Now()
 	c := w.conn
 	// Resume comes last: it may cost a stranger its seat, which is in vain if
@@ -94,7 +94,7 @@ func (s *Server) sendHeld(w *waiter, left time.Duration) {
 	// Its room is freed only now: the text was in memory until it was sent, and
 	// awaitEmpty waits until all rooms are free.
 	s.handlers.Budget.Give(w.charged)
-	s.waiting.freeRoom()
+	s.held.freeRoom()
 
 	w.endWait(w.hungUp && (err != nil || awaitReset(w)))
 

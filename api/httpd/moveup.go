@@ -33,13 +33,13 @@ func (h *handlers) notePlace(x *exchange) {
 }
 
 // mayBeLeft reports whether w's place is of use to others, or can be given back.
-func (w *waiter) mayBeLeft() bool { return w.inQueue != nil || w.place.giveBack != nil }
+func (w *heldAnswer) mayBeLeft() bool { return w.inQueue != nil || w.place.giveBack != nil }
 
 // moveUp makes w go on at an earlier time than before. Its answer is held no
 // longer than it was to be.
-func (ws *heldAnswers) moveUp(w *waiter, goesOn time.Time) {
-	ws.mu.Lock()
-	defer ws.mu.Unlock()
+func (ha *heldAnswers) moveUp(w *heldAnswer, goesOn time.Time) {
+	ha.mu.Lock()
+	defer ha.mu.Unlock()
 	if goesOn.Before(w.due) {
 		w.due = goesOn
 	}
@@ -51,7 +51,7 @@ func (ws *heldAnswers) moveUp(w *waiter, goesOn time.Time) {
 
 // endWait records that w's answer was sent. gone means that its caller has hung
 // up, so that nobody goes on in its place.
-func (w *waiter) endWait(gone bool) {
+func (w *heldAnswer) endWait(gone bool) {
 	switch {
 	case w.inQueue != nil && gone:
 		w.inQueue.Leave()

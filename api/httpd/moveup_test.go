@@ -15,9 +15,9 @@ import (
 
 // minutesHeld returns when those that wait go on, in minutes from now, rounded up.
 func (n *node) minutesHeld() (list []int) {
-	n.server.waiting.mu.Lock()
-	defer n.server.waiting.mu.Unlock()
-	for w := range n.server.waiting.held {
+	n.server.held.mu.Lock()
+	defer n.server.held.mu.Unlock()
+	for w := range n.server.held.all {
 		list = append(list, int((time.Until(w.due)+w.delayAfterDue)/time.Minute)+1)
 	}
 	slices.Sort(list)
@@ -41,7 +41,7 @@ func TestThoseBehindACallerThatHangsUpMoveUp(t *testing.T) {
 		if _, err := io.WriteString(c, post("/v1/check", waitOn("slow"))); err != nil {
 			t.Fatal(err)
 		}
-		apitest.Until(t, "the answer is held", func() bool { return n.server.waiting.count() == i+1 })
+		apitest.Until(t, "the answer is held", func() bool { return n.server.held.count() == i+1 })
 		callers = append(callers, c)
 	}
 	expect := func(what string, end int64, want ...int) {
@@ -60,7 +60,7 @@ func TestThoseBehindACallerThatHangsUpMoveUp(t *testing.T) {
 	if err := callers[0].(*net.TCPConn).CloseWrite(); err != nil {
 		t.Fatal(err)
 	}
-	if f, _ := heldAnswer(t, bufio.NewReader(callers[0])); fieldInt(t, f, "delay_ms") < 590_000 {
+	if f, _ := readHeldAnswer(t, bufio.NewReader(callers[0])); fieldInt(t, f, "delay_ms") < 590_000 {
 		t.Errorf("closed for sending: have %v", f)
 	}
 	expect("those behind one that has its answer stay", 40, 20, 30)
@@ -75,24 +75,24 @@ func TestMoveUpKeepsTheHold(t *testing.T) {
 		type sent struct{ after, left time.Duration }
 		began := time.Now()
 		answers := make(chan sent, 3)
-		var ws *heldAnswers
-		ws = newHeldAnswers(3, nil, func(_ *waiter, left time.Duration) {
-			ws.freeRoom()
+		var ha *heldAnswers
+		ha = newHeldAnswers(3, nil, func(_ *heldAnswer, left time.Duration) {
+			ha.freeRoom()
 			answers <- sent{time.Since(began), left}
 		})
 		for _, want := range []sent{{time.Hour, 2 * time.Hour}, {time.Minute, 0}, {0, 0}} {
-			ws.takeRoom()
-			w := &waiter{fd: -1, due: began.Add(time.Hour), delayAfterDue: 4 * time.Hour}
-			ws.keep(w)
-			ws.moveUp(w, began.Add(want.after+want.left))
+			ha.takeRoom()
+			w := &heldAnswer{fd: -1, due: began.Add(time.Hour), delayAfterDue: 4 * time.Hour}
+			ha.keep(w)
+			ha.moveUp(w, began.Add(want.after+want.left))
 			if got := <-answers; got != want {
 				t.Errorf("moved up to %v: got an answer after %v with %v left, want %v with %v",
 					want.after+want.left, got.after, got.left, want.after, want.left)
 			}
 			began = time.Now()
 		}
-		ws.releaseAll()
-		ws.close()
+		ha.releaseAll()
+		ha.close()
 	})
 }
 
@@ -111,9 +111,9 @@ func TestAReservationThatMayBeAskedForAgainStays(t *testing.T) {
 		if _, err := io.WriteString(c, post("/v1/reserve", body)); err != nil {
 			t.Fatal(err)
 		}
-		apitest.Until(t, "the answer is held", func() bool { return n.server.waiting.count() == 1 })
+		apitest.Until(t, "the answer is held", func() bool { return n.server.held.count() == 1 })
 		_ = c.Close()
-		apitest.Until(t, "it is no longer held", func() bool { return n.server.waiting.count() == 0 })
+		apitest.Until(t, "it is no longer held", func() bool { return n.server.held.count() == 0 })
 	}
 	again := strings.Replace(waitOn("slow"), `"wait":true`, `"request_id":"r"`, 1)
 	hangUp(strings.Replace(again, `"request_id"`, `"wait":true,"request_id"`, 1))

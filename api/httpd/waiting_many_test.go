@@ -84,11 +84,11 @@ func waitInACrowd(t *testing.T) {
 	handlers := handlersOf(l)
 	ln := newPipes()
 	s := start(handlers, ln, 0)
-	s.waiting.most = crowd
+	s.held.most = crowd
 	var mu sync.Mutex // guards due
 	due := map[net.Conn]time.Time{}
-	inner := s.waiting.answer
-	s.waiting.answer = func(w *waiter, left time.Duration) {
+	inner := s.held.answer
+	s.held.answer = func(w *heldAnswer, left time.Duration) {
 		mu.Lock()
 		due[api.Unwrap[*api.Connection](w.conn).Conn] = w.due
 		mu.Unlock()
@@ -114,7 +114,7 @@ func waitInACrowd(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	apitest.Until(t, "all answers are held", func() bool { return s.waiting.count() == crowd })
+	apitest.Until(t, "all answers are held", func() bool { return s.held.count() == crowd })
 	each := (memoryInUse() - before) / crowd
 	var readers sync.WaitGroup
 	for i := range ends {

@@ -41,8 +41,8 @@ func waitOn(rule string) string {
 	return fmt.Sprintf(`{"rule":%q,"key":"\u0022,\u0022delay_ms\u0022:7","wait":true}`, rule)
 }
 
-// heldAnswer reads the answer of a check with wait, whether it was held or not.
-func heldAnswer(t *testing.T, r *bufio.Reader) (f map[string]any, closes bool) {
+// readHeldAnswer reads the answer of a check with wait, whether it was held or not.
+func readHeldAnswer(t *testing.T, r *bufio.Reader) (f map[string]any, closes bool) {
 	t.Helper()
 	status, body, closes := answer(t, r)
 	if status != 200 {
@@ -67,7 +67,7 @@ func TestWaitKeepsTheConnection(t *testing.T) {
 	}
 	r := bufio.NewReader(c)
 	for i, want := range []bool{false, true, false, true} {
-		f, closes := heldAnswer(t, r)
+		f, closes := readHeldAnswer(t, r)
 		if have := f["waited"] == true; have != want || closes {
 			t.Errorf("answer %d: have waited %v, closes %v, want %v: %v", i, have, closes, want, f)
 		}
@@ -78,8 +78,8 @@ func TestWaitKeepsTheConnection(t *testing.T) {
 	if _, err := io.WriteString(c, post("/v1/check", good)); err != nil {
 		t.Fatal(err)
 	}
-	heldAnswer(t, r)
-	expect.Equal(t, n.server.waiting.count(), 0, "waiting")
+	readHeldAnswer(t, r)
+	expect.Equal(t, n.server.held.count(), 0, "waiting")
 }
 
 func TestWaitOverTLS(t *testing.T) {
@@ -92,7 +92,7 @@ func TestWaitOverTLS(t *testing.T) {
 	}
 	r := bufio.NewReader(c)
 	for i, want := range []bool{false, true, true} {
-		if f, _ := heldAnswer(t, r); (f["waited"] == true) != want {
+		if f, _ := readHeldAnswer(t, r); (f["waited"] == true) != want {
 			t.Errorf("answer %d: have %v, want waited %v", i, f, want)
 		}
 	}
@@ -136,14 +136,14 @@ func TestDrainAnswersThoseThatWait(t *testing.T) {
 		}
 		readers[i] = bufio.NewReader(c)
 	}
-	apitest.Until(t, "all answers are held", func() bool { return n.server.waiting.count() == many })
+	apitest.Until(t, "all answers are held", func() bool { return n.server.held.count() == many })
 	_, metrics := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/metrics"})
 	if want := fmt.Sprintf("\nrlnode_waiting %d\n", many); !strings.Contains(metrics, want) {
 		t.Errorf("metrics lack %q", want)
 	}
 	n.Drain()
 	for i, r := range readers {
-		f, closes := heldAnswer(t, r)
+		f, closes := readHeldAnswer(t, r)
 		if ms := fieldInt(t, f, "delay_ms"); ms < 590_000 || f["waited"] != nil || !closes {
 			t.Errorf("waiter %d: have %v, closes %v, want ten minutes or more, and the end", i, f, closes)
 		}
@@ -162,13 +162,13 @@ func TestCloseAnswersThoseThatWait(t *testing.T) {
 	if _, err := io.WriteString(c, post("/v1/check", waitOn("slow"))+post("/v1/check", good)); err != nil {
 		t.Fatal(err)
 	}
-	apitest.Until(t, "the answer is held", func() bool { return n.server.waiting.count() == 1 })
+	apitest.Until(t, "the answer is held", func() bool { return n.server.held.count() == 1 })
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	if err := n.Node.Close(ctx); err != nil {
 		t.Error(err)
 	}
-	if f, closes := heldAnswer(t, bufio.NewReader(c)); fieldInt(t, f, "delay_ms") < 590_000 || !closes {
+	if f, closes := readHeldAnswer(t, bufio.NewReader(c)); fieldInt(t, f, "delay_ms") < 590_000 || !closes {
 		t.Errorf("have %v, closes %v", f, closes)
 	}
 }
@@ -184,11 +184,11 @@ func TestHangUpFreesTheSlot(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	apitest.Until(t, "all answers are held", func() bool { return n.server.waiting.count() == 3 })
+	apitest.Until(t, "all answers are held", func() bool { return n.server.held.count() == 3 })
 	gone.Close()
 	expect.NoError(t, half.(*net.TCPConn).CloseWrite())
-	apitest.Until(t, "one held answer is left", func() bool { return n.server.waiting.count() == 1 })
-	if f, closes := heldAnswer(t, bufio.NewReader(half)); fieldInt(t, f, "delay_ms") < 590_000 || !closes {
+	apitest.Until(t, "one held answer is left", func() bool { return n.server.held.count() == 1 })
+	if f, closes := readHeldAnswer(t, bufio.NewReader(half)); fieldInt(t, f, "delay_ms") < 590_000 || !closes {
 		t.Errorf("have %v, closes %v", f, closes)
 	}
 }
@@ -197,15 +197,15 @@ func TestHangUpFreesTheSlot(t *testing.T) {
 func TestWaitBeyondTheBound(t *testing.T) {
 	t.Parallel()
 	n := startWaiting(t, nil)
-	n.server.waiting.mu.Lock()
-	n.server.waiting.most = 1
-	n.server.waiting.mu.Unlock()
+	n.server.held.mu.Lock()
+	n.server.held.most = 1
+	n.server.held.mu.Unlock()
 	n.Check(waitOn("slow"))
 	c := n.dial(t)
 	if _, err := io.WriteString(c, post("/v1/check", waitOn("slow"))); err != nil {
 		t.Fatal(err)
 	}
-	apitest.Until(t, "the answer is held", func() bool { return n.server.waiting.count() == 1 })
+	apitest.Until(t, "the answer is held", func() bool { return n.server.held.count() == 1 })
 	if _, f := n.Check(waitOn("slow")); f["waited"] != nil || fieldInt(t, f, "delay_ms") < 590_000 {
 		t.Errorf("have %v, want an answer at once", f)
 	}
@@ -213,7 +213,7 @@ func TestWaitBeyondTheBound(t *testing.T) {
 	if !strings.Contains(metrics, "\nrlnode_wait_refused_total 1\n") {
 		t.Error("the metrics do not count it")
 	}
-	for files, want := range map[int]int{1024: 448, 20_000: 8_750, 1 << 20: maxWaiting} {
+	for files, want := range map[int]int{1024: 448, 20_000: 8_750, 1 << 20: maxHeld} {
 		expect.Equal(t, maxHeldFor(files), want, "%d files", files)
 	}
 }

@@ -33,15 +33,15 @@ func TestAllocs(t *testing.T) {
 		{"PING", words("PING"), 0},
 	} {
 		c := n.server.newSession(&api.Connection{})
-		w := n.server.worker()
-		c.worker = w
+		ex := n.server.execution()
+		c.execution = ex
 		input := []byte(test.input)
 		got := testing.AllocsPerRun(100, func() {
 			rest, err := c.executeAll(input)
-			if len(rest) > 0 || err != nil || len(w.out.b) == 0 {
+			if len(rest) > 0 || err != nil || len(ex.out.b) == 0 {
 				t.Fatalf("%s: got %d bytes left, %v", test.name, len(rest), err)
 			}
-			w.out.b = w.out.b[:0]
+			ex.out.b = ex.out.b[:0]
 		})
 		t.Logf("%s: %v", test.name, got)
 		if got > test.most {
@@ -59,13 +59,13 @@ func BenchmarkCommands(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			c := n.server.newSession(&api.Connection{})
-			w := n.server.worker()
-			c.worker = w
+			ex := n.server.execution()
+			c.execution = ex
 			input := []byte(text)
 			b.ReportAllocs()
 			for range b.N {
 				_, _ = c.executeAll(input)
-				w.out.b = w.out.b[:0]
+				ex.out.b = ex.out.b[:0]
 			}
 		})
 	}

@@ -96,31 +96,31 @@ func is(word []byte, text string) bool {
 // the connection after the replies.
 func (c *session) execute(args [][]byte) error {
 	c.stripe.Count()
-	w := c.worker
+	ex := c.execution
 	spec := findSpec(args[0])
 	if f := c.admit(spec, args); f != "" {
 		// The replies to the checks before it come first.
 		c.decide()
-		w.out.fail(f)
-		return c.tire()
+		ex.out.fail(f)
+		return c.countStranger()
 	}
 
 	if spec.asks != nil && (spec.alone == nil || !spec.alone(args[1:])) {
 		// If there is no room for another check, the run ends early, and its
 		// checks are free again.
-		if w.pending == maxRun || !w.makeRoom(&c.server.Budget) {
+		if ex.pending == maxRun || !ex.makeRoom(&c.server.Budget) {
 			c.decide()
 		}
-		ask := w.next()
+		ask := ex.next()
 		ask.spec = spec
 		ask.failure = spec.asks(c, args[1:], ask)
 		return nil
 	}
 
 	c.decide()
-	start := len(w.out.b)
+	start := len(ex.out.b)
 	err := spec.run(c, args[1:])
-	c.trace(spec, nil, nil, bytes.HasPrefix(w.out.b[start:], []byte{'-'}))
+	c.trace(spec, nil, nil, bytes.HasPrefix(ex.out.b[start:], []byte{'-'}))
 	return err
 }
 
@@ -189,9 +189,9 @@ func (c *session) confine(q *limiter.Query) failure {
 	return failureOf(e)
 }
 
-// tire counts a command of a caller without the token that it needs. It returns
-// an error if there have been too many.
-func (c *session) tire() error {
+// countStranger counts a command of a caller without the token that it needs.
+// It returns an error if there have been too many.
+func (c *session) countStranger() error {
 	if !c.isStranger() {
 		return nil
 	}

@@ -38,13 +38,13 @@ func connectSpecs() []spec {
 
 // reply writes an error reply; it is a step of commands that fail.
 func (c *session) reply(f failure) error {
-	c.worker.out.fail(f)
+	c.execution.out.fail(f)
 	return nil
 }
 
 // ok executes commands that change nothing here.
 func (c *session) ok([][]byte) error {
-	c.worker.out.simple("OK")
+	c.execution.out.simple("OK")
 	return nil
 }
 
@@ -60,8 +60,8 @@ func (c *session) auth(args [][]byte) error {
 		return c.reply("ERR syntax error")
 	}
 	if f := c.show(args[len(args)-1]); f != "" {
-		c.worker.out.fail(f)
-		return c.tire()
+		c.execution.out.fail(f)
+		return c.countStranger()
 	}
 	return c.ok(nil)
 }
@@ -116,14 +116,14 @@ func (c *session) hello(args [][]byte) error {
 
 	if token != nil {
 		if f := c.show(token); f != "" {
-			c.worker.out.fail(f)
-			return c.tire()
+			c.execution.out.fail(f)
+			return c.countStranger()
 		}
 	}
 
 	if c.isStranger() {
-		c.worker.out.fail(helloNeedsOne)
-		return c.tire()
+		c.execution.out.fail(helloNeedsOne)
+		return c.countStranger()
 	}
 
 	if name != nil && !c.setName(name) {
@@ -133,7 +133,7 @@ func (c *session) hello(args [][]byte) error {
 	// The protocol changes only now: what failed above was answered in the one
 	// in use.
 	c.resp3 = resp3
-	w := &c.worker.out
+	w := &c.execution.out
 	w.resp3 = resp3
 
 	f3 := w.fields()
@@ -194,7 +194,7 @@ func (c *session) setName(name []byte) bool {
 
 // quit executes QUIT.
 func (c *session) quit([][]byte) error {
-	c.worker.out.simple("OK")
+	c.execution.out.simple("OK")
 	return errOver
 }
 
@@ -203,18 +203,18 @@ func (c *session) reset([][]byte) error {
 	c.resp3 = false
 	c.name = ""
 	c.forgetToken()
-	c.worker.out.resp3 = false
-	c.worker.out.simple("RESET")
-	return c.tire()
+	c.execution.out.resp3 = false
+	c.execution.out.simple("RESET")
+	return c.countStranger()
 }
 
 // ping executes PING [text].
 func (c *session) ping(args [][]byte) error {
 	switch len(args) {
 	case 0:
-		c.worker.out.simple("PONG")
+		c.execution.out.simple("PONG")
 	case 1:
-		c.worker.out.bytes(args[0])
+		c.execution.out.bytes(args[0])
 	default:
 		return c.reply(wrongArity("ping"))
 	}
@@ -223,7 +223,7 @@ func (c *session) ping(args [][]byte) error {
 
 // echo executes ECHO text.
 func (c *session) echo(args [][]byte) error {
-	c.worker.out.bytes(args[0])
+	c.execution.out.bytes(args[0])
 	return nil
 }
 
@@ -241,7 +241,7 @@ func (c *session) selectDatabase(args [][]byte) error {
 
 // client executes the CLIENT commands that concern only this connection.
 func (c *session) client(args [][]byte) error {
-	w := &c.worker.out
+	w := &c.execution.out
 	what, rest := args[0], args[1:]
 
 	switch {
@@ -279,7 +279,7 @@ func (c *session) config(args [][]byte) error {
 	if !is(args[0], "get") || len(args) < 2 {
 		return c.reply(unknownSubcommand(args[0], "CONFIG"))
 	}
-	c.worker.out.mapOf(0)
+	c.execution.out.mapOf(0)
 	return nil
 }
 
@@ -300,13 +300,13 @@ func (c *session) info([][]byte) error {
 		"# Server\r\nredis_version:%s\r\nredis_mode:standalone\r\nrlnode_version:%s\r\nrlnode_node:%s\r\n",
 		redisVersion, s.Version, s.Node)
 	fmt.Fprintf(&b, "\r\n# Persistence\r\nloading:%d\r\n\r\n# Replication\r\nrole:master\r\n", loading)
-	c.worker.out.text(b.String())
+	c.execution.out.text(b.String())
 	return nil
 }
 
 // command executes COMMAND, and COMMAND COUNT, DOCS, INFO and LIST.
 func (c *session) command(args [][]byte) error {
-	w := &c.worker.out
+	w := &c.execution.out
 	switch {
 	case len(args) == 0:
 		w.array(len(specs))
@@ -375,7 +375,7 @@ func (c *session) commandDocs(words [][]byte) {
 		}
 	}
 
-	w := &c.worker.out
+	w := &c.execution.out
 	w.mapOf(len(list))
 
 	for _, spec := range list {

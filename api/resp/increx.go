@@ -245,7 +245,7 @@ func (c *session) decrex(words [][]byte) error {
 		return c.reply(c.server.explain(err))
 	}
 
-	w := &c.worker.out
+	w := &c.execution.out
 	w.array(2)
 	w.integer(used)
 	w.integer(applied)

@@ -190,11 +190,11 @@ func (c *session) replyTTL(key []byte, unit time.Duration) error {
 		return c.reply(f)
 	}
 	if kept.Used == 0 {
-		c.worker.out.integer(-2)
+		c.execution.out.integer(-2)
 		return nil
 	}
 	ends := (kept.Ends + time.Millisecond - 1).Truncate(time.Millisecond)
-	c.worker.out.integer(int64((ends + unit/2) / unit))
+	c.execution.out.integer(int64((ends + unit/2) / unit))
 	return nil
 }
 
@@ -205,9 +205,9 @@ func (c *session) typeOf(args [][]byte) error {
 	case f != "":
 		return c.reply(f)
 	case kept.Used == 0:
-		c.worker.out.simple("none")
+		c.execution.out.simple("none")
 	default:
-		c.worker.out.simple("string")
+		c.execution.out.simple("string")
 	}
 	return nil
 }
@@ -245,6 +245,6 @@ func (c *session) replyCount(names [][]byte, ask func(names [][]byte) ([]limiter
 		}
 	}
 
-	c.worker.out.integer(n)
+	c.execution.out.integer(n)
 	return nil
 }

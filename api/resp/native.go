@@ -390,14 +390,14 @@ func (c *session) reserveCost(words [][]byte) error {
 		n.ttl = limiter.DefaultReservationTime
 	}
 
-	n.AwaitsLoan = !c.worker.hasMore
+	n.AwaitsLoan = !c.execution.hasMore
 	var answer limiter.Answer
 	id, err := c.server.Decider.Reserve(n.Query, n.ttl, &answer)
 	if err != nil {
 		return c.reply(c.server.explain(err))
 	}
 
-	took := time.Since(c.worker.began)
+	took := time.Since(c.execution.began)
 	c.stripe.Observe(took)
 	answer.CountLatency(took)
 	slot := limiter.Slot{}
@@ -405,7 +405,7 @@ func (c *session) reserveCost(words [][]byte) error {
 		slot, _ = c.server.Decider.SlotOf(id)
 	}
 
-	c.server.replyDecision(&c.worker.out, &answer, id, slot)
+	c.server.replyDecision(&c.execution.out, &answer, id, slot)
 	return nil
 }
 
@@ -426,7 +426,7 @@ func (c *session) settle(words [][]byte) error {
 		return c.reply(c.server.explain(err))
 	}
 
-	w := &c.worker.out
+	w := &c.execution.out
 	fields := w.fields()
 	fields.text("reservation", id)
 	fields.boolean("settled", true)
@@ -470,7 +470,7 @@ func (c *session) replyUsage(
 		return c.reply(c.server.explain(err))
 	}
 
-	writeUsage(&c.worker.out, u)
+	writeUsage(&c.execution.out, u)
 	return nil
 }
 

@@ -37,12 +37,12 @@ type Config struct {
 // Server serves the commands of Redis that limit rates.
 type Server struct {
 	*api.Doors
-	tracer  *tracing.Tracer // nil: no tracing
-	addr    net.Addr
-	conns   *api.Connections
-	latency api.Latency
-	inputs  sync.Pool // of *input
-	workers sync.Pool // of *worker
+	tracer     *tracing.Tracer // nil: no tracing
+	addr       net.Addr
+	conns      *api.Connections
+	latency    api.Latency
+	inputs     sync.Pool // of *input
+	executions sync.Pool // of *execution
 
 	sessions  atomic.Int64 // how many there have been
 	authNoted atomic.Int64 // when a needless AUTH was logged last, in Unix nanoseconds

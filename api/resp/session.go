@@ -95,7 +95,7 @@ type session struct {
 	token         *api.Token // of the command in progress; nil: none is required
 	asStranger    int        // how many commands it has sent without a valid token, if one is needed
 
-	worker *worker // while commands are executed
+	execution *execution // while commands are executed
 }
 
 // newSession returns the session of a new connection.
@@ -254,14 +254,14 @@ func (c *session) isStranger() bool { return c.authorization == "" && c.server.R
 // the replies. An error ends the connection: after errOver, the caller should
 // get the last replies.
 func (c *session) handle(b []byte) error {
-	w := c.server.worker()
-	c.worker = w
-	w.out.resp3 = c.resp3
+	ex := c.server.execution()
+	c.execution = ex
+	ex.out.resp3 = c.resp3
 	defer func() {
 		c.lender.Put(b)
 		c.releaseUnsent()
-		c.worker = nil
-		c.server.putBack(w)
+		c.execution = nil
+		c.server.putBack(ex)
 	}()
 
 	work, err := c.join(b)
@@ -276,7 +276,7 @@ func (c *session) handle(b []byte) error {
 		c.server.Logger.Debug("Redis protocol: a request of HTTP", "from", c.RemoteAddr().String())
 		err = errOver
 	case errors.As(err, &bad):
-		w.out.fail("ERR " + failure(bad))
+		ex.out.fail("ERR " + failure(bad))
 		err = errOver
 	case err != nil && !errors.Is(err, errOver):
 		return err
@@ -378,15 +378,15 @@ func (c *session) keep(work, rest []byte) error {
 // executeAll executes the commands that work has, and returns what follows
 // them. The error, if any, ends the connection.
 func (c *session) executeAll(work []byte) (rest []byte, err error) {
-	w := c.worker
-	w.began = time.Now()
+	ex := c.execution
+	ex.began = time.Now()
 	defer func() {
 		if v := recover(); v != nil {
 			c.server.Panics.Add(1)
 			c.server.Logger.Error("panic in a handler", "door", "redis", "panic", v, "stack", string(debug.Stack()))
-			w.pending = 0 // what the checks hold is not known
-			w.checks = nil
-			w.out.fail(failureOf(api.InternalError()))
+			ex.pending = 0 // what the checks hold is not known
+			ex.checks = nil
+			ex.out.fail(failureOf(api.InternalError()))
 			err = errOver
 		}
 	}()
@@ -398,22 +398,22 @@ func (c *session) executeAll(work []byte) (rest []byte, err error) {
 	for rest = work; len(rest) > 0; {
 		c.reader.stranger = c.isStranger()
 		var length int
-		w.args, length, err = c.reader.read(rest, w.args[:0])
+		ex.args, length, err = c.reader.read(rest, ex.args[:0])
 		if err != nil || length == 0 {
 			break
 		}
 
 		rest = rest[length:]
-		w.hasMore = len(rest) > 0
+		ex.hasMore = len(rest) > 0
 
-		if len(w.args) == 0 {
+		if len(ex.args) == 0 {
 			continue
 		}
-		if err = c.execute(w.args); err != nil {
+		if err = c.execute(ex.args); err != nil {
 			break
 		}
 
-		if len(w.out.b) >= flushSize {
+		if len(ex.out.b) >= flushSize {
 			if err = c.flush(); err != nil {
 				break
 			}
@@ -428,12 +428,12 @@ func (c *session) executeAll(work []byte) (rest []byte, err error) {
 
 // flush sends the replies. While the caller does not read them, nothing more is read from it.
 func (c *session) flush() error {
-	w := c.worker
-	if len(w.out.b) == 0 {
+	ex := c.execution
+	if len(ex.out.b) == 0 {
 		return nil
 	}
 
-	size := cap(w.out.b)
+	size := cap(ex.out.b)
 	if size > api.UnchargedBytes {
 		var sent api.Transfer
 		if !c.server.Budget.Hold(&sent, int64(size), c.Connection) {
@@ -442,19 +442,19 @@ func (c *session) flush() error {
 		defer c.server.Budget.Release(&sent)
 	}
 
-	if c.writeBy.Sub(w.began) < writeTimeout/2 { // w began a moment ago
-		c.writeBy = w.began.Add(writeTimeout)
+	if c.writeBy.Sub(ex.began) < writeTimeout/2 { // ex began a moment ago
+		c.writeBy = ex.began.Add(writeTimeout)
 		if err := c.stream.SetWriteDeadline(c.writeBy); err != nil {
 			return err
 		}
 	}
 
-	_, err := c.stream.Write(w.out.b)
-	w.out.b = w.out.b[:0]
+	_, err := c.stream.Write(ex.out.b)
+	ex.out.b = ex.out.b[:0]
 	if err == nil {
 		// If the write failed, the slots stay listed, and releaseUnsent gives
 		// them back.
-		w.acquired = w.acquired[:0]
+		ex.acquired = ex.acquired[:0]
 	}
 
 	return err

@@ -46,7 +46,7 @@ func (c *session) acquire(words [][]byte) error {
 	}
 
 	n.SlotTTL = n.ttl
-	n.AwaitsLoan = !c.worker.hasMore
+	n.AwaitsLoan = !c.execution.hasMore
 	if n.Who == "" {
 		n.Who = c.holder()
 	}
@@ -58,17 +58,17 @@ func (c *session) acquire(words [][]byte) error {
 	}
 
 	if slot.ID != "" {
-		c.worker.acquired = append(c.worker.acquired, slot)
+		c.execution.acquired = append(c.execution.acquired, slot)
 		if c.HasHungUp() {
 			return net.ErrClosed
 		}
 	}
 
-	took := time.Since(c.worker.began)
+	took := time.Since(c.execution.began)
 	c.stripe.Observe(took)
 	answer.CountLatency(took)
 
-	c.server.replyDecision(&c.worker.out, &answer, "", slot)
+	c.server.replyDecision(&c.execution.out, &answer, "", slot)
 	return nil
 }
 
@@ -95,7 +95,7 @@ func (c *session) renew(words [][]byte) error {
 	if err != nil {
 		return c.reply(c.server.explain(err))
 	}
-	fields := c.worker.out.fields()
+	fields := c.execution.out.fields()
 	fields.integer("expires_ms", expires.Milliseconds())
 	fields.end()
 	return nil
@@ -107,7 +107,7 @@ func (c *session) releaseSlot(words [][]byte) error {
 	if err != nil {
 		return c.reply(c.server.explain(err))
 	}
-	fields := c.worker.out.fields()
+	fields := c.execution.out.fields()
 	fields.boolean("released", held)
 	fields.end()
 	return nil
@@ -115,10 +115,10 @@ func (c *session) releaseSlot(words [][]byte) error {
 
 // releaseUnsent gives back the slots of which the caller does not know: nobody else would.
 func (c *session) releaseUnsent() {
-	for _, slot := range c.worker.acquired {
+	for _, slot := range c.execution.acquired {
 		c.server.Decider.ReleaseUnanswered(slot)
 	}
-	c.worker.acquired = nil
+	c.execution.acquired = nil
 }
 
 // The bounds of a slot's ttl.

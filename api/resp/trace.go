@@ -19,7 +19,7 @@ func (c *session) trace(one *spec, q *check, err error, failed bool) {
 	}
 
 	t := tracing.Request{Name: strings.ToUpper(one.name), Status: http.StatusOK,
-		Began: c.worker.began, Ended: time.Now()}
+		Began: c.execution.began, Ended: time.Now()}
 	if c.token != nil {
 		t.Token = c.token.Name
 	}

@@ -9,12 +9,13 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// KeptDepartures is how many nodes are remembered that left by command, or that a person removed.
+// KeptDepartures is how many nodes are remembered that left by command, or that
+// an operator removed.
 const KeptDepartures = 1024
 
-// Departure says that a node left by command, or that a person removed it. Its
-// ID can't be used again; its process may still run, but no later one with that
-// ID is a member.
+// Departure says that a node left by command, or that an operator removed it.
+// Its ID can't be used again; its process may still run, but no later one with
+// that ID is a member.
 type Departure struct {
 	Node ring.NodeID `json:"node"`
 	Name string      `json:"name,omitempty"`

@@ -14,10 +14,10 @@ import (
 // nobody knows in which windows the older versions still count.
 const MaxClockSpread = time.Minute
 
-// turnSlack, in ms, is added to the longest window before a recorded version is
-// dropped: the time of a record is a second later than the latest clock, and
+// windowSlack, in ms, is added to the longest window before a recorded version
+// is dropped: the time of a record is a second later than the latest clock, and
 // clocks within a region differ, too.
-const turnSlack = int64((MaxClockSpread + time.Minute) / time.Millisecond)
+const windowSlack = int64((MaxClockSpread + time.Minute) / time.Millisecond)
 
 // errTooManyHeld means that no further version can be held.
 var errTooManyHeld = errors.New("too many versions of global limits are in use at once: wait until all regions have followed and the windows have ended, or remove a region that is gone")
@@ -72,7 +72,7 @@ func pruneHeld(held []Held, now int64) []Held {
 	for i := range held {
 		longest = max(longest, held[i].Set.MaxGlobalSpan())
 	}
-	for len(held) > 1 && held[1].At > 0 && held[1].At+longest.Milliseconds()+turnSlack < now {
+	for len(held) > 1 && held[1].At > 0 && held[1].At+longest.Milliseconds()+windowSlack < now {
 		held = held[1:]
 	}
 	return held

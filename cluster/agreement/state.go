@@ -70,8 +70,8 @@ type past struct {
 	Strangers []ring.NodeID `json:"strangers"`
 	// Removed are the last KeptRemoved processes that operators removed, oldest first.
 	Removed []uint64 `json:"removed"`
-	// Departed are the last KeptDepartures nodes that left by command or that a
-	// person removed, oldest first.
+	// Departed are the last KeptDepartures nodes that left by command or that an
+	// operator removed, oldest first.
 	Departed []Departure `json:"departed,omitempty"`
 }
 

@@ -50,7 +50,7 @@ func (rs *reignState) handleRequest(now time.Duration, s *agreement.State, q *Re
 	return reply
 }
 
-// isRemoved reports whether a person has removed a node.
+// isRemoved reports whether an operator has removed a node.
 func isRemoved(s *agreement.State, id ring.NodeID) bool {
 	d := s.Departure(id)
 	return d != nil && !d.Left

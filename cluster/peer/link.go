@@ -41,9 +41,9 @@ type link struct {
 	conn          atomic.Pointer[conn] // the direct connection; nil: none now
 	tunnel        atomic.Pointer[conn] // nil: none
 	failed        atomic.Int64         // when dialling last failed, by Config.Boottime
-	ended         atomic.Bool          // no process listens at the address, or another node's does
+	processGone   atomic.Bool          // no process listens at the address, or another node's does
 	avoidDirect   atomic.Bool          // don't use the direct connection: it is silent or broken, or was recently
-	trustTime     atomic.Int64         // how long, in ns, the direct connection must work before it is used again
+	probation     atomic.Int64         // how long, in ns, the direct connection must work before it is used again
 	directSince   atomic.Int64         // when it was last used again, as Peers.now
 	findingPath   atomic.Bool          // findPath is running
 	nextRelay     int                  // used by findPath only: the next node to ask for a relay
@@ -62,19 +62,19 @@ func (l *link) label() string {
 	return l.node.String()
 }
 
-// relayPeriod is the time in which at most one detour is logged for each link:
+// relayPeriod is the time in which at most one tunnel is logged for each link:
 // on a busy machine they may come and go in seconds.
 const relayPeriod = time.Minute
 
-// relayLog decides which detours of one link are logged.
+// relayLog decides which tunnels of one link are logged.
 type relayLog struct {
 	mu    sync.Mutex // guards the fields below
-	last  time.Time  // when a detour was last logged
+	last  time.Time  // when a tunnel was last logged
 	times int        // how many there were since then
 	open  bool       // the beginning of the last one is logged, and its end not yet
 }
 
-// begin counts a detour. It returns whether to log it, and how many there were
+// begin counts a tunnel. It returns whether to log it, and how many there were
 // since the last one that was logged.
 func (r *relayLog) begin() (times int, due bool) {
 	r.mu.Lock()
@@ -92,7 +92,7 @@ func (r *relayLog) begin() (times int, due bool) {
 	return times, true
 }
 
-// end returns whether to log that a detour has ended: if its begin was logged.
+// end returns whether to log that a tunnel has ended: if its begin was logged.
 func (r *relayLog) end() (due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,7 +121,7 @@ func (l *link) run(ctx context.Context) {
 			return
 		}
 
-		l.ended.Store(!connected && provesEnd(err))
+		l.processGone.Store(!connected && provesGone(err))
 		if !connected {
 			l.failed.Store(l.peers.boottime())
 			l.abandonDirect(nil)
@@ -203,7 +203,7 @@ func (l *link) runConn(ctx context.Context, s *socket, end func(old *conn)) erro
 	c.link = l
 	name := c.remote.Name
 	l.name.Store(&name)
-	l.ended.Store(false)
+	l.processGone.Store(false)
 
 	before := l.lastBoot.Swap(c.remote.Boot)
 
@@ -215,7 +215,7 @@ func (l *link) runConn(ctx context.Context, s *socket, end func(old *conn)) erro
 	if before != c.remote.Boot {
 		// The last process ended, or there was none: the direct connection to this one
 		// never failed.
-		l.trustTime.Store(0)
+		l.probation.Store(0)
 	}
 
 	old := l.conn.Swap(c)
@@ -306,10 +306,10 @@ func expectNode(node ring.NodeID, remote Identity) error {
 	return nil
 }
 
-// provesEnd reports whether a failed dial shows that the node's process has
+// provesGone reports whether a failed dial shows that the node's process has
 // ended: its machine answers that nobody listens at the address, or another
 // node does. A process listens there as long as it lives.
-func provesEnd(err error) bool {
+func provesGone(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errOtherNode)
 }
 

@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	// firstTrust is how long a broken direct connection must work before it is used
-	// again. The time doubles, up to lastTrust, if the connection last broke within
-	// flapTime. A direct connection to a new process is used at once.
-	firstTrust = 5 * time.Second
-	lastTrust  = 5 * time.Minute
-	flapTime   = time.Minute
+	// firstProbation is how long a broken direct connection must work before it is
+	// used again. The time doubles, up to lastProbation, if the connection last
+	// broke within flapTime. A direct connection to a new process is used at once.
+	firstProbation = 5 * time.Second
+	lastProbation  = 5 * time.Minute
+	flapTime       = time.Minute
 	// relaysTried is the number of nodes that are tried as the relay before a pause.
 	relaysTried = 3
 	// lastSeekPause is the longest pause between two searches for a path.
@@ -79,22 +79,22 @@ func (l *link) abandonDirect(c *conn) {
 
 	defer l.startFindPath()
 
-	// A connection that was not in use has not failed its users again, so trustTime
-	// stays.
+	// A connection that was not in use has not failed its users again, so
+	// probation stays.
 	if l.avoidDirect.Load() {
 		return
 	}
 
 	// A connection that breaks again soon after it came back must work longer before
 	// it is used again.
-	trust := firstTrust
+	probation := firstProbation
 
 	back := l.directSince.Load()
 	if back != 0 && l.peers.now()-back < int64(flapTime) {
-		trust = min(max(trust, 2*time.Duration(l.trustTime.Load())), lastTrust)
+		probation = min(max(probation, 2*time.Duration(l.probation.Load())), lastProbation)
 	}
 
-	l.trustTime.Store(int64(trust))
+	l.probation.Store(int64(probation))
 	l.avoidDirect.Store(true)
 
 	// Raft would wait for seconds on each of its connections. When they are closed,
@@ -119,7 +119,7 @@ func (l *link) startFindPath() {
 	}
 }
 
-// findPath provides a tunnel until the direct connection has worked for as long as trust demands.
+// findPath provides a tunnel until the direct connection has worked throughout its probation.
 func (l *link) findPath() {
 	ctx, cancel := context.WithCancel(l.ctx)
 	// At most some twenty run at once: each ends within handshakeTime, and the
@@ -146,12 +146,12 @@ func (l *link) findPath() {
 
 		// A second is enough for a connection that was slow for a moment and never
 		// abandoned.
-		trust := time.Second
+		probation := time.Second
 		if l.avoidDirect.Load() {
-			trust = time.Duration(l.trustTime.Load())
+			probation = time.Duration(l.probation.Load())
 		}
 
-		if !worksSince.IsZero() && now.Sub(worksSince) >= trust {
+		if !worksSince.IsZero() && now.Sub(worksSince) >= probation {
 			cancel()
 			// An attempt that succeeded after useDirect would leave a tunnel
 			// that nobody ends.

@@ -274,13 +274,13 @@ func (p *Peers) Metrics(s metrics.Sink) {
 // Reachable reports whether a node has a path that is not silent.
 func (p *Peers) Reachable(to ring.NodeID) bool { return p.pathTo(to) != nil }
 
-// Ended reports whether the process of a node in SetNodes has ended, as far as
-// the last attempt to connect has shown: its machine refused the connection, or
-// another node was at its address. A node that is only silent or cut off has
-// not ended.
-func (p *Peers) Ended(node ring.NodeID) bool {
+// ProcessGone reports whether the process of a node in SetNodes has ended, as
+// far as the last attempt to connect has shown: its machine refused the
+// connection, or another node was at its address. A node that is only silent or
+// cut off has not ended.
+func (p *Peers) ProcessGone(node ring.NodeID) bool {
 	l := (*p.links.Load())[node]
-	return l != nil && l.kind == kindPeer && l.ended.Load() && p.pathTo(node) == nil
+	return l != nil && l.kind == kindPeer && l.processGone.Load() && p.pathTo(node) == nil
 }
 
 // pathTo returns the connection for calls to a node, or nil if the node is unreachable.

@@ -73,7 +73,7 @@ func (m *fleetNode) rejoin() {
 	}
 }
 
-// A node that a person removed, or that left by command, is refused when it
+// A node that an operator removed, or that left by command, is refused when it
 // comes back, and told who did it. With --rejoin, it joins as a new one, once,
 // and keeps its bills. The others forget a removed one at once.
 func TestDepartedNodesAreTurnedAway(t *testing.T) {

@@ -94,7 +94,7 @@ function remove(id) {
     title: `Remove ${shown(m.name)}`, button: 'Remove it', scope: 'admin',
     rehearse: async () => {
       const now = (await get('v1/cluster')).members.find((one) => one.id === id);
-      if (!now) throw new Error('It is no member any more.');
+      if (!now) throw new Error('It is no longer a member.');
       if (now.state === 'alive') throw new Error(`${now.name} is alive. Only a node that is gone for good is removed here; one that is to go runs rlnode leave.`);
       return [`${shown(now.name)} at ${shown(now.address)} is ${now.state}. It owned ${number(now.partitions)} partitions${now.voter ? ' and is a voter' : ''}. It is forgotten, and may come back only under a new identity.`,
         'Remove it only if it is gone for good: what only it knew stays with it.'];

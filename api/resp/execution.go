@@ -17,8 +17,9 @@ const (
 	freeChecks  = api.UnchargedBytes / checkMemory
 )
 
-// worker is what it takes to execute the commands that arrived together. It is reused.
-type worker struct {
+// execution is what the commands that arrived together need while they are
+// executed. It is reused.
+type execution struct {
 	out  writer
 	args [][]byte // of the command being read
 
@@ -52,32 +53,32 @@ type check struct {
 	reply func(*Server, *writer, *check)
 }
 
-func (s *Server) worker() *worker {
-	if w, ok := s.workers.Get().(*worker); ok {
-		return w
+func (s *Server) execution() *execution {
+	if ex, ok := s.executions.Get().(*execution); ok {
+		return ex
 	}
-	return &worker{}
+	return &execution{}
 }
 
-// putBack returns w to the pool. What refers to input is cleared already.
-func (s *Server) putBack(w *worker) {
-	if w.charged > 0 {
-		s.Budget.Give(w.charged)
-		w.charged = 0
+// putBack returns ex to the pool. What refers to input is cleared already.
+func (s *Server) putBack(ex *execution) {
+	if ex.charged > 0 {
+		s.Budget.Give(ex.charged)
+		ex.charged = 0
 	}
-	w.out.b = api.Reuse(w.out.b)
-	if cap(w.args) > maxStrangerArguments {
-		w.args = nil
+	ex.out.b = api.Reuse(ex.out.b)
+	if cap(ex.args) > maxStrangerArguments {
+		ex.args = nil
 	}
 	// They point into the input, whose buffer another connection gets.
-	clear(w.args[:cap(w.args)])
-	s.workers.Put(w)
+	clear(ex.args[:cap(ex.args)])
+	s.executions.Put(ex)
 }
 
 // makeRoom reports whether the run may have another check. It charges the budget for long runs.
-func (w *worker) makeRoom(b *api.Budget) bool {
-	taken := freeChecks + int(w.charged/checkMemory)
-	if w.pending < taken {
+func (ex *execution) makeRoom(b *api.Budget) bool {
+	taken := freeChecks + int(ex.charged/checkMemory)
+	if ex.pending < taken {
 		return true
 	}
 	// There are twice as many each time, so that a long run asks the budget
@@ -85,17 +86,17 @@ func (w *worker) makeRoom(b *api.Budget) bool {
 	if !b.Take(int64(taken) * checkMemory) {
 		return false
 	}
-	w.charged += int64(taken) * checkMemory
+	ex.charged += int64(taken) * checkMemory
 	return true
 }
 
 // next returns an empty check at the end of the run.
-func (w *worker) next() *check {
-	if w.pending == len(w.checks) {
-		w.checks = append(w.checks, &check{})
+func (ex *execution) next() *check {
+	if ex.pending == len(ex.checks) {
+		ex.checks = append(ex.checks, &check{})
 	}
-	w.pending++
-	return w.checks[w.pending-1]
+	ex.pending++
+	return ex.checks[ex.pending-1]
 }
 
 // reset empties q, but keeps its slices.
@@ -133,46 +134,46 @@ func (q *check) isFull() bool {
 
 // decide decides the checks of the run together, in order, and writes their replies.
 func (c *session) decide() {
-	w := c.worker
+	ex := c.execution
 	s := c.server
-	if w.pending == 0 {
+	if ex.pending == 0 {
 		return
 	}
 
-	run := w.checks[:w.pending]
-	w.queries = w.queries[:0]
-	w.answers = w.answers[:0]
-	w.errs = w.errs[:0]
+	run := ex.checks[:ex.pending]
+	ex.queries = ex.queries[:0]
+	ex.answers = ex.answers[:0]
+	ex.errs = ex.errs[:0]
 	for _, q := range run {
 		if q.failure == "" {
-			w.queries = append(w.queries, &q.Query)
-			w.answers = append(w.answers, &q.answer)
-			w.errs = append(w.errs, nil)
+			ex.queries = append(ex.queries, &q.Query)
+			ex.answers = append(ex.answers, &q.answer)
+			ex.errs = append(ex.errs, nil)
 		}
 	}
 
-	switch len(w.queries) {
+	switch len(ex.queries) {
 	case 0:
 	case 1:
 		// A loan means a round trip to another region, for which no other
 		// check should wait.
-		w.queries[0].AwaitsLoan = len(run) == 1 && !w.hasMore
-		w.errs[0] = s.Decider.Check(w.queries[0], w.answers[0])
+		ex.queries[0].AwaitsLoan = len(run) == 1 && !ex.hasMore
+		ex.errs[0] = s.Decider.Check(ex.queries[0], ex.answers[0])
 	default:
-		s.Decider.CheckAll(w.queries, w.answers, w.errs)
+		s.Decider.CheckAll(ex.queries, ex.answers, ex.errs)
 	}
 
 	i := 0
-	took := time.Since(w.began)
+	took := time.Since(ex.began)
 	for _, q := range run {
 		var err error
 		if q.failure == "" {
-			err = w.errs[i]
+			err = ex.errs[i]
 			if err != nil {
 				q.failure = s.explain(err)
 			} else {
 				c.stripe.Observe(took)
-				w.answers[i].CountLatency(took)
+				ex.answers[i].CountLatency(took)
 			}
 			i++
 		}
@@ -181,16 +182,16 @@ func (c *session) decide() {
 			q.failure = "ERR too many limits"
 		}
 		if q.failure != "" {
-			w.out.fail(q.failure)
+			ex.out.fail(q.failure)
 		} else {
-			q.reply(s, &w.out, q)
+			q.reply(s, &ex.out, q)
 		}
 
 		c.trace(q.spec, q, err, q.failure != "")
 		q.reset()
 	}
 
-	w.pending = 0
+	ex.pending = 0
 }
 
 // explain returns the failure for an error of the decider. It logs internal errors.
