@@ -41,3 +41,21 @@ type Error struct {
 func (e *Error) Error() string {
 	return fmt.Sprintf("client: %s answers %d %s: %s", e.Node, e.Status, e.Code, e.Detail)
 }
+
+// The codes of error answers that the client itself tells apart.
+const (
+	codeForbidden   = "forbidden" // the token lacks the scope
+	codeOverloaded  = "overloaded"
+	codeUnknownRule = "unknown-rule"
+	codeUnknownSlot = "unknown-slot" // the slot is over
+	// codeNoOwner means that only the owner can do this and that it can't be reached
+	// now.
+	codeNoOwner = "no-owner"
+	// codeTooManyReservations means that the subject's owner has no room for another
+	// reservation. Any other node would ask it, too.
+	codeTooManyReservations = "too-many-reservations"
+	// codeTooManySlots is the same for slots.
+	codeTooManySlots = "too-many-slots"
+	// codeTryAgain means that no node may decide about a slot for the moment.
+	codeTryAgain = "try-again"
+)

@@ -242,7 +242,7 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 			}
 
 			// The node is healthy, and another one may succeed.
-			if e.Code == "overloaded" || e.Code == codeNoOwner || e.Code == codeTryAgain {
+			if e.Code == codeOverloaded || e.Code == codeNoOwner || e.Code == codeTryAgain {
 				n.markHealthy()
 			} else {
 				c.markFailed(n, failing, e)
@@ -350,27 +350,6 @@ func (rp *reply) problem() *Error {
 	}
 	return &Error{Status: rp.status, Code: p.Code, Title: p.Title, Detail: p.Detail, Node: rp.node.baseURL}
 }
-
-// codeNoOwner means that only the owner can do this and that it can't be reached now.
-const codeNoOwner = "no-owner"
-
-// codeTooManyReservations means that the subject's owner has no room for
-// another reservation. Any other node would ask it, too.
-const codeTooManyReservations = "too-many-reservations"
-
-// codeTooManySlots is the same for slots.
-const codeTooManySlots = "too-many-slots"
-
-// codeTryAgain means that no node may decide about a slot for the moment.
-const codeTryAgain = "try-again"
-
-// codeUnknownSlot means that a slot is over.
-const codeUnknownSlot = "unknown-slot"
-
-// codeForbidden means that the token lacks the scope.
-const codeForbidden = "forbidden"
-
-const codeUnknownRule = "unknown-rule"
 
 // decode parses rp's JSON body into v. It ignores fields that v does not have.
 func (rp *reply) decode(v any) error {

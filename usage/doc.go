@@ -22,8 +22,10 @@
 // a ledger, the one that got furthest counts, and no other. The files, from the
 // bottom up:
 //
-//   - row.go, month.go, ledger.go, listing.go: a ledger in memory; file.go: in the file; meter.go, upkeep.go: counting;
+//   - row.go, month.go, ledger.go, listing.go: a ledger in memory; file.go: in the file;
+//   - meter.go: counting; writing.go: what is counted gets into the file; upkeep.go: what is in the file at the start, and what leaves it;
 //   - totals.go: messages between nodes; copy.go: the side that sends a copy; holder.go: the side that holds it; handover.go:
 //     closed ledgers, and leaving; estate.go: copies of nodes that are gone;
-//   - notes.go: which nodes there were, and which months were exported; merge.go: many ledgers become one; gather.go: a bill, and what it lacks; stream.go: its rows.
+//   - notes.go: which nodes there were, and which months were exported; merge.go: many ledgers become one; gather.go: a bill,
+//     and what it lacks; stream.go: its rows.
 package usage

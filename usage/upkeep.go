@@ -1,135 +1,16 @@
 package usage
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/rlnode/rlnode/persist"
 )
-
-const (
-	// writeInterval is how often writeLoop writes changes. It bounds how much a kill may lose.
-	writeInterval = time.Second
-	// hangTimeout is how long a write may take before the disk counts as failing.
-	hangTimeout = 5 * time.Second
-	// closeAfter is how long a past month must get no counts before its ledger is
-	// closed. It exceeds the hour during which a reservation's cost may still be
-	// corrected.
-	closeAfter = 2 * time.Hour
-	// orderLife is how long an order of a ledger's rows is kept for readers of pages.
-	orderLife = time.Minute
-	// writeBytes is the size at which the blocks of a transaction are committed.
-	writeBytes = 8 << 20
-)
-
-// writeLoop writes changes once a second, and sleeps while there is nothing to do.
-func (m *Meter) writeLoop(ctx context.Context) {
-	timer := time.NewTimer(writeInterval)
-	defer timer.Stop()
-
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-m.wake:
-		case <-timer.C:
-		}
-
-		began := time.Now()
-		_ = m.Sync() // logs its error
-
-		if m.hasWork() {
-			timer.Reset(max(0, writeInterval-time.Since(began)))
-		}
-	}
-}
-
-// hasWork reports whether writeLoop has something to do.
-func (m *Meter) hasWork() bool { return len(m.inMemory()) > 0 || m.figures.failures.Load() > 0 }
 
 func (m *Meter) inMemory() []*ledger {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.ledgers)
-}
-
-// Sync writes what has changed. Once it returns nil, a crash loses nothing that
-// was counted before the call.
-func (m *Meter) Sync() error {
-	m.writing.Lock()
-	defer m.writing.Unlock()
-	if m.closed {
-		return persist.ErrClosed
-	}
-	return m.sync()
-}
-
-func (m *Meter) sync() error {
-	began := time.Now()
-	m.figures.writeBegan.Store(&began)
-	defer m.figures.writeBegan.Store(nil)
-	err := m.write()
-	failed := m.figures.failures.Load()
-	switch {
-	case err != nil && m.figures.failures.Add(1) == 1:
-		m.config.Logger.Error("can't write usage: a crash would lose what was counted since the last write", "error", err)
-	case err == nil && failed > 0:
-		m.config.Logger.Info("usage is written again", "failures", failed)
-		m.figures.failures.Store(0)
-	}
-	return err
-}
-
-// write updates the file. The caller holds m.writing.
-func (m *Meter) write() error {
-	if err := m.load(); err != nil {
-		return err
-	}
-
-	// The count of losses is read before anything is written: if the file is
-	// lost meanwhile, the next call writes everything.
-	lost := m.file.Lost()
-	var errs []error
-
-	now := m.config.Now()
-	for _, l := range m.inMemory() {
-		if lost != m.lastLost {
-			l.written = 0 // the file was replaced: write everything
-		}
-
-		if err := m.writeLedger(l); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-
-		if o := l.rowOrder.Load(); o != nil && time.Since(o.madeAt) > orderLife {
-			l.rowOrder.CompareAndSwap(o, nil)
-		}
-
-		over := time.Since(l.lastChange) > closeAfter && l.id.Month != MonthOf(now)
-		if over || !m.isLive(l) { // an earlier process counted it, or closing it has failed
-			errs = append(errs, m.closeLedger(l))
-		}
-	}
-
-	if copied := m.loadedCopy.Load(); copied != nil && time.Since(copied.at) > orderLife {
-		m.loadedCopy.CompareAndSwap(copied, nil)
-	}
-
-	m.lastLost = lost
-
-	month := MonthOf(now)
-	if len(errs) == 0 && month != m.lastDropped {
-		if err := m.dropOld(); err != nil {
-			return err
-		}
-		m.lastDropped = month
-	}
-
-	return errors.Join(errs...)
 }
 
 func (m *Meter) isLive(l *ledger) bool {
@@ -202,78 +83,6 @@ func (m *Meter) readHeadOrGuess(tx persist.Tx, id bucketID) (hd head, whole bool
 	return hd, whole && (hd.Round > 0 || hd.Copy) // another node may still be sending a copy
 }
 
-// writeLedger writes the blocks of l that have changed.
-func (m *Meter) writeLedger(l *ledger) error {
-	round := l.endRound()
-	if round <= l.written {
-		return nil
-	}
-
-	l.lastChange = time.Now()
-	id := bucketID{ledgerID: l.id}
-	err := l.eachChanged(l.written, writeBytes, func(group []block, last bool) error {
-		return m.file.Update(func(tx persist.Tx) error {
-			// The round comes with the last group. After a crash before it, the
-			// file has all of the round that it names, and some later values.
-			if err := putBlocks(tx, id, group); err != nil || !last {
-				return err
-			}
-			return putHead(tx, id, head{Node: l.node, Damaged: l.damaged, Round: round})
-		})
-	})
-	if err != nil {
-		return fmt.Errorf("write usage: %w", err)
-	}
-
-	l.written = round
-	return nil
-}
-
-// closeLedger replaces an open ledger in the file with a closed one, and drops
-// it from memory. The caller holds m.writing.
-func (m *Meter) closeLedger(l *ledger) error {
-	m.mu.Lock()
-	if m.live[l.id.Month] == l {
-		delete(m.live, l.id.Month)
-		m.current.CompareAndSwap(l, nil)
-	}
-	m.mu.Unlock()
-
-	l.close() // no new call can find it
-	if err := m.writeLedger(l); err != nil {
-		return err
-	}
-	if l.written > 0 {
-		if err := m.writePages(l, false); err != nil {
-			return fmt.Errorf("close a ledger of usage: %w", err)
-		}
-	}
-
-	// The ledger leaves memory only now that its pages are in the file: a bill
-	// finds it in one of the two.
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.ledgers = slices.DeleteFunc(m.ledgers, func(other *ledger) bool { return other == l })
-	return nil
-}
-
-// writePages writes a ledger in which nothing more is counted as a closed one,
-// which replaces the open one in the file.
-func (m *Meter) writePages(l *ledger, isCopy bool) error {
-	l.refreshOrder()
-	header := pageHeader{holding: holding{Ledger: l.id, Node: l.node, Damaged: l.damaged,
-		Round: l.endRound(), Copy: isCopy}}
-	for p := (&pager{limit: pageBytes}); !header.Last; p = p.next() {
-		l.page(p)
-		header.Last = !p.more
-		if err := m.putPage(&header, p.page); err != nil {
-			return err
-		}
-		header.Page++
-	}
-	return nil
-}
-
 // dropOld removes the oldest months beyond Config.Months, except ledgers in
 // memory. It counts the months that exist rather than back from the current
 // month: a clock that was wrong once must not make every month an old one.
@@ -306,18 +115,4 @@ func (m *Meter) dropOld() error {
 
 func (m *Meter) hasInMemory(id ledgerID) bool {
 	return slices.ContainsFunc(m.inMemory(), func(l *ledger) bool { return l.id == id })
-}
-
-// Close ends the goroutine, writes what has changed and closes the file. Counts
-// made afterwards are lost.
-func (m *Meter) Close() error {
-	m.cancel()
-	m.done.Wait()
-	m.writing.Lock()
-	defer m.writing.Unlock()
-	if m.closed {
-		return nil
-	}
-	m.closed = true
-	return errors.Join(m.sync(), m.file.Close())
 }

@@ -46,6 +46,8 @@ var (
 	errOutlived = errors.New("the connection was silent, but a new one can be made")
 	// errReplaced ends a connection whose place another one has taken.
 	errReplaced = errors.New("the connection was replaced")
+	// errRestarted ends a silent connection once a later process of the node has connected.
+	errRestarted = errors.New("the node has been started again")
 )
 
 // farSilence is how long a far connection may be silent before it is

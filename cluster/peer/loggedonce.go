@@ -94,5 +94,3 @@ func causeOf(err error) string {
 	}
 	return err.Error()
 }
-
-var errRestarted = errors.New("the node has been started again")
