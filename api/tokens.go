@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -122,6 +123,22 @@ func (t *Token) NamespaceError(q *limiter.Query) *Error {
 	}
 
 	return nil
+}
+
+// HolderName returns what a slot says of its holder if the caller says nothing:
+// the name of its token, or its address. Both may be nil.
+func HolderName(t *Token, remote net.Addr) string {
+	name := ""
+	switch {
+	case t != nil:
+		name = t.Name
+	case remote != nil:
+		name = remote.String()
+		if host, _, err := net.SplitHostPort(name); err == nil {
+			name = host
+		}
+	}
+	return strings.ToValidUTF8(name[:min(len(name), limiter.MaxWho)], "")
 }
 
 // tokenSet is a set of tokens, immutable once it is in force. The map's keys

@@ -37,13 +37,13 @@ type call struct {
 	err           error
 }
 
-// submit sends the check q at once, or queues it to be sent together with others.
-func (c *Client) submit(ctx context.Context, q *call) (Decision, error) {
+// submit sends the check cl at once, or queues it to be sent together with others.
+func (c *Client) submit(ctx context.Context, cl *call) (Decision, error) {
 	if err := ctx.Err(); err != nil {
 		return Decision{}, context.Cause(ctx)
 	}
 
-	q.deadline = time.Now().Add(c.options.Timeout)
+	cl.deadline = time.Now().Add(c.options.Timeout)
 
 	c.mu.Lock()
 	switch {
@@ -58,34 +58,34 @@ func (c *Client) submit(ctx context.Context, q *call) (Decision, error) {
 		defer c.endRequest()
 		ctx, cancel := c.withTimeout(ctx)
 		defer cancel()
-		c.checkSingle(ctx, q)
-		return q.decision, q.err
+		c.checkSingle(ctx, cl)
+		return cl.decision, cl.err
 	case len(c.queue) >= c.options.MaxQueue:
 		c.mu.Unlock()
 		return Decision{}, ErrQueueFull
 	}
 
-	q.done, q.answersBefore = make(chan struct{}), c.answers.Load()
-	c.queue = append(c.queue, q)
+	cl.done, cl.answersBefore = make(chan struct{}), c.answers.Load()
+	c.queue = append(c.queue, cl)
 	c.running.Add(1)
 	c.mu.Unlock()
 	defer c.running.Done()
 
-	return c.await(ctx, q)
+	return c.await(ctx, cl)
 }
 
 // await returns the answer to a check that another goroutine sends.
-func (c *Client) await(ctx context.Context, q *call) (Decision, error) {
-	timer := time.NewTimer(time.Until(q.deadline))
+func (c *Client) await(ctx context.Context, cl *call) (Decision, error) {
+	timer := time.NewTimer(time.Until(cl.deadline))
 	defer timer.Stop()
 
 	var err error
 	select {
-	case <-q.done:
-		if !errors.Is(q.err, ErrTimeout) {
-			return q.decision, q.err
+	case <-cl.done:
+		if !errors.Is(cl.err, ErrTimeout) {
+			return cl.decision, cl.err
 		}
-		err = q.err
+		err = cl.err
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	case <-timer.C:
@@ -94,8 +94,8 @@ func (c *Client) await(ctx context.Context, q *call) (Decision, error) {
 		err = ErrClosed
 	}
 
-	if q.stage.CompareAndSwap(waiting, abandoned) || q.deadline.Sub(q.sentAt) < c.options.Timeout/2 {
-		err = c.starvedError(q.answersBefore, err)
+	if cl.stage.CompareAndSwap(waiting, abandoned) || cl.deadline.Sub(cl.sentAt) < c.options.Timeout/2 {
+		err = c.starvedError(cl.answersBefore, err)
 	}
 
 	return Decision{}, err
@@ -124,20 +124,20 @@ func (c *Client) takeBatch() (batch []*call) {
 	taken := 0
 	size := 0
 	now := time.Now()
-	for _, q := range c.queue {
+	for _, cl := range c.queue {
 		if len(batch) == c.options.MaxBatch || size > maxBatchBytes {
 			break
 		}
 
 		taken++
-		q.sentAt = now
+		cl.sentAt = now
 
-		if !q.stage.CompareAndSwap(waiting, sent) {
+		if !cl.stage.CompareAndSwap(waiting, sent) {
 			continue
 		}
 
-		batch = append(batch, q)
-		size += len(q.body)
+		batch = append(batch, cl)
+		size += len(cl.body)
 	}
 
 	rest := copy(c.queue, c.queue[taken:])
@@ -159,9 +159,9 @@ func (c *Client) sendBatch(batch []*call) {
 	// The latest deadline counts: a caller that gives up earlier must not end
 	// the request of the others.
 	last := batch[0].deadline
-	for _, q := range batch {
-		if q.deadline.After(last) {
-			last = q.deadline
+	for _, cl := range batch {
+		if cl.deadline.After(last) {
+			last = cl.deadline
 		}
 	}
 
@@ -174,19 +174,19 @@ func (c *Client) sendBatch(batch []*call) {
 		c.checkSeveral(ctx, batch)
 	}
 
-	for _, q := range batch {
-		close(q.done)
+	for _, cl := range batch {
+		close(cl.done)
 	}
 }
 
 // checkSingle sends a check in a request of its own.
-func (c *Client) checkSingle(ctx context.Context, q *call) {
-	r, err := c.ask(ctx, "/v1/check", q.body, maxAnswer, retryAlways)
+func (c *Client) checkSingle(ctx context.Context, cl *call) {
+	r, err := c.ask(ctx, "/v1/check", cl.body, maxAnswer, retryAlways)
 	if err != nil {
-		q.err = err
+		cl.err = err
 		return
 	}
-	q.setAnswer(r)
+	cl.setAnswer(r)
 }
 
 // setAnswer sets cl's decision and error from the answer to a request of its own.
@@ -240,29 +240,29 @@ func (rp *reply) decision(a *answer, countMode bool) (Decision, error) {
 func (c *Client) checkSeveral(ctx context.Context, batch []*call) {
 	results, r, err := c.postBatch(ctx, batch)
 	if err != nil {
-		for _, q := range batch {
-			q.err = err
+		for _, cl := range batch {
+			cl.err = err
 		}
 		return
 	}
 
 	style := r.header.Get(headerStyle)
-	for i, q := range batch {
+	for i, cl := range batch {
 		a := &results[i]
 		if a.Error != nil {
 			p := a.Error
-			q.err = &Error{Status: p.Status, Code: p.Code, Title: p.Title, Detail: p.Detail, Node: r.node.baseURL}
+			cl.err = &Error{Status: p.Status, Code: p.Code, Title: p.Title, Detail: p.Detail, Node: r.node.baseURL}
 			continue
 		}
 
-		q.decision, q.err = a.decision()
-		q.decision.Counted = q.err == nil && q.countMode && !q.decision.Allowed && !q.decision.Denied()
+		cl.decision, cl.err = a.decision()
+		cl.decision.Counted = cl.err == nil && cl.countMode && !cl.decision.Allowed && !cl.decision.Denied()
 
-		if q.err == nil && q.headers {
-			q.decision.MakeHeaders(strings.Contains(style, "ietf"),
+		if cl.err == nil && cl.headers {
+			cl.decision.MakeHeaders(strings.Contains(style, "ietf"),
 				strings.Contains(style, "x-ratelimit"), strings.Contains(style, "reset-delta"))
-			if !q.detail {
-				q.decision.Limits = nil
+			if !cl.detail {
+				cl.decision.Limits = nil
 			}
 		}
 	}
@@ -270,14 +270,14 @@ func (c *Client) checkSeveral(ctx context.Context, batch []*call) {
 
 func (c *Client) postBatch(ctx context.Context, batch []*call) ([]answer, *reply, error) {
 	size := len(`{"checks":[]}`)
-	for _, q := range batch {
-		size += len(q.body) + len(`,"detail":true,`)
+	for _, cl := range batch {
+		size += len(cl.body) + len(`,"detail":true,`)
 	}
 
 	body := append(make([]byte, 0, size), `{"checks":[`...)
-	for _, q := range batch {
-		body = append(body, q.body...)
-		if q.headers && !q.detail { // request detail, to name all limits in the headers
+	for _, cl := range batch {
+		body = append(body, cl.body...)
+		if cl.headers && !cl.detail { // request detail, to name all limits in the headers
 			body = append(body[:len(body)-1], `,"detail":true}`...)
 		}
 		body = append(body, ',')

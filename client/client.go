@@ -187,30 +187,30 @@ func (c *Client) decide(ctx context.Context, q *Request) (Decision, error) {
 	}
 
 	anyCount, allCount := q.countModes()
-	call := &call{body: body, headers: q.Headers, detail: q.Detail, countMode: anyCount}
+	cl := &call{body: body, headers: q.Headers, detail: q.Detail, countMode: anyCount}
 	if anyCount && !allCount {
-		err = c.checkUnbatched(ctx, call)
+		err = c.checkUnbatched(ctx, cl)
 	} else {
-		call.decision, err = c.submit(ctx, call)
+		cl.decision, err = c.submit(ctx, cl)
 	}
 
 	if err != nil {
 		return c.fallbackDecision(q, err), err
 	}
 
-	return call.decision, nil
+	return cl.decision, nil
 }
 
 // checkUnbatched makes a check that counts some subjects and checks others. It
 // can't be in a batch, because answers there have no status, which alone tells
 // whether the counts were taken.
-func (c *Client) checkUnbatched(ctx context.Context, q *call) error {
-	r, err := c.call(ctx, "/v1/check", q.body, retryAlways)
+func (c *Client) checkUnbatched(ctx context.Context, cl *call) error {
+	r, err := c.call(ctx, "/v1/check", cl.body, retryAlways)
 	if err != nil {
 		return err
 	}
-	q.setAnswer(r)
-	return q.err
+	cl.setAnswer(r)
+	return cl.err
 }
 
 // fallbackDecision returns the Decision for a check that no node decided. Only

@@ -110,8 +110,8 @@ func (l *local) take(now time.Duration, ops []localOp) Decision {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	fits := true    // all ops but those in shadow fit
-	checked := true // so do all ops but those in shadow and in CountMode
+	fits := true  // all ops but those in shadow fit
+	takes := true // the costs are taken: all ops fit but those in shadow or in CountMode
 	for i := range ops {
 		op := &ops[i]
 		w, known := l.windows[op.id]
@@ -128,12 +128,12 @@ func (l *local) take(now time.Duration, ops []localOp) Decision {
 		op.fits = w.used+op.cost <= op.capacity
 		if !op.fits && !op.shadow {
 			fits = false
-			checked = checked && op.mode == CountMode
+			takes = takes && op.mode == CountMode
 		}
 	}
 
 	for i := range ops {
-		if !checked {
+		if !takes {
 			break
 		}
 		op := &ops[i]
@@ -144,7 +144,7 @@ func (l *local) take(now time.Duration, ops []localOp) Decision {
 		}
 	}
 
-	return describe(now, ops, fits, checked)
+	return describe(now, ops, fits, takes)
 }
 
 // hasRoom reports whether there is room for the windows of another check. It
@@ -159,7 +159,7 @@ func (l *local) hasRoom(now time.Duration) bool {
 }
 
 // describe returns the decision about ops, with the figures of the tightest limit.
-func describe(now time.Duration, ops []localOp, fits, checked bool) Decision {
+func describe(now time.Duration, ops []localOp, fits, takes bool) Decision {
 	at := 0
 	for i := range ops {
 		a, b := &ops[i], &ops[at]
@@ -170,7 +170,7 @@ func describe(now time.Duration, ops []localOp, fits, checked bool) Decision {
 
 	op := &ops[at]
 	d := Decision{
-		Allowed: fits, Counted: !fits && checked, Unit: op.unit(), Limit: op.capacity, Used: op.window.used,
+		Allowed: fits, Counted: !fits && takes, Unit: op.unit(), Limit: op.capacity, Used: op.window.used,
 		Remaining: max(0, op.capacity-op.window.used), Window: op.length,
 		ResetAfter: max(0, op.window.ends-now), DecidedBy: ByLocal,
 	}

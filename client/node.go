@@ -236,18 +236,9 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 			return rejection, nil
 		case err == nil: // a 5xx answer: the call was not, or not fully, carried out
 			e := r.problem()
-			if e.Code == codeTooManyReservations || e.Code == codeTooManySlots {
-				n.markHealthy()
+			if !c.noteFailedAnswer(n, e) {
 				return nil, e
 			}
-
-			// The node is healthy, and another one may succeed.
-			if e.Code == codeOverloaded || e.Code == codeNoOwner || e.Code == codeTryAgain {
-				n.markHealthy()
-			} else {
-				c.markFailed(n, failing, e)
-			}
-
 			err = e
 		case ctx.Err() != nil && !errors.Is(context.Cause(ctx), ErrTimeout):
 			return nil, context.Cause(ctx) // the caller gave up, which is not the node's fault
@@ -270,6 +261,21 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 			return nil, err
 		}
 	}
+}
+
+// noteFailedAnswer notes what e, a 5xx answer of n, says about n's condition.
+// It reports whether another node may succeed.
+func (c *Client) noteFailedAnswer(n *node, e *Error) (mayRetry bool) {
+	switch e.Code {
+	case codeTooManyReservations, codeTooManySlots:
+		n.markHealthy()
+		return false
+	case codeOverloaded, codeNoOwner, codeTryAgain:
+		n.markHealthy()
+	default:
+		c.markFailed(n, failing, e)
+	}
+	return true
 }
 
 // passesSoon reports whether err is the answer of a node that could not reach

@@ -283,7 +283,7 @@ func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 	for i, l := range h.Limits {
 		at := c.phase(i, l, wall)
 		next.phases[i] = at
-		rooms[i] = c.weighers[i].room(at)
+		rooms[i] = c.weighers[i].roomAt(at)
 		bases[i] = c.weighers[i].baseDivision(at)
 		newest[i] = c.weighers[i].newestRoom()
 	}
@@ -306,13 +306,13 @@ func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 	return next.limits
 }
 
-// stillHolds reports whether m's limits still hold at wall.
-func (m *movingLimits) stillHolds(limits []*Limit, wall int64) bool {
+// stillHolds reports whether c's limits still hold at wall.
+func (c *movingLimits) stillHolds(limits []*Limit, wall int64) bool {
 	for i, l := range limits {
 		// An owner whose clock is ahead may be in the next window already.
-		until := m.limits[i].Until
+		until := c.limits[i].Until
 		if until != 0 && wall+clockDifference >= until ||
-			m.phase(i, l, wall) != m.phases[i] {
+			c.phase(i, l, wall) != c.phases[i] {
 			return false
 		}
 	}
@@ -321,10 +321,10 @@ func (m *movingLimits) stillHolds(limits []*Limit, wall int64) bool {
 
 // phase returns the phase of limit i at wall. The clock of the counter's owner
 // may be a second behind or ahead.
-func (m *movingLimits) phase(i int, l *Limit, wall int64) (p phase) {
-	d := m.division
+func (c *movingLimits) phase(i int, l *Limit, wall int64) (p phase) {
+	d := c.division
 	if l.Kind.Bucket() {
-		p.before = d.recorded(wall - clockDifference - m.weighers[i].fillTime)
+		p.before = d.recorded(wall - clockDifference - c.weighers[i].fillTime)
 		return p
 	}
 	last := l.WindowStart(wall + clockDifference)

@@ -160,8 +160,8 @@ func (w *weigher) prepare() {
 	}
 }
 
-// room returns what the views leave to the region in a phase.
-func (w *weigher) room(p phase) room {
+// roomAt returns what the views leave to the region in a phase.
+func (w *weigher) roomAt(p phase) room {
 	out := room{math.MaxInt64, math.MaxInt64}
 	if w.region < 0 {
 		return room{}

@@ -46,7 +46,7 @@ func (t *Totals) HandOver(ctx context.Context, final bool) error {
 	if t.isHandedOver() {
 		return nil
 	}
-	return errors.Join(errs[min(1, len(errs)-1):]...)
+	return errors.Join(errs[min(1, len(errs)-1):]...) // the first error stands only if there was nobody to try
 }
 
 // isHandedOver reports whether the last HandOver that succeeded gave away all

@@ -331,19 +331,9 @@ func (h *heldCopies) recordsAfter(
 				break
 			}
 
-			if r.whole && !isWhole {
-				// The older statement stays, because all of it is here. But its
-				// process is alive.
-				alive := *r
-				alive.Ended = 0
-				alive.Settled = false
-				alive.watched = false
-				alive.heard = time.Now()
-				next = &alive
-			}
-
-			changed = changed || r.Settled || r.Final != next.Final || !slices.Equal(r.Ledgers, next.Ledgers)
-			r = next
+			later := r.after(next)
+			changed = changed || r.Settled || r.Final != later.Final || !slices.Equal(r.Ledgers, later.Ledgers)
+			r = later
 		}
 
 		records = append(records, r)
@@ -355,6 +345,22 @@ func (h *heldCopies) recordsAfter(
 	}
 
 	return records[max(0, len(records)-maxRecords):], changed
+}
+
+// after returns the record that takes r's place when next has come, which is
+// about the same process: next, or r as of now if only of r nothing is missing.
+func (r *processRecord) after(next *processRecord) *processRecord {
+	if !r.whole || next.whole {
+		return next
+	}
+	// The older statement stays, because all of it is here. But its process is
+	// alive.
+	alive := *r
+	alive.Ended = 0
+	alive.Settled = false
+	alive.watched = false
+	alive.heard = time.Now()
+	return &alive
 }
 
 // replaced returns the record once a later process of the node speaks for itself.

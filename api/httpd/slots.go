@@ -1,13 +1,11 @@
 package httpd
 
 import (
-	"net"
 	"strings"
 	"time"
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/codec"
-	"github.com/rlnode/rlnode/limiter"
 )
 
 // acquireSlot answers POST /v1/acquire.
@@ -21,7 +19,7 @@ func (h *handlers) acquireSlot(x *exchange) *api.Error {
 
 	x.check.AwaitsLoan = !x.isPipelined
 	if x.check.Who == "" {
-		x.check.Who = x.holder()
+		x.check.Who = api.HolderName(x.token, x.peer)
 	}
 
 	var err error
@@ -36,22 +34,6 @@ func (h *handlers) acquireSlot(x *exchange) *api.Error {
 	x.compose(0, false, h.node)
 	x.stripe.Observe(time.Since(x.began))
 	return nil
-}
-
-// holder returns what a slot says of its holder unless the caller says it: the
-// name of its token, or its address.
-func (x *exchange) holder() string {
-	who := ""
-	switch {
-	case x.token != nil:
-		who = x.token.Name
-	case x.peer != nil:
-		who = x.peer.String()
-		if host, _, err := net.SplitHostPort(who); err == nil {
-			who = host
-		}
-	}
-	return strings.ToValidUTF8(who[:min(len(who), limiter.MaxWho)], "")
 }
 
 // renewSlot answers POST /v1/renew.

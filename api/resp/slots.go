@@ -2,7 +2,6 @@ package resp
 
 import (
 	"net"
-	"strings"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -48,7 +47,7 @@ func (c *session) acquire(words [][]byte) error {
 	n.SlotTTL = n.ttl
 	n.AwaitsLoan = !c.execution.hasMore
 	if n.Who == "" {
-		n.Who = c.holder()
+		n.Who = api.HolderName(c.token, c.RemoteAddr())
 	}
 
 	var answer limiter.Answer
@@ -70,19 +69,6 @@ func (c *session) acquire(words [][]byte) error {
 
 	c.server.replyDecision(&c.execution.out, &answer, "", slot)
 	return nil
-}
-
-// holder returns what a slot says of its holder unless the caller says it: the
-// name of its token, or its address.
-func (c *session) holder() string {
-	who := c.RemoteAddr().String()
-	if host, _, err := net.SplitHostPort(who); err == nil {
-		who = host
-	}
-	if c.token != nil {
-		who = c.token.Name
-	}
-	return strings.ToValidUTF8(who[:min(len(who), limiter.MaxWho)], "")
 }
 
 // renew executes RL.RENEW slot [TTL ms].
