@@ -199,7 +199,7 @@ func (c *Cluster) Following() Following {
 // recordedVersion returns the newest recorded version of the rules, or 0 if there is none.
 func recordedVersion(s *agreement.State) (version int64) {
 	for _, h := range s.Regions.Held {
-		if h.At != 0 {
+		if h.RecordedAt != 0 {
 			version = h.Version // recorded versions come first, oldest first
 		}
 	}

@@ -309,7 +309,7 @@ func (sr *sharedRules) recordVersions(ctx context.Context) error {
 		}
 
 		held := r.Held[len(r.Held)-1]
-		if m.At != 0 && held.At == 0 {
+		if m.RecordedAt != 0 && held.RecordedAt == 0 {
 			sr.config.Logger.Info("all regions now use a version of the rules",
 				"rules_version", m.Version, "regions", len(r.Names))
 		}
@@ -341,16 +341,16 @@ func (sr *sharedRules) nextMark(r *agreement.Regions) (m agreement.Mark, ok bool
 			sr.warnAboutClocks(&clocks, now)
 			return m, false
 		}
-		return agreement.Mark{Version: held.Version, At: clocks.latest + recordMargin.Milliseconds()}, true
+		return agreement.Mark{Version: held.Version, RecordedAt: clocks.latest + recordMargin.Milliseconds()}, true
 	}
 
 	last := r.Held[len(r.Held)-1]
-	if last.At == 0 {
+	if last.RecordedAt == 0 {
 		return agreement.Mark{Version: last.Version}, true
 	}
 
 	// The earliest clock says which windows have ended everywhere.
-	return agreement.Mark{Version: last.Version, At: clocks.earliest}, known && len(r.Held) > 1
+	return agreement.Mark{Version: last.Version, RecordedAt: clocks.earliest}, known && len(r.Held) > 1
 }
 
 // warnAboutClocks logs that regions' clocks differ too much. The caller must hold

@@ -81,7 +81,7 @@ func newLoneRegion(t *testing.T, n int, text string) (*testCluster, *stubFar) {
 
 // shared returns set for a region, recorded as used by all the named regions.
 func shared(set *rules.Set, region string, names ...string) *rules.Set {
-	return set.WithShares(&rules.Shares{Region: region, Views: []rules.View{{Set: set, Names: names, At: 1}}})
+	return set.WithShares(&rules.Shares{Region: region, Held: []rules.HeldVersion{{Set: set, Names: names, RecordedAt: 1}}})
 }
 
 // spend runs checks until one is refused, and returns how many were admitted.
@@ -462,8 +462,8 @@ func testStaleAskers(t *testing.T) {
 	// The newer version is not recorded yet: the owner uses the asker's rules.
 	next := compile(t, 2, "version: 1\n"+globalExact)
 	old := asker.Rules()
-	owner.SetRules(next.WithShares(&rules.Shares{Region: "eu", Views: []rules.View{
-		{Set: old, Names: []string{"ap", "eu", "us"}, At: 1}, {Set: next, Names: []string{"ap", "eu", "us"}},
+	owner.SetRules(next.WithShares(&rules.Shares{Region: "eu", Held: []rules.HeldVersion{
+		{Set: old, Names: []string{"ap", "eu", "us"}, RecordedAt: 1}, {Set: next, Names: []string{"ap", "eu", "us"}},
 	}}))
 	if a := asker.check(q); a.DecidedBy != ByForward || a.RulesVersion != 1 {
 		t.Errorf("have %s by version %d, want forward by 1", a.DecidedBy, a.RulesVersion)

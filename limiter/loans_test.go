@@ -55,10 +55,10 @@ func TestG8_AllInARegionWithoutAShare(t *testing.T) {
 
 func testAllInARegionWithoutAShare(t *testing.T, text string) {
 	e := newTestRegions(t, text, "ap", "eu", "us")
-	old := rules.View{Set: compile(t, 1, "version: 1\n"+text), Names: []string{"eu"}, At: 1}
+	old := rules.HeldVersion{Set: compile(t, 1, "version: 1\n"+text), Names: []string{"eu"}, RecordedAt: 1}
 	for _, region := range e.names {
 		set := compile(t, 2, "version: 1\n"+text)
-		e.useIn(region, set, rules.View{Names: e.names, At: time.Now().UnixMilli()}, old)
+		e.useIn(region, set, rules.HeldVersion{Names: e.names, RecordedAt: time.Now().UnixMilli()}, old)
 	}
 	n := e.flood(byKey("r", "x"), 100, 15*time.Second, "us")
 	n += e.flood(byKey("r", "x"), 900-n, 15*time.Second, "us", "ap")

@@ -62,7 +62,7 @@ rules:
 `)
 	l := open(t, "")
 	l.SetRules(set.WithShares(&rules.Shares{Region: "eu",
-		Views: []rules.View{{Set: set, Names: []string{"eu", "us"}, At: 1}}}))
+		Held: []rules.HeldVersion{{Set: set, Names: []string{"eu", "us"}, RecordedAt: 1}}}))
 	hour := &algorithms.Limit{Kind: algorithms.FixedWindow, Window: time.Hour}
 	left := hour.WindowLeft(epoch)
 	expectRefusal(t, "26 of 25", check(t, l, epoch, costing(byKey("world", "a"), 26)), Reduced,

@@ -22,8 +22,8 @@ func (active *activeRules) recordShares() {
 	if division == nil {
 		return
 	}
-	for i := range division.Views {
-		if v := &division.Views[i]; v.At != 0 && v.Set != nil {
+	for i := range division.Held {
+		if v := &division.Held[i]; v.RecordedAt != 0 && v.Set != nil {
 			active.recordedVersion = max(active.recordedVersion, v.Set.Version)
 		}
 	}

@@ -503,7 +503,7 @@ func (m *membership) reachesOtherRegion(set *rules.Set) bool {
 	if division == nil || m.OtherRegions == nil {
 		return false
 	}
-	return slices.ContainsFunc(division.Views[len(division.Views)-1].Names, func(name string) bool {
+	return slices.ContainsFunc(division.Held[len(division.Held)-1].Names, func(name string) bool {
 		return name != division.Region && m.OtherRegions.Reachable(name)
 	})
 }

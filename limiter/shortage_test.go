@@ -109,8 +109,8 @@ func TestAFirstCheckInANewRegionWaitsForALoan(t *testing.T) {
 		set := compile(t, 2, "version: 1\n"+globalMinute)
 		window := time.Now()
 		e.useIn("us", set,
-			rules.View{Names: []string{"eu", "us"}, At: window.Add(time.Hour).UnixNano()},
-			rules.View{Set: set, Names: []string{"eu"}, At: 1})
+			rules.HeldVersion{Names: []string{"eu", "us"}, RecordedAt: window.Add(time.Hour).UnixNano()},
+			rules.HeldVersion{Set: set, Names: []string{"eu"}, RecordedAt: 1})
 
 		n, began := e.all["us"].nodes[0], time.Now()
 		q := waiting("month", "y")

@@ -75,16 +75,16 @@ func (e *testRegions) spawn(f func()) bool {
 // use makes all regions use the given rules, recorded for the named regions.
 func (e *testRegions) use(version int64, text string, names []string) {
 	for _, name := range e.names {
-		e.useIn(name, compile(e.t, version, "version: 1\n"+text), rules.View{Names: names, At: 1})
+		e.useIn(name, compile(e.t, version, "version: 1\n"+text), rules.HeldVersion{Names: names, RecordedAt: 1})
 	}
 }
 
-// useIn makes one region use set, which view describes. Each region hashes
+// useIn makes one region use set, which own describes. Each region hashes
 // subjects with a secret of its own.
-func (e *testRegions) useIn(name string, set *rules.Set, view rules.View, before ...rules.View) {
-	view.Set = set
+func (e *testRegions) useIn(name string, set *rules.Set, own rules.HeldVersion, before ...rules.HeldVersion) {
+	own.Set = set
 	for _, n := range e.all[name].nodes {
-		n.SetRules(set.Keyed([]byte(name)).WithShares(&rules.Shares{Region: name, Views: append(before, view)}))
+		n.SetRules(set.Keyed([]byte(name)).WithShares(&rules.Shares{Region: name, Held: append(before, own)}))
 	}
 }
 

@@ -66,8 +66,8 @@ func recorded(all []*testCluster) func() bool {
 				if set == nil || set.Shares() == nil {
 					return false
 				}
-				views := set.Shares().Views
-				if last := views[len(views)-1]; last.At == 0 || len(last.Names) != len(all) {
+				held := set.Shares().Held
+				if last := held[len(held)-1]; last.RecordedAt == 0 || len(last.Names) != len(all) {
 					return false
 				}
 			}

@@ -122,17 +122,17 @@ func TestSabotageOfSharesIsFoundInOneProcess(t *testing.T) {
 		t.Skip("make simulation runs it")
 	}
 	for name, sabotage := range map[string]sabotageOfShares{
-		"shares are raised at once": func(views []rules.View) []rules.View {
-			last := views[len(views)-1]
-			last.At = 1
-			return []rules.View{last}
+		"shares are raised at once": func(held []rules.HeldVersion) []rules.HeldVersion {
+			last := held[len(held)-1]
+			last.RecordedAt = 1
+			return []rules.HeldVersion{last}
 		},
-		"the old division stays until the record": func(views []rules.View) []rules.View {
-			views = slices.Clone(views)
-			if last := &views[len(views)-1]; last.At == 0 {
-				last.At = rules.MaxRecordedAt
+		"the old division stays until the record": func(held []rules.HeldVersion) []rules.HeldVersion {
+			held = slices.Clone(held)
+			if last := &held[len(held)-1]; last.RecordedAt == 0 {
+				last.RecordedAt = rules.MaxRecordedAt
 			}
-			return slices.DeleteFunc(views, func(v rules.View) bool { return v.At == 0 })
+			return slices.DeleteFunc(held, func(v rules.HeldVersion) bool { return v.RecordedAt == 0 })
 		},
 	} {
 		t.Run(name, func(t *testing.T) { checkRegionsSabotageFound(t, sabotage) })
@@ -140,7 +140,7 @@ func TestSabotageOfSharesIsFoundInOneProcess(t *testing.T) {
 }
 
 // sabotageOfShares changes the versions by which nodes divide limits.
-type sabotageOfShares func([]rules.View) []rules.View
+type sabotageOfShares func([]rules.HeldVersion) []rules.HeldVersion
 
 // checkRegionsSabotageFound looks for a seed in which the sabotage is noticed.
 // No links break but after a write.
@@ -166,7 +166,7 @@ func (w *simWorld) replaceShares() {
 			if set == nil || set.Shares() == nil || w.replaced[v] == set {
 				continue
 			}
-			shares := rules.Shares{Region: set.Shares().Region, Views: w.sabotage(set.Shares().Views)}
+			shares := rules.Shares{Region: set.Shares().Region, Held: w.sabotage(set.Shares().Held)}
 			v.node.limiter.SetRules(set.WithShares(&shares))
 			w.replaced[v] = v.node.limiter.Rules()
 		}
@@ -287,7 +287,7 @@ func (w *simWorld) now() time.Duration { return w.regions[0].now() }
 // notShared returns why a region does not use a recorded version together with all others.
 func (w *simWorld) notShared(tr *simTrial) string {
 	s := tr.state().Regions
-	if n := len(s.Held); n == 0 || s.Held[n-1].At == 0 || len(s.Names) < len(w.regions) {
+	if n := len(s.Held); n == 0 || s.Held[n-1].RecordedAt == 0 || len(s.Names) < len(w.regions) {
 		return fmt.Sprintf("%v, and %d versions", s.Names, n)
 	}
 	return ""

@@ -12,23 +12,23 @@ import (
 // safe for windows that begin this much earlier or later.
 const clockDifference = int64(time.Second)
 
-// MaxRecordedAt bounds View.At, in Unix ms: the year 2109.
+// MaxRecordedAt bounds HeldVersion.RecordedAt, in Unix ms: the year 2109.
 const MaxRecordedAt = 1 << 42
 
-// View is the part of a rules version that shares depend on: its set, and the
-// regions that divide its global limits.
-type View struct {
+// HeldVersion is the part of a rules version that shares depend on: its set,
+// and the regions that divide its global limits.
+type HeldVersion struct {
 	Set   *Set
 	Names []string // the committed regions, sorted
-	// At is the wall time, in Unix ms, from which no region uses an older version.
-	// It is 0 until it is recorded.
-	At int64
-	// Doubtful means that At was not recorded yet when the primary changed, so the
-	// previous primary may have recorded an earlier time.
+	// RecordedAt is the wall time, in Unix ms, from which no region uses an older
+	// version. It is 0 until it is recorded.
+	RecordedAt int64
+	// Doubtful means that RecordedAt was not recorded yet when the primary
+	// changed, so the previous primary may have recorded an earlier time.
 	Doubtful bool
 	// NotHonouredAt is a wall time, in Unix ns on the clock of the process that
-	// uses the views, at which its region had certainly not honoured the version
-	// yet. It is 0 if unknown. See [NotHonoured].
+	// uses the versions, at which its region had certainly not honoured the
+	// version yet. It is 0 if unknown. See [NotHonoured].
 	NotHonouredAt int64
 }
 
@@ -38,9 +38,9 @@ type View struct {
 // enough for all of them; see [Set.Share].
 type Shares struct {
 	Region string
-	// Views are the versions that still count, oldest first; recorded ones precede
+	// Held are the versions that still count, oldest first; recorded ones precede
 	// the rest. The last is the set's own.
-	Views []View
+	Held []HeldVersion
 }
 
 // division holds what a set needs to divide limits. Cached limits are tagged
@@ -49,15 +49,15 @@ type Shares struct {
 type division struct {
 	region string
 	// onlyLastFrom is a wall time in Unix ns. Windows that begin at or after it
-	// depend only on the last view.
+	// depend only on the last version.
 	onlyLastFrom int64
-	// maxFill bounds the time that any bucket of any view takes to fill, in ns.
+	// maxFill bounds the time that any bucket of any version takes to fill, in ns.
 	maxFill       int64
-	at            []int64  // Unix ns, for each recorded view
-	notHonouredAt []int64  // for each view: View.NotHonouredAt, but no later than that of any later view
-	doubtful      []bool   // for each view
-	names         []string // the regions of all views, each once
-	soleRegion    bool     // no view has any other region
+	at            []int64  // Unix ns, for each recorded version
+	notHonouredAt []int64  // for each version: HeldVersion.NotHonouredAt, but no later than that of any later version
+	doubtful      []bool   // for each version
+	names         []string // the regions of all versions, each once
+	soleRegion    bool     // no version has any other region
 }
 
 // WithShares returns a copy of s whose global limits are the shares of a
@@ -67,17 +67,17 @@ func (s *Set) WithShares(x *Shares) *Set {
 	out := *s
 	out.shares = x
 	out.division = nil
-	if x == nil || len(x.Views) == 0 {
+	if x == nil || len(x.Held) == 0 {
 		out.shares = nil
 		return &out
 	}
 
 	d := &division{region: x.Region, onlyLastFrom: math.MaxInt64}
-	for i, v := range x.Views {
-		// A phase counts recorded views in a byte. Later ones count as not
+	for i, v := range x.Held {
+		// A phase counts recorded versions in a byte. Later ones count as not
 		// recorded yet, which errs on the side of smaller shares.
-		if v.At > 0 && len(d.at) == i && i < math.MaxUint8 {
-			d.at = append(d.at, min(v.At, MaxRecordedAt)*int64(time.Millisecond))
+		if v.RecordedAt > 0 && len(d.at) == i && i < math.MaxUint8 {
+			d.at = append(d.at, min(v.RecordedAt, MaxRecordedAt)*int64(time.Millisecond))
 		}
 
 		for _, name := range v.Names {
@@ -100,7 +100,7 @@ func (s *Set) WithShares(x *Shares) *Set {
 	slices.Sort(d.names)
 	d.soleRegion = len(d.names) == 1 && d.names[0] == x.Region
 
-	last := len(x.Views) - 1
+	last := len(x.Held) - 1
 	switch {
 	case last == 0 || len(d.names) <= 1:
 		d.onlyLastFrom = math.MinInt64
@@ -145,7 +145,7 @@ func (s *Set) Share(m *Match, wall int64) {
 	}
 }
 
-// onlyLastCounts reports whether only the last view counts for limits at wall.
+// onlyLastCounts reports whether only the last version counts for limits at wall.
 func (d *division) onlyLastCounts(limits []*Limit, wall int64) bool {
 	if d.onlyLastFrom == math.MinInt64 {
 		return true
@@ -176,7 +176,7 @@ func (s *Set) SharesOf(rule *Rule, limit *Limit) map[string]int64 {
 		limit = limit.undivided
 	}
 
-	names := s.shares.Views[len(s.shares.Views)-1].Names
+	names := s.shares.Held[len(s.shares.Held)-1].Names
 	v := divide(names, names, rule, limit)
 
 	out := make(map[string]int64, len(names))
@@ -201,35 +201,35 @@ type shareCache struct {
 	moving atomicMoving
 }
 
-// soleLimits holds the shares when only the last view counts.
+// soleLimits holds the shares when only the last version counts.
 type soleLimits struct {
 	division *division
 	limits   []*Limit
 }
 
-// movingLimits holds the shares when several views count.
+// movingLimits holds the shares when several versions count.
 type movingLimits struct {
 	division *division
-	lists    []int32 // the list number that each earlier view has for the same subject; 0 for none
+	lists    []int32 // the list number that each earlier version has for the same subject; 0 for none
 	weighers []weigher
 	phases   []phase // for each limit, at the time for which limits was computed
 	limits   []*Limit
 }
 
-// phase determines which views count for one limit at one moment.
+// phase determines which versions count for one limit at one moment.
 type phase struct {
-	// before and after are the numbers of views recorded when the window began:
+	// before and after are the numbers of versions recorded when the window began:
 	// before if the clock of the counter's owner is a second behind, after if it is
 	// a second ahead. For a bucket, after is 0.
 	before, after uint8
-	// maybeHonoured is the number of views that this region may have honoured by then.
+	// maybeHonoured is the number of versions that this region may have honoured by then.
 	maybeHonoured uint8
 }
 
 // room is the amount and burst that a share may have.
 type room struct{ amount, burst int64 }
 
-// soleShares returns the shares of a hit's limits when only the last view counts.
+// soleShares returns the shares of a hit's limits when only the last version counts.
 func (s *Set) soleShares(h *Hit) []*Limit {
 	d := s.division
 	cache := &h.Limits[0].shareCache.sole
@@ -237,7 +237,7 @@ func (s *Set) soleShares(h *Hit) []*Limit {
 		return c.limits
 	}
 
-	names := s.shares.Views[len(s.shares.Views)-1].Names
+	names := s.shares.Held[len(s.shares.Held)-1].Names
 	rooms := make([]room, len(h.Limits))
 	if region := slices.Index(names, d.region); region >= 0 {
 		for i, l := range h.Limits {
@@ -251,16 +251,16 @@ func (s *Set) soleShares(h *Hit) []*Limit {
 	return c.limits
 }
 
-// movingShares returns the shares of a hit's limits when more than one view may count.
+// movingShares returns the shares of a hit's limits when more than one version may count.
 func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 	d := s.division
 	cache := &h.Limits[0].shareCache.moving
-	views := s.shares.Views
+	held := s.shares.Held
 
 	m.shareLists = m.shareLists[:0]
-	for i := range views[:len(views)-1] {
+	for i := range held[:len(held)-1] {
 		number := int32(0)
-		_, list := views[i].limitsFor(m, h.Rule)
+		_, list := held[i].limitsFor(m, h.Rule)
 		if len(list) > 0 {
 			number = list[0].shareCache.number
 		}
@@ -329,15 +329,15 @@ func (c *movingLimits) phase(i int, l *Limit, wall int64) (p phase) {
 	}
 	last := l.WindowStart(wall + clockDifference)
 	p.before, p.after = d.recorded(l.WindowStart(wall-clockDifference)), d.recorded(last)
-	// A view whose notHonouredAt is more than a second after the window began is left
-	// out: when the window began, this region had not honoured it.
+	// A version whose notHonouredAt is more than a second after the window began
+	// is left out: when the window began, this region had not honoured it.
 	for int(p.maybeHonoured) < len(d.notHonouredAt) && last >= d.notHonouredAt[p.maybeHonoured]-clockDifference {
 		p.maybeHonoured++
 	}
 	return p
 }
 
-// recorded returns the number of views recorded by start, in Unix ns.
+// recorded returns the number of versions recorded by start, in Unix ns.
 func (d *division) recorded(start int64) uint8 {
 	n := len(d.at)
 	for n > 0 && d.at[n-1] > start {
@@ -346,9 +346,9 @@ func (d *division) recorded(start int64) uint8 {
 	return uint8(n)
 }
 
-// limitsFor returns the view's own version of a global rule, and that rule's
-// limits for m's subject. Both are nil if the view has no such rule.
-func (v *View) limitsFor(m *Match, rule *Rule) (*Rule, []*Limit) {
+// limitsFor returns what v has in place of a global rule, and the limits of
+// that for m's subject. Both are nil if v has no such rule.
+func (v *HeldVersion) limitsFor(m *Match, rule *Rule) (*Rule, []*Limit) {
 	r := v.Set.byName[rule.Name]
 	if r == nil || r.Scope != GlobalScope {
 		return nil, nil
@@ -370,8 +370,8 @@ func (s *Set) newMovingLimits(m *Match, h *Hit) *movingLimits {
 			region: slices.Index(d.names, d.region), recorded: len(d.at), doubtful: d.doubtful, bucket: l.Kind.Bucket(),
 		}
 
-		for j := range s.shares.Views {
-			v := &s.shares.Views[j]
+		for j := range s.shares.Held {
+			v := &s.shares.Held[j]
 			rule, list := v.limitsFor(m, h.Rule)
 			k := slices.IndexFunc(list, func(other *Limit) bool { return other.ID == l.ID })
 			if k < 0 {
@@ -427,7 +427,7 @@ func (s *Set) reduceLimits(h *Hit, rooms, newest []room) []*Limit {
 // available by borrowing, given its share; see [Limit.BorrowTarget]. It is 0 if
 // the region is not committed.
 func (s *Set) borrowTarget(l *Limit, share int64) int64 {
-	names := s.shares.Views[len(s.shares.Views)-1].Names
+	names := s.shares.Held[len(s.shares.Held)-1].Names
 	switch {
 	case l.Kind != algorithms.FixedWindow || l.Amount == 0 || !slices.Contains(names, s.division.region):
 		return 0
@@ -467,12 +467,12 @@ func (s *Set) Division(rule *Rule, limit *Limit) map[string]int64 {
 // proves nothing, because the region does not wait for it.
 type NotHonoured struct {
 	newest int64           // versions up to it are not new
-	at     map[int64]int64 // View.NotHonouredAt of the versions in the last set
+	at     map[int64]int64 // HeldVersion.NotHonouredAt of the versions in the last set
 }
 
 // Stamp returns set, which the process is about to apply, with
-// View.NotHonouredAt filled in where it is known. now is the process's wall
-// clock in Unix nanoseconds if the process had authority when it read the
+// HeldVersion.NotHonouredAt filled in where it is known. now is the process's
+// wall clock in Unix nanoseconds if the process had authority when it read the
 // clock, or later; otherwise 0. The process must not have announced set as
 // applied before the call.
 func (h *NotHonoured) Stamp(set *Set, now int64) *Set {
@@ -481,10 +481,10 @@ func (h *NotHonoured) Stamp(set *Set, now int64) *Set {
 		return set
 	}
 
-	at := make(map[int64]int64, len(x.Views))
+	at := make(map[int64]int64, len(x.Held))
 	newest := h.newest
 	known := false
-	for _, v := range x.Views {
+	for _, v := range x.Held {
 		n := v.Set.Version
 		notHonoured, seen := h.at[n]
 		if !seen && n > h.newest {
@@ -492,7 +492,7 @@ func (h *NotHonoured) Stamp(set *Set, now int64) *Set {
 		}
 		at[n] = notHonoured
 		newest = max(newest, n)
-		known = known || notHonoured != 0 && (v.At == 0 || v.Doubtful) // it does not matter for other versions
+		known = known || notHonoured != 0 && (v.RecordedAt == 0 || v.Doubtful) // it does not matter for other versions
 	}
 
 	h.at = at
@@ -501,9 +501,9 @@ func (h *NotHonoured) Stamp(set *Set, now int64) *Set {
 		return set
 	}
 
-	stamped := &Shares{Region: x.Region, Views: slices.Clone(x.Views)}
-	for i := range stamped.Views {
-		stamped.Views[i].NotHonouredAt = at[stamped.Views[i].Set.Version]
+	stamped := &Shares{Region: x.Region, Held: slices.Clone(x.Held)}
+	for i := range stamped.Held {
+		stamped.Held[i].NotHonouredAt = at[stamped.Held[i].Set.Version]
 	}
 
 	return set.WithShares(stamped)

@@ -14,13 +14,13 @@ type (
 	atomicMoving = atomic.Pointer[movingLimits]
 )
 
-// viewShares holds what one view gives each region of one limit.
-type viewShares struct{ amounts, bursts []int64 }
+// heldShares holds what one version gives each region of one limit.
+type heldShares struct{ amounts, bursts []int64 }
 
 // divide returns what each of regions gets of a limit of rule. Only those in
 // committed get anything.
-func divide(regions, committed []string, rule *Rule, l *Limit) viewShares {
-	v := viewShares{amounts: splitAmong(regions, committed, rule.Regions, l.Amount)}
+func divide(regions, committed []string, rule *Rule, l *Limit) heldShares {
+	v := heldShares{amounts: splitAmong(regions, committed, rule.Regions, l.Amount)}
 	v.bursts = v.amounts
 	if l.Kind.Bucket() && l.Burst != l.Amount {
 		v.bursts = splitAmong(regions, committed, rule.Regions, l.Burst)
@@ -39,20 +39,20 @@ func splitAmong(regions, committed []string, parts []Region, amount int64) []int
 	return out
 }
 
-// unboundedShares returns what a view without the limit gives.
-func unboundedShares(regions int) viewShares {
+// unboundedShares returns what a version without the limit gives.
+func unboundedShares(regions int) heldShares {
 	all := make([]int64, regions)
 	for i := range all {
 		all[i] = math.MaxInt64
 	}
-	return viewShares{all, all}
+	return heldShares{all, all}
 }
 
-func (v viewShares) of(region int) room { return room{v.amounts[region], v.bursts[region]} }
+func (v heldShares) of(region int) room { return room{v.amounts[region], v.bursts[region]} }
 
 // fillTime returns the time that the slowest region's bucket takes to fill, in ns,
 // or 0 for other limits.
-func (v viewShares) fillTime(l *Limit) int64 {
+func (v heldShares) fillTime(l *Limit) int64 {
 	if !l.Kind.Bucket() {
 		return 0
 	}
@@ -68,7 +68,7 @@ func (v viewShares) fillTime(l *Limit) int64 {
 			return int64(algorithms.Forever)
 		}
 		fill, _ := bits.Div64(hi, lo, uint64(amount))
-		// The time is rounded up: with a shorter one, an earlier view would stop
+		// The time is rounded up: with a shorter one, an earlier version would stop
 		// counting too soon.
 		longest = max(longest, int64(min(fill, uint64(algorithms.Forever)-1))+1)
 	}
@@ -76,39 +76,39 @@ func (v viewShares) fillTime(l *Limit) int64 {
 	return longest
 }
 
-// weigher computes how much of one limit the views leave to one region.
+// weigher computes how much of one limit the versions leave to one region.
 type weigher struct {
-	region   int // index of the region; −1 if it is in no view
-	recorded int // number of recorded views; they come first
+	region   int // index of the region; −1 if it is in no version
+	recorded int // number of recorded versions; they come first
 	doubtful []bool
 	bucket   bool
 	fillTime int64 // that a bucket takes, ns
 
-	views []viewShares
-	// The fields below have one element for each view, and are used for fixed
+	held []heldShares
+	// The fields below have one element for each version, and are used for fixed
 	// windows only.
 
-	// split returns the region's part of an amount by this view's division; it
-	// is nil if the view has no such limit.
+	// split returns the region's part of an amount by this version's division; it
+	// is nil if the version has no such limit.
 	split         []func(amount int64) int64
 	amounts       []int64 // the limit's amount
-	nextWithLimit []int   // the first view from this one on that has the limit
-	// leastShare is what this view's division gives the region at least, of its
+	nextWithLimit []int   // the first version from this one on that has the limit
+	// leastShare is what this version's division gives the region at least, of its
 	// own amount and of any later one.
 	leastShare []int64
 }
 
-// add adds a view's limit, which is nil if the view has none.
+// add adds a version's limit, which is nil if the version has none.
 func (w *weigher) add(rule *Rule, l *Limit, committed, regions []string) {
 	if l == nil {
-		w.views = append(w.views, unboundedShares(len(regions)))
+		w.held = append(w.held, unboundedShares(len(regions)))
 		w.split = append(w.split, nil)
 		w.amounts = append(w.amounts, 0)
 		return
 	}
 
 	v := divide(regions, committed, rule, l)
-	w.views = append(w.views, v)
+	w.held = append(w.held, v)
 	w.fillTime = max(w.fillTime, v.fillTime(l))
 	index := -1
 	if w.region >= 0 {
@@ -124,16 +124,16 @@ func (w *weigher) add(rule *Rule, l *Limit, committed, regions []string) {
 	})
 }
 
-// prepare computes nextWithLimit and leastShare. The last view always has the limit.
+// prepare computes nextWithLimit and leastShare. The last version always has the limit.
 func (w *weigher) prepare() {
 	if w.bucket || w.region < 0 {
 		return
 	}
 
-	n := len(w.views)
+	n := len(w.held)
 	w.nextWithLimit, w.leastShare = make([]int, n), make([]int64, n)
 
-	var later []int64 // distinct amounts of views from i on
+	var later []int64 // distinct amounts of versions from i on
 	for i := n - 1; i >= 0; i-- {
 		w.nextWithLimit[i] = i
 		if w.split[i] == nil {
@@ -150,7 +150,7 @@ func (w *weigher) prepare() {
 		// Each amount counts, and not only the smallest: because of rounding, a
 		// region may get less of a larger one.
 		for _, amount := range later {
-			share := w.views[i].amounts[w.region]
+			share := w.held[i].amounts[w.region]
 			if amount == w.amounts[i] {
 				w.leastShare[i] = min(w.leastShare[i], share)
 			} else {
@@ -160,7 +160,7 @@ func (w *weigher) prepare() {
 	}
 }
 
-// roomAt returns what the views leave to the region in a phase.
+// roomAt returns what the versions leave to the region in a phase.
 func (w *weigher) roomAt(p phase) room {
 	out := room{math.MaxInt64, math.MaxInt64}
 	if w.region < 0 {
@@ -176,9 +176,9 @@ func (w *weigher) roomAt(p phase) room {
 		return room{amount: out.amount}
 	}
 
-	unknown := unboundedShares(len(w.views[0].amounts)) // use before the first record is unknown
+	unknown := unboundedShares(len(w.held[0].amounts)) // use before the first record is unknown
 	amounts, bursts := [][]int64{unknown.amounts}, [][]int64{unknown.bursts}
-	for _, v := range w.views {
+	for _, v := range w.held {
 		amounts, bursts = append(amounts, v.amounts), append(bursts, v.bursts)
 	}
 
@@ -193,15 +193,15 @@ func (w *weigher) roomAt(p phase) room {
 	return out
 }
 
-// windowRoom returns what the views leave of a fixed window. before is the
-// number of views recorded before it began; honoured is the number of views
-// that this region may have honoured.
+// windowRoom returns what the versions leave of a fixed window. before is the
+// number of versions recorded before it began; honoured is the number of
+// versions that this region may have honoured.
 func (w *weigher) windowRoom(before, honoured uint8) int64 {
-	base := w.baseView(before)
+	base := w.baseVersion(before)
 	out := w.leastShare[w.nextWithLimit[base]]
 	for i := base + 1; i < int(honoured); i++ {
-		// In other regions the view may have been recorded before the window began,
-		// and others may rely on it.
+		// In other regions the version may have been recorded before the window
+		// began, and others may rely on it.
 		if i >= w.recorded || w.doubtful[i] {
 			out = min(out, w.leastShare[w.nextWithLimit[i]])
 		}
@@ -209,18 +209,18 @@ func (w *weigher) windowRoom(before, honoured uint8) int64 {
 	return out
 }
 
-// baseView returns the view whose division applies to a fixed window that began
-// after before views were recorded: the last of those, or a later recorded view
-// that is nowhere smaller. If none was recorded before, baseView returns the
-// first view: what was used earlier is unknown, but only the first view's
-// regions can have used it.
-func (w *weigher) baseView(before uint8) int {
+// baseVersion returns the version whose division applies to a fixed window that
+// began after before versions were recorded: the last of those, or a later
+// recorded version that is nowhere smaller. If none was recorded before,
+// baseVersion returns the first version: what was used earlier is unknown, but
+// only the first version's regions can have used it.
+func (w *weigher) baseVersion(before uint8) int {
 	if before == 0 {
 		return 0
 	}
 	first := int(before) - 1
-	amounts := make([][]int64, 0, len(w.views))
-	for _, v := range w.views[first:w.recorded] {
+	amounts := make([][]int64, 0, len(w.held))
+	for _, v := range w.held[first:w.recorded] {
 		amounts = append(amounts, v.amounts)
 	}
 	return first + baseShare(amounts, w.doubtful[first:])
@@ -231,7 +231,7 @@ func (w *weigher) newestRoom() room {
 	if w.region < 0 {
 		return room{}
 	}
-	return w.views[len(w.views)-1].of(w.region)
+	return w.held[len(w.held)-1].of(w.region)
 }
 
 // baseDivision returns each region's part of a fixed window, or nil for other limits.
@@ -239,7 +239,7 @@ func (w *weigher) baseDivision(p phase) []int64 {
 	if w.bucket || w.region < 0 {
 		return nil
 	}
-	return w.views[w.nextWithLimit[w.baseView(p.after)]].amounts
+	return w.held[w.nextWithLimit[w.baseVersion(p.after)]].amounts
 }
 
 // leastInBucket returns what shares leave to a region of a bucket that may have

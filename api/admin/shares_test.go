@@ -22,7 +22,7 @@ rules:
 	expect.NoError(t, err)
 	n := startNode(t, func(c *apitest.Config) {
 		c.Decider.(*limiter.Limiter).SetRules(set.WithShares(&rules.Shares{
-			Region: "eu", Views: []rules.View{{Set: set, Names: []string{"eu", "us"}, At: 1}},
+			Region: "eu", Held: []rules.HeldVersion{{Set: set, Names: []string{"eu", "us"}, RecordedAt: 1}},
 		}))
 	})
 	resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check",

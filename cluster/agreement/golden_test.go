@@ -35,7 +35,7 @@ func goldenEntries() []Entry {
 		},
 		Region{Name: "us", By: "region us", When: when.UnixMilli()},
 		Mark{Version: 2},
-		Mark{Version: 2, At: when.UnixMilli()},
+		Mark{Version: 2, RecordedAt: when.UnixMilli()},
 		Rules{
 			Request: RequestID{6}, By: "n2", When: when.Add(time.Second), IfMatch: 2,
 			Change: rules.Change{Part: rules.TierPart, Name: "free", Body: []byte("limits: [{limit: 1, per: 1m}]")},

@@ -28,7 +28,7 @@ func (r *Regions) holdVersion(h *rules.History) error {
 	fresh := Held{Version: v.Number, Names: r.Names, Set: h.Set()}
 	held := slices.Clone(r.Held)
 	if !needsShares(append(held, fresh)) {
-		fresh.At = min(max(1, v.When.UnixMilli()), rules.MaxRecordedAt)
+		fresh.RecordedAt = min(max(1, v.When.UnixMilli()), rules.MaxRecordedAt)
 		r.Held = []Held{fresh}
 		return nil
 	}
@@ -37,12 +37,12 @@ func (r *Regions) holdVersion(h *rules.History) error {
 		for i := range held {
 			// These versions counted as recorded without waiting for any region, so other
 			// regions may lag behind.
-			held[i].At = 0
+			held[i].RecordedAt = 0
 		}
 	}
 
 	last := r.inForce()
-	if last != nil && last.At == 0 && !last.Candidate && !last.Doubtful &&
+	if last != nil && last.RecordedAt == 0 && !last.Candidate && !last.Doubtful &&
 		last.sameShares(&fresh) {
 		held = held[:len(held)-1] // fresh replaces it: both give regions the same shares
 	}
@@ -72,7 +72,7 @@ func pruneHeld(held []Held, now int64) []Held {
 	for i := range held {
 		longest = max(longest, held[i].Set.MaxGlobalSpan())
 	}
-	for len(held) > 1 && held[1].At > 0 && held[1].At+longest.Milliseconds()+windowSlack < now {
+	for len(held) > 1 && held[1].RecordedAt > 0 && held[1].RecordedAt+longest.Milliseconds()+windowSlack < now {
 		held = held[1:]
 	}
 	return held
@@ -132,9 +132,9 @@ func (r *Regions) withMark(e Mark) (*Regions, error) {
 	switch {
 	case r.Primary == "" || r.inForce() == nil:
 		return nil, errors.New("there is no primary region yet, or there are no rules")
-	case e.At < 0 || e.At > rules.MaxRecordedAt:
-		return nil, fmt.Errorf("%d is not a valid time", e.At)
-	case e.At == 0:
+	case e.RecordedAt < 0 || e.RecordedAt > rules.MaxRecordedAt:
+		return nil, fmt.Errorf("%d is not a valid time", e.RecordedAt)
+	case e.RecordedAt == 0:
 		return r.withCandidate(e.Version)
 	}
 	return r.withRecord(e)
@@ -152,7 +152,7 @@ func (r *Regions) withCandidate(version int64) (*Regions, error) {
 		return nil, fmt.Errorf("version %d of the rules is the candidate", r.Held[candidate].Version)
 	}
 	last := r.inForce()
-	if version != last.Version || last.At != 0 {
+	if version != last.Version || last.RecordedAt != 0 {
 		return nil, fmt.Errorf("version %d of the rules is not in force, or already recorded", version)
 	}
 
@@ -168,8 +168,8 @@ func (r *Regions) withCandidate(version int64) (*Regions, error) {
 func (r *Regions) withRecord(e Mark) (*Regions, error) {
 	candidate := r.candidate()
 	last := r.inForce()
-	if candidate < 0 && e.Version == last.Version && last.At != 0 {
-		return r.prune(e.At)
+	if candidate < 0 && e.Version == last.Version && last.RecordedAt != 0 {
+		return r.prune(e.RecordedAt)
 	}
 	if candidate < 0 || r.Held[candidate].Version != e.Version {
 		return nil, fmt.Errorf("version %d of the rules is not the candidate", e.Version)
@@ -177,7 +177,7 @@ func (r *Regions) withRecord(e Mark) (*Regions, error) {
 
 	changed := r.nextRevision()
 	changed.Held = slices.Clone(r.Held)
-	changed.recordCandidate(candidate, e.At)
+	changed.recordCandidate(candidate, e.RecordedAt)
 	return changed, nil
 }
 
@@ -186,21 +186,21 @@ func (r *Regions) withRecord(e Mark) (*Regions, error) {
 func (r *Regions) recordCandidate(candidate int, at int64) {
 	now := at
 	if candidate > 0 {
-		at = max(at, r.Held[candidate-1].At)
+		at = max(at, r.Held[candidate-1].RecordedAt)
 	}
 
 	r.Held[candidate].Candidate = false
 	var recorded []Held
 	for _, h := range r.Held[:candidate+1] {
-		if h.At == 0 {
+		if h.RecordedAt == 0 {
 			// A region may have used this version in the same window, although it was never
 			// a candidate.
-			h.At = at
+			h.RecordedAt = at
 		}
 
 		n := len(recorded)
 		if n > 0 && !recorded[n-1].Doubtful && recorded[n-1].sameShares(&h) {
-			h.At = recorded[n-1].At
+			h.RecordedAt = recorded[n-1].RecordedAt
 			recorded = recorded[:n-1]
 		}
 		recorded = append(recorded, h)

@@ -48,14 +48,14 @@ type Regions struct {
 type Held struct {
 	Version int64    `json:"version"`
 	Names   []string `json:"names"` // the regions that share limits in this version, sorted
-	// At is when the version was recorded, in Unix ms. From this wall time on, no
-	// region uses an older version or one that divides limits differently. 0: not
-	// recorded.
-	At        int64 `json:"at,omitempty"`
-	Candidate bool  `json:"candidate,omitempty"` // all regions are asked to honour it; it is recorded next
+	// RecordedAt is when the version was recorded, in Unix ms. From this wall time
+	// on, no region uses an older version or one that divides limits differently.
+	// 0: not recorded.
+	RecordedAt int64 `json:"at,omitempty"`
+	Candidate  bool  `json:"candidate,omitempty"` // all regions are asked to honour it; it is recorded next
 	// Doubtful means that the version was not recorded when the primary or its
 	// epoch changed. The former primary may have recorded it, and a region may have
-	// used it, earlier than At.
+	// used it, earlier than RecordedAt.
 	Doubtful bool       `json:"doubtful,omitempty"`
 	Set      *rules.Set `json:"-"` // compiled, without shares
 	Text     string     `json:"-"` // the document, in an Adopt only
@@ -96,9 +96,10 @@ type Region struct {
 // region's leader proposes it.
 type Mark struct {
 	Version int64 `json:"version"`
-	// At, in Unix ms, is not earlier than the reading of any region's clock when it
-	// began to use Version or a newer one. 0: Version becomes the candidate.
-	At int64 `json:"at,omitempty"`
+	// RecordedAt, in Unix ms, is not earlier than the reading of any region's
+	// clock when it began to use Version or a newer one. 0: Version becomes the
+	// candidate.
+	RecordedAt int64 `json:"at,omitempty"`
 }
 
 // validRegion reports whether name is a valid region name.
@@ -164,7 +165,7 @@ func (s *State) SetFor(region string) *rules.Set {
 func (r *Regions) shares(region string) *rules.Shares {
 	shares := &rules.Shares{Region: region}
 	for _, h := range r.Held {
-		shares.Views = append(shares.Views, rules.View{Set: h.Set, Names: h.Names, At: h.At, Doubtful: h.Doubtful})
+		shares.Held = append(shares.Held, rules.HeldVersion{Set: h.Set, Names: h.Names, RecordedAt: h.RecordedAt, Doubtful: h.Doubtful})
 	}
 	return shares
 }
@@ -196,7 +197,7 @@ func (e Primary) apply(next *State) Result {
 		changed.Names = []string{e.Region}
 		if h := r.inForce(); h != nil {
 			// No other region has followed these rules, so there is none to wait for.
-			changed.Held = []Held{{Version: h.Version, Names: changed.Names, At: max(1, h.At), Set: h.Set}}
+			changed.Held = []Held{{Version: h.Version, Names: changed.Names, RecordedAt: max(1, h.RecordedAt), Set: h.Set}}
 		}
 		next.Regions = changed
 		return Result{}
@@ -219,7 +220,7 @@ func (e Primary) apply(next *State) Result {
 func (r *Regions) markDoubtful() {
 	r.Held = slices.Clone(r.Held)
 	for i := range r.Held {
-		r.Held[i].Doubtful = r.Held[i].Doubtful || r.Held[i].At == 0
+		r.Held[i].Doubtful = r.Held[i].Doubtful || r.Held[i].RecordedAt == 0
 	}
 }
 
@@ -317,14 +318,14 @@ func (r *Regions) check(number int64) error {
 			candidates++
 		}
 
-		before := Held{At: 1}
+		before := Held{RecordedAt: 1}
 		if i > 0 {
 			before = r.Held[i-1]
 		}
 
 		// Versions are recorded in their order, and a candidate is not recorded yet.
-		mayBeRecorded := !h.Candidate && before.At != 0 && h.At >= before.At
-		isImpossible := h.At < 0 || h.At > rules.MaxRecordedAt || h.At != 0 && !mayBeRecorded
+		mayBeRecorded := !h.Candidate && before.RecordedAt != 0 && h.RecordedAt >= before.RecordedAt
+		isImpossible := h.RecordedAt < 0 || h.RecordedAt > rules.MaxRecordedAt || h.RecordedAt != 0 && !mayBeRecorded
 		if isImpossible || h.Version <= before.Version {
 			return fmt.Errorf("version %d of the rules is out of order, or its record is impossible", h.Version)
 		}

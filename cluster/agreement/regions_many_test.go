@@ -43,23 +43,23 @@ func TestManyVersionsAreRecorded(t *testing.T) {
 		now += time.Minute.Milliseconds()
 		for _, h := range s.Regions.Held {
 			if h.Candidate {
-				_ = apply(Mark{Version: h.Version, At: now}) // which may have to wait
+				_ = apply(Mark{Version: h.Version, RecordedAt: now}) // which may have to wait
 				break
 			}
 		}
 		last := s.Regions.inForce()
-		if last.At == 0 {
+		if last.RecordedAt == 0 {
 			_ = apply(Mark{Version: last.Version})
 		} else {
-			_ = apply(Mark{Version: last.Version, At: now})
+			_ = apply(Mark{Version: last.Version, RecordedAt: now})
 		}
 	}
 	for range 2 { // the second write drops what the first has recorded
 		now += 10 * time.Minute.Milliseconds()
 		_ = apply(Mark{Version: s.Regions.inForce().Version})
-		_ = apply(Mark{Version: s.Regions.inForce().Version, At: now})
+		_ = apply(Mark{Version: s.Regions.inForce().Version, RecordedAt: now})
 	}
-	if have := s.Regions.Held; len(have) != 1 || have[0].At == 0 {
+	if have := s.Regions.Held; len(have) != 1 || have[0].RecordedAt == 0 {
 		t.Errorf("have %+v, want only the version in force, recorded", have)
 	}
 	if wrote < 100 {

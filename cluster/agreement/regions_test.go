@@ -50,7 +50,7 @@ func held(s *State) string {
 	var out []string
 	for _, h := range s.Regions.Held {
 		text := fmt.Sprint(h.Version)
-		if h.At > 0 {
+		if h.RecordedAt > 0 {
 			text += "r"
 		}
 		if h.Candidate {
@@ -355,10 +355,10 @@ func TestContradictoryFollow(t *testing.T) {
 		"order":                  func(e *Adopt) { e.Held[1].Version = 1 },
 		"no version":             func(e *Adopt) { e.Held = e.Held[:1]; e.Held[0].Version = 0 },
 		"last version":           func(e *Adopt) { e.Held[3].Version = 1<<63 - 1 },
-		"time":                   func(e *Adopt) { e.Held[0].At = -1 },
-		"late time":              func(e *Adopt) { e.Held[1].At = rules.MaxRecordedAt + 1 },
-		"earlier time":           func(e *Adopt) { e.Held[1].At = 5 },
-		"not recorded":           func(e *Adopt) { e.Held[0].At = 0 },
+		"time":                   func(e *Adopt) { e.Held[0].RecordedAt = -1 },
+		"late time":              func(e *Adopt) { e.Held[1].RecordedAt = rules.MaxRecordedAt + 1 },
+		"earlier time":           func(e *Adopt) { e.Held[1].RecordedAt = 5 },
+		"not recorded":           func(e *Adopt) { e.Held[0].RecordedAt = 0 },
 		"candidates":             func(e *Adopt) { e.Held[3].Candidate = true },
 		"recorded, asked":        func(e *Adopt) { e.Held[0].Candidate = true },
 		"text":                   func(e *Adopt) { e.Held[3].Text = "rulez: []" },
@@ -432,7 +432,7 @@ func TestSetForIsKept(t *testing.T) {
 		t.Error("there are rules in force before there is a key for subjects")
 	}
 	if s.SetFor("us") == eu || s.SetFor("eu") != eu || eu.Version != 4 ||
-		eu.Shares().Region != "eu" || len(eu.Shares().Views) != 4 {
+		eu.Shares().Region != "eu" || len(eu.Shares().Held) != 4 {
 		t.Error("the set is compiled again")
 	}
 	if next := do(t, s, Empty{}, Ended{Node: node(5)}); next.SetFor("eu") != eu {

@@ -303,7 +303,7 @@ func (w *world) mark() string {
 		}
 		return fmt.Sprintf("records %d at %d: %v", h.Version, at-modelBegin, w.do(primary, Mark{h.Version, max(1, at)}))
 	}
-	if last := regions.inForce(); last != nil && last.At == 0 {
+	if last := regions.inForce(); last != nil && last.RecordedAt == 0 {
 		return fmt.Sprintf("asks for %d: %v", last.Version, w.do(primary, Mark{Version: last.Version}))
 	}
 	return ""
@@ -318,7 +318,7 @@ func (w *world) limit(r *region, n *asker) (share *rules.Limit, whole algorithms
 	}
 	if w.forget != nil {
 		x := *set.Shares()
-		x.Views = slices.Clone(x.Views)
+		x.Held = slices.Clone(x.Held)
 		w.forget(&x)
 		set = set.WithShares(&x)
 	}
@@ -409,25 +409,25 @@ func TestModelOfSharesFindsErrors(t *testing.T) {
 	for name, harm := range map[string]func(*world){
 		"what is not recorded is forgotten": func(w *world) {
 			w.forget = func(x *rules.Shares) {
-				last := len(x.Views) - 1
-				x.Views = slices.DeleteFunc(x.Views,
-					func(v rules.View) bool { return v.At == 0 && v.Set != x.Views[last].Set })
+				last := len(x.Held) - 1
+				x.Held = slices.DeleteFunc(x.Held,
+					func(v rules.HeldVersion) bool { return v.RecordedAt == 0 && v.Set != x.Held[last].Set })
 			}
 		},
 		"what is recorded holds at once": func(w *world) {
 			w.forget = func(x *rules.Shares) {
-				for i := range x.Views {
-					x.Views[i].At = min(x.Views[i].At, 1)
+				for i := range x.Held {
+					x.Held[i].RecordedAt = min(x.Held[i].RecordedAt, 1)
 				}
 			}
 		},
 		"only the version in force counts": func(w *world) {
-			w.forget = func(x *rules.Shares) { x.Views = x.Views[len(x.Views)-1:] }
+			w.forget = func(x *rules.Shares) { x.Held = x.Held[len(x.Held)-1:] }
 		},
 		"bucket: what is recorded holds at once": func(w *world) {
 			w.forget = func(x *rules.Shares) {
-				for i := range x.Views {
-					x.Views[i].At = min(x.Views[i].At, 1)
+				for i := range x.Held {
+					x.Held[i].RecordedAt = min(x.Held[i].RecordedAt, 1)
 				}
 			}
 		},
@@ -436,8 +436,8 @@ func TestModelOfSharesFindsErrors(t *testing.T) {
 		// believes that nothing has changed.
 		"the old division stays until the record": func(w *world) {
 			w.forget = func(x *rules.Shares) {
-				for i := range x.Views {
-					x.Views[i].NotHonouredAt = math.MaxInt64
+				for i := range x.Held {
+					x.Held[i].NotHonouredAt = math.MaxInt64
 				}
 			}
 		},
@@ -445,8 +445,8 @@ func TestModelOfSharesFindsErrors(t *testing.T) {
 		"what a node without authority applies is new": func(w *world) { w.careless = true },
 		"what another primary may have recorded is open": func(w *world) {
 			w.forget = func(x *rules.Shares) {
-				for i := range x.Views {
-					x.Views[i].Doubtful = false
+				for i := range x.Held {
+					x.Held[i].Doubtful = false
 				}
 			}
 		},
@@ -538,7 +538,7 @@ func TestSharesSettle(t *testing.T) {
 			w.mark()
 		}
 		primary := w.primary.state
-		if last := primary.Regions.inForce(); last != nil && last.At == 0 {
+		if last := primary.Regions.inForce(); last != nil && last.RecordedAt == 0 {
 			t.Fatalf("seed %d: held are %s", seed, held(primary))
 		}
 		w.now += 400_000

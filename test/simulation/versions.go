@@ -104,9 +104,9 @@ func (l *Ledger) NoteState(region int, rg *agreement.Regions, at time.Duration) 
 
 		v := &l.Versions[place]
 		v.candidate = v.candidate || h.Candidate || len(rg.Held) == 1
-		if rg.Primary == RegionName(region) && v.Recorded == forever && v.candidate && h.At != 0 {
+		if rg.Primary == RegionName(region) && v.Recorded == forever && v.candidate && h.RecordedAt != 0 {
 			// A version that divides like an earlier one takes over its record.
-			v.Recorded, v.From = at, max(h.At, clock+afterAll.Milliseconds())
+			v.Recorded, v.From = at, max(h.RecordedAt, clock+afterAll.Milliseconds())
 			l.Counts.Recorded++
 		}
 
