@@ -285,11 +285,16 @@ func loseOneFrame(t *testing.T, path string) (damaged int) {
 	return damaged
 }
 
+// firstFrame returns the number of the file's first frame, or 0 if it has none.
 func firstFrame(t *testing.T, c *CounterFile) (first uint64) {
 	t.Helper()
 	if err := c.file.view(func(tx *bolt.Tx) error {
-		if b := tx.Bucket(framesBucket); b != nil {
-			number, _ := b.Cursor().First()
+		b := tx.Bucket(framesBucket)
+		if b == nil {
+			return nil
+		}
+		number, _ := b.Cursor().First()
+		if number != nil {
 			first = binary.BigEndian.Uint64(number)
 		}
 		return nil
