@@ -1,0 +1,231 @@
+package house
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rlnode/rlnode/internal/expect"
+)
+
+var (
+	quoted   = regexp.MustCompile("`([^`]+)`")
+	fileName = regexp.MustCompile(`^[\w*/-]*\w+\*?\.(go|md|js|ts|py|txt|json)$`)
+	goName   = regexp.MustCompile(`^(?:(\w+)\.)?([A-Za-z]\w*?)(…|_…)?(?:\(\))?$`)
+	camel    = regexp.MustCompile(`[a-z]\w*[A-Z]|^[A-Z]\w*[a-z]`)
+	listItem = regexp.MustCompile(`^\s*(?:\d+\.|-|\|) `)
+)
+
+// declared has what the Go code of the tree declares, and the names that it uses.
+type declared struct {
+	names   map[string]bool // identifiers, and Type.Name or package.Name
+	in      map[string]bool // functions, as file:Name and file:Type.Name
+	folders map[string]bool
+	files   map[string]bool // by path, and by name alone
+}
+
+// TestDocsNameWhatExists finds files and Go names in the map and in the notes on
+// mechanisms that a renaming left behind.
+func TestDocsNameWhatExists(t *testing.T) {
+	known := collectDeclared(t)
+	notes, err := filepath.Glob(filepath.Join(root, "docs", "design", "*.md"))
+	expect.NoError(t, err)
+	for _, doc := range append(notes, filepath.Join(root, "docs", "ARCHITECTURE.md")) {
+		text, err := os.ReadFile(doc)
+		expect.NoError(t, err)
+		known.checkDoc(t, filepath.Base(doc), string(text))
+	}
+}
+
+// checkDoc checks a document. A file without a folder is in the root, or in a
+// folder that was named before it in the same item or paragraph, or by the item
+// that it is part of; without one, it may be anywhere.
+func (d *declared) checkDoc(t *testing.T, doc, text string) {
+	t.Helper()
+	var parent, folders []string // of the numbered item, and of the current one
+	for line := range strings.Lines(text) {
+		indented := strings.HasPrefix(line, " ")
+		begins := listItem.MatchString(line)
+		if begins || strings.TrimSpace(line) == "" {
+			if !indented {
+				parent = nil
+			}
+			folders = slices.Clone(parent)
+		}
+
+		for _, m := range quoted.FindAllStringSubmatch(line, -1) {
+			switch word := m[1]; {
+			case d.folders[word]:
+				folders = append(folders, word)
+				if begins && !indented {
+					parent = append(parent, word)
+				}
+			case fileName.MatchString(word):
+				if !d.hasFile(folders, word) {
+					t.Errorf("%s: there is no file %s here, nor in any of %q", doc, word, folders)
+				}
+				if strings.Contains(word, "/") {
+					folders = append(folders, path.Dir(word))
+				}
+			case !d.hasName(word):
+				t.Errorf("%s: the code has no %s", doc, word)
+			}
+		}
+	}
+
+	// The tables of functions also say which file has each.
+	_, tables, _ := strings.Cut(text, "\n## The functions\n")
+	base := ""
+	for line := range strings.Lines(tables) {
+		if strings.HasPrefix(line, "In `") {
+			base = quoted.FindStringSubmatch(line)[1]
+		}
+		cells := strings.Split(line, "|")
+		if len(cells) < 4 {
+			continue
+		}
+		file := quoted.FindStringSubmatch(cells[2])
+		for _, m := range quoted.FindAllStringSubmatch(cells[3], -1) {
+			if !d.in[file[1]+":"+m[1]] && !d.in[path.Join(base, file[1])+":"+m[1]] {
+				t.Errorf("%s: %s has no function %s", doc, file[1], m[1])
+			}
+		}
+	}
+}
+
+// hasFile reports whether there is such a file in the root or in one of the
+// folders; without any, whether a file has the name. A path may begin below api,
+// cluster or counters.
+func (d *declared) hasFile(folders []string, name string) bool {
+	if len(folders) == 0 && d.files[name] {
+		return true
+	}
+	if strings.Contains(name, "/") {
+		folders = append([]string{"api", "cluster", "counters"}, folders...)
+	}
+	for _, folder := range append([]string{""}, folders...) {
+		if found, _ := filepath.Glob(filepath.Join(root, folder, name)); len(found) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// hasName reports whether the code has the name, if it is one: words without
+// capitals may be settings, fields or values.
+func (d *declared) hasName(word string) bool {
+	m := goName.FindStringSubmatch(word)
+	if m == nil || !camel.MatchString(m[2]) || d.files[word] {
+		return true
+	}
+	if m[3] != "" {
+		for name := range d.names {
+			if strings.HasPrefix(name, m[2]) {
+				return true
+			}
+		}
+		return false
+	}
+	name := m[2]
+	if m[1] != "" {
+		name = m[1] + "." + m[2]
+	}
+	return d.names[name]
+}
+
+// collectDeclared reads the tree.
+func collectDeclared(t *testing.T) *declared {
+	t.Helper()
+	d := &declared{map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}}
+	err := filepath.WalkDir(root, func(at string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() && (e.Name() == ".git" || e.Name() == "node_modules") {
+			return filepath.SkipDir
+		}
+		rel, _ := filepath.Rel(root, at)
+		if err == nil && e.IsDir() {
+			d.folders[filepath.ToSlash(rel)] = true
+		}
+		d.files[filepath.Base(at)] = true
+		return err
+	})
+	expect.NoError(t, err)
+
+	eachFile(t, func(file string, _ []byte, syntax *ast.File) { d.addFile(file, syntax) })
+	tests, err := filepath.Glob("*.go") // eachFile leaves out this folder
+	expect.NoError(t, err)
+	for _, name := range tests {
+		syntax, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		expect.NoError(t, err)
+		d.addFile(path.Join("internal/house", name), syntax)
+	}
+	return d
+}
+
+// addFile adds what a file declares and uses.
+func (d *declared) addFile(file string, syntax *ast.File) {
+	of := syntax.Name.Name + "."
+	ast.Inspect(syntax, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.Ident:
+			d.names[n.Name] = true
+		case *ast.FuncDecl:
+			name := n.Name.Name
+			d.names[of+name], d.in[file+":"+name] = true, true
+			if n.Recv != nil {
+				name = receiver(n.Recv.List[0].Type) + "." + name
+				d.names[name], d.in[file+":"+name] = true, true
+			}
+		case *ast.TypeSpec:
+			d.names[of+n.Name.Name] = true
+			d.addMembers(n)
+		case *ast.ValueSpec:
+			for _, id := range n.Names {
+				d.names[of+id.Name] = true
+			}
+		case *ast.SelectorExpr:
+			if x, ok := n.X.(*ast.Ident); ok {
+				d.names[x.Name+"."+n.Sel.Name] = true
+			}
+		}
+		return true
+	})
+}
+
+// addMembers adds the fields of a struct, and the methods of an interface.
+func (d *declared) addMembers(spec *ast.TypeSpec) {
+	var fields *ast.FieldList
+	switch body := spec.Type.(type) {
+	case *ast.StructType:
+		fields = body.Fields
+	case *ast.InterfaceType:
+		fields = body.Methods
+	default:
+		return
+	}
+	for _, f := range fields.List {
+		for _, id := range f.Names {
+			d.names[spec.Name.Name+"."+id.Name] = true
+		}
+	}
+}
+
+// receiver returns the name of a receiver's type.
+func receiver(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.StarExpr:
+		return receiver(e.X)
+	case *ast.IndexExpr:
+		return receiver(e.X)
+	case *ast.Ident:
+		return e.Name
+	}
+	return ""
+}
