@@ -42,7 +42,7 @@ func (l *Limit) CheckCell() error {
 // cell is the state of a CellBucket at some moment, in parts.
 type cell struct {
 	window, unit int64
-	owed         wide // nanoseconds until nothing is owed any more
+	owed         wide // nanoseconds until nothing is owed
 }
 
 // cellOf returns the parts of an up-to-date state. A fresh one takes window and unit from l.
@@ -83,7 +83,7 @@ func (c cell) state(now Instant) State {
 func (s State) doublings() uint { return uint(s.Part >> tickShift) }
 
 // Ahead returns how far a CellBucket is ahead of the clock, in its ticks. 0
-// means that nothing is owed any more.
+// means that nothing is owed.
 func (s State) Ahead(now Instant) int64 {
 	if s.Count == 0 {
 		return 0

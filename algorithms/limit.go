@@ -68,8 +68,8 @@ func (k Kind) Valid() bool { return int(k) < len(kinds) }
 // String returns the algorithm's name in the rules file.
 func (k Kind) String() string { return kinds[k].name }
 
-// ParseKind returns the algorithm with that name in the rules file: FixedWindow and TokenBucket for
-// the names that FirstWindow and CellBucket share.
+// ParseKind returns the algorithm with that name in the rules file: FixedWindow
+// and TokenBucket for the names that FirstWindow and CellBucket share.
 func ParseKind(name string) (Kind, bool) {
 	k := slices.IndexFunc(kinds[:], func(t traits) bool { return t.name == name })
 	return Kind(max(k, 0)), k >= 0
@@ -150,7 +150,7 @@ type TakeRecord struct {
 	Window int64 // number of the window it was counted in; unused by buckets and logs
 	// Of a bucket:
 	Amount int64         // of the limit at the time; 0 if unknown
-	Reset  time.Duration // in which time all that it then owed would drain at Amount, rounded up
+	Reset  time.Duration // how long all that it then owed would take to drain at Amount, rounded up
 	// What a Take does not know, and a Give needs: the highest amount at which it
 	// has drained since, if above Amount, and how much else was put back into it
 	// since.
@@ -212,7 +212,7 @@ type Decision struct {
 //	fixed-window     used in the window    room beyond Amount, see Widen   number of the window, see Window
 //	sliding-window   used in the current   used in the previous window     number of the current window, see Window
 //	FirstWindow      used in the window    the window                      steady time of the window's first hit
-//	CellBucket       the window            nanoseconds per unit            steady time at which nothing will be owed any more: see there
+//	CellBucket       the window            nanoseconds per unit            steady time at which nothing will be owed: see there
 //	Concurrency      slots held            time until the next one ends    time until all have ended
 //
 // No table stores the State of a Concurrency limit: it sums up the slots that

@@ -10,7 +10,7 @@ import (
 
 // A bucket from which one cost at a time is refunded always owes at least as
 // much as if only the real cost had been taken, to the part of a unit, but for
-// what drains in a nanosecond; also if its rate changes meanwhile.
+// what drains in a nanosecond; even if its rate changes meanwhile.
 func TestRefundOfBuckets(t *testing.T) {
 	for seed := range uint64(300) {
 		chance := rand.New(rand.NewPCG(seed, 1))

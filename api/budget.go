@@ -81,7 +81,7 @@ func (b *Budget) Give(n int64) {
 	}
 }
 
-// wakeLocked makes all waiters retry. The caller holds b.mu.
+// wakeLocked makes all waiters retry. The caller must hold b.mu.
 func (b *Budget) wakeLocked() {
 	if b.freed != nil {
 		close(b.freed)
@@ -165,7 +165,7 @@ func (b *Budget) Finish(t *Transfer) {
 	t.conn = nil
 }
 
-// removeLocked takes t from the list that has it. The caller holds b.mu.
+// removeLocked takes t from the list that has it. The caller must hold b.mu.
 func (b *Budget) removeLocked(t *Transfer) {
 	if t.among != nil {
 		t.among.Remove(t.element)

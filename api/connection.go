@@ -56,7 +56,7 @@ type Connection struct {
 const displacedMark = -1
 
 // The states of a connection's input. A connection that is closed because it
-// was silent receives nothing any more: what would be decided could not be
+// was silent no longer receives anything: what would be decided could not be
 // answered.
 const (
 	inputNone int32 = iota

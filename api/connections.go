@@ -181,7 +181,7 @@ func (cs *Connections) admit(tracked *Connection) (displaced *Connection, ok boo
 	return displaced, true
 }
 
-// takeSeatLocked gives conn a seat, if need be another one's. The caller holds cs.mu.
+// takeSeatLocked gives conn a seat, if need be another one's. The caller must hold cs.mu.
 func (cs *Connections) takeSeatLocked(conn *Connection) (displaced *Connection, ok bool) {
 	if cs.seats.take(conn) {
 		return nil, true

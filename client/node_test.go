@@ -120,7 +120,7 @@ func TestTooManyReservations(t *testing.T) {
 	}
 }
 
-// TestSettleWaitsForTheOwner: Settle is retried, also while another node is
+// TestSettleWaitsForTheOwner: Settle is retried, even while another node is
 // down. The nodes that answer are not skipped for it.
 func TestSettleWaitsForTheOwner(t *testing.T) {
 	a, b, down := newFake(t), newFake(t), newFake(t)

@@ -438,7 +438,7 @@ func (c *Client) RenewSlot(ctx context.Context, id string) (until time.Time, err
 }
 
 // ReleaseSlot gives a slot back; a second call frees nothing, and is no error.
-// Slot.Close does that. It retries for Options.Timeout at most, also while the
+// Slot.Close does that. It retries for Options.Timeout at most, even while the
 // client is being closed.
 func (c *Client) ReleaseSlot(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.options.Timeout, ErrTimeout)

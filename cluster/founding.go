@@ -282,7 +282,7 @@ func expectError(expect, joinCount int, members []gossip.Member) error {
 	return nil
 }
 
-// setPromise stores p on disk, then puts it in force. The caller holds mu.
+// setPromise stores p on disk, then puts it in force. The caller must hold mu.
 func (f *founder) setPromise(p promise) error {
 	if p.equal(f.promise) {
 		return nil
@@ -534,7 +534,7 @@ func (f *founder) recordCluster(cluster agreement.ClusterID) {
 }
 
 // storeClusterID stores the ID of this node's cluster and announces it. The
-// caller holds mu.
+// caller must hold mu.
 func (f *founder) storeClusterID(cluster agreement.ClusterID) error {
 	id := *f.identity.Load()
 	if cluster.IsZero() || id.Cluster == [16]byte(cluster) {

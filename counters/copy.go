@@ -172,7 +172,7 @@ func (t *Table) fitLog(e *logSlot, before int, r *Record) {
 }
 
 // Drop removes every counter of p without reporting it to any reader but by
-// Drops. It also releases memory that is hardly used any more.
+// Drops. It also releases memory that is hardly used now.
 func (t *Table) Drop(p int) {
 	shards := t.shardsOf(p)
 	found := t.notes.Drop(p)

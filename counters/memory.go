@@ -124,7 +124,7 @@ func (sb *slab) makeUsable(n int) bool {
 	return true
 }
 
-// release frees groups of a subtable of holder, which nothing uses any more.
+// release frees groups of a subtable of holder, which nothing uses now.
 // The caller must hold that shard. Other subtables of the shard may move.
 func (m *memory) release(holder *shard, groups []group) {
 	sb := m.slabFor(len(groups))
@@ -147,7 +147,7 @@ func (m *memory) release(holder *shard, groups []group) {
 }
 
 // fill moves the last piece into hole i. It returns false if the last piece's
-// shard is busy. The caller holds the shard holder; nil if none.
+// shard is busy. The caller must hold the shard holder; nil if none.
 func (sb *slab) fill(i int, holder *shard) bool {
 	last := len(sb.owners) - 1
 	if i != last {

@@ -155,7 +155,7 @@ func TestShutPreventsChanges(t *testing.T) {
 	}
 }
 
-// Replicate yields more changes than a dirty list holds, and also after a shard
+// Replicate yields more changes than a dirty list holds, and even after a shard
 // was rehashed. Each partition's notes come with its counters.
 func TestReplicateBeyondTheDirtyList(t *testing.T) {
 	table := newTable(t, 1_000_000)

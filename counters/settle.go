@@ -86,9 +86,9 @@ const sharedRate = 0
 // hasRate reports whether a reservation that takes op keeps a rate.
 func (op *Op) hasRate() bool { return op.Limit.Kind.Bucket() && !op.Block }
 
-// ForgetReservation undoes what NoteReservation did at now, for a reservation that came to
-// nothing: its place, if k is that of its home, and the rates of the buckets of
-// ops, from which its check took nothing. It fails with ErrShut.
+// ForgetReservation undoes what NoteReservation did at now, for a reservation
+// that came to nothing: its place, if k is that of its home, and the rates of
+// the buckets of ops, from which its check took nothing. It fails with ErrShut.
 func (t *Table) ForgetReservation(now algorithms.Instant, k notes.Key, isHome bool, ops []Op) error {
 	p := k.Partition()
 	lp := t.notes.Lock(p, now.Steady)
@@ -195,8 +195,8 @@ type SettledCost struct {
 	InTightest bool                  // takes part in Tightest
 }
 
-// change returns what the cost takes, or puts back if it is negative, once the end of
-// the reservation was carried out, or before.
+// change returns what the cost takes, or puts back if it is negative, once the
+// end of the reservation was carried out, or before.
 func (cost *SettledCost) change(expired bool) int64 {
 	if expired {
 		return cost.Used - cost.AtExpiry
@@ -271,9 +271,9 @@ func (t *Table) Settle(now algorithms.Instant, st *Settlement) (repeated, done b
 	return false, true, nil
 }
 
-// findPlace returns the settlement's place. If the reservation was made without one,
-// findPlace makes it. If there is none although it was made, the reservation is
-// over, and it is too late.
+// findPlace returns the settlement's place. If the reservation was made without
+// one, findPlace makes it. If there is none although it was made, the
+// reservation is over, and it is too late.
 func (t *Table) findPlace(now algorithms.Instant, st *Settlement) (place notes.Note, err error) {
 	lp := t.notes.Lock(st.Place.Key.Partition(), now.Steady)
 	defer lp.Unlock()

@@ -23,8 +23,10 @@ type Holder struct {
 	// Nonce identifies this attempt; see NewNonce. The attempt takes over a slot
 	// with this ID that is held already.
 	Nonce uint64
-	TTL   time.Duration // after what time the slots end; at most that of their limit, and 0 means that of their limit
-	Who   string        // at most notes.MaxWho bytes
+	// TTL is how long the slots last unless renewed; at most their limit's Window,
+	// which 0 stands for.
+	TTL time.Duration
+	Who string // at most notes.MaxWho bytes
 	// Group identifies the rule of a subject. Rules share the room for slots fairly.
 	Group func(subject uint64) uint32
 }
@@ -259,8 +261,8 @@ func (t *Table) freeAllSlots(now algorithms.Instant, k Key) {
 	lp.FreeSlots(slotsOf(k))
 }
 
-// Slots returns the slots of a limit that are held, at most bound, those that
-// end first in front, and how many there are.
+// Slots returns the slots of a limit that are held, at most bound and the soonest
+// end first, and how many there are.
 func (t *Table) Slots(now algorithms.Instant, k Key, bound int) (list []notes.SlotInfo, all int) {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()

@@ -120,8 +120,8 @@ func (t *Table) WallIn(now algorithms.Instant, p int) int64 {
 	return wall
 }
 
-// Lead returns how far ahead of this node's clock, in nanoseconds, the clocks
-// are by which partitions count their windows, at most; 0 if none is ahead.
+// Lead returns by how many nanoseconds, at most, the clocks by which partitions
+// count their windows are ahead of this node's; 0 if none is.
 func (t *Table) Lead(now algorithms.Instant) (most int64) {
 	if t.leads.Load() == 0 {
 		return 0

@@ -105,8 +105,8 @@ func (a *Answer) firstSlots() int {
 }
 
 // acquireAtHome has the owner of req's first slots, which may be this node,
-// decide req. a must be prepared for req. The error is ErrNoOwner if req could not
-// be decided this way.
+// decide req. a must be prepared for req. The error is ErrNoOwner if req could
+// not be decided this way.
 func (l *Limiter) acquireAtHome(ctx context.Context, req *acquireRequest, a *Answer) (slot Slot, err error) {
 	first := a.firstSlots()
 	if first < 0 {

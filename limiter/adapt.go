@@ -44,7 +44,7 @@ func (l *Limiter) LimitFactor(rule *rules.Rule) float64 {
 }
 
 // adapt stores the steps in force, as loadSteps returns them, and reports
-// whether any has changed. The caller holds Limiter.mu.
+// whether any has changed. The caller must hold Limiter.mu.
 func (active *activeRules) adapt(loadSteps func(*rules.Set) []int) (changed bool) {
 	if loadSteps == nil || active.steps == nil {
 		return false

@@ -14,9 +14,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// amend applies the change to this node's counters; only once, if the change has a ticket. The
-// error is or wraps counters.ErrShut, ErrFull, ErrRequestIDReused or
-// ErrTooManyRequestIDs.
+// amend applies the change to this node's counters. If the change has a ticket,
+// it is applied once. The error is or wraps counters.ErrShut, ErrFull,
+// ErrRequestIDReused or ErrTooManyRequestIDs.
 func (ch *change) amend(l *Limiter, now algorithms.Instant) error {
 	am := counters.Amendment{Ops: ch.ops, Reset: ch.verb == verbReset || ch.verb == verbResetSome,
 		Partial: ch.verb == verbResetSome}
@@ -68,9 +68,10 @@ func (ch *change) memo(now algorithms.Instant) *counters.Memo {
 	return ch.ticket.memo(counters.Key{Subject: ch.subject(), Counter: ch.anyCounter()}, ch.ticket.kind(), now)
 }
 
-// clear makes every inline counter of the change's subject fresh, in batches; only once,
-// if the change has a ticket. The error is or wraps counters.ErrShut, ErrFull,
-// ErrNoOwner, ErrRequestIDReused or ErrTooManyRequestIDs.
+// clear makes every inline counter of the change's subject fresh, in batches.
+// If the change has a ticket, it does so once. The error is or wraps
+// counters.ErrShut, ErrFull, ErrNoOwner, ErrRequestIDReused or
+// ErrTooManyRequestIDs.
 func (ch *change) clear(ctx context.Context, l *Limiter) error {
 	now := l.clock.Now()
 	var memo *counters.Memo
@@ -126,8 +127,8 @@ func (ch *change) clear(ctx context.Context, l *Limiter) error {
 	return requestError(l.table.Remember(now, memo))
 }
 
-// acceptResults takes over the results that another node sent. It returns false if
-// they are for other limits.
+// acceptResults takes over the results that another node sent. It returns false
+// if they are for other limits.
 func (ch *change) acceptResults(list results) bool {
 	if len(list) != len(ch.ops) {
 		return false
@@ -181,7 +182,7 @@ func (res *results) Code(c *wire.Coder) {
 	})
 }
 
-// hashChange hashes cost, a change of u. The order of costs does not matter.
+// hashChange hashes ch, which changes u by costs. Their order does not matter.
 func hashChange(ch *change, u *Usage, costs []UnitCost) uint64 {
 	n := int64(0)
 	unitCosts := []UnitCost(nil)

@@ -227,10 +227,12 @@ type scratch struct {
 	hasBlocks bool   // ops include blocks, each after the limits of its hit
 	isByHand  bool   // a count, of a subject that is blocked by hand
 	terms
-	placing *placing        // of a reservation; nil for all other checks, and if it needs none
-	failure error           // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
-	lives   []counters.Life // by hit: of the counters that a standalone node decides a reservation by
-	cluster *clusterCheck   // nil before the first check that needs it
+	placing *placing // of a reservation; nil for all other checks, and if it needs none
+	failure error    // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
+	// By hit, on a standalone node: the lives of what a reservation or a place in a
+	// queue takes from.
+	lives   []counters.Life
+	cluster *clusterCheck // nil before the first check that needs it
 }
 
 // terms are what a layer asks of those below it, beside the query; see "Layers"

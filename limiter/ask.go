@@ -75,7 +75,7 @@ func (ak *ask) wait() bool {
 	return true
 }
 
-// readAnswer copies into a the answer for the i-th of the identical checks.
+// readAnswer copies into ak the answer for the i-th of the identical checks.
 func (ak *ask) readAnswer(r *reply, err error, i int) {
 	ak.err = err
 	if err != nil {
@@ -273,8 +273,8 @@ func (f *flight) nextAsks(all bool, bound int) (next []*ask) {
 	return next
 }
 
-// deliver hands the answer to the ask's check. If the check was decided without it,
-// deliver gives back what the answer took.
+// deliver hands the answer to the ask's check. If the check was decided without
+// it, deliver gives back what the answer took.
 func (ak *ask) deliver(l *Limiter, r *reply, err error, i int) {
 	ak.readAnswer(r, err, i)
 	if !ak.state.CompareAndSwap(askOpen, askAnswered) {
@@ -302,8 +302,8 @@ func (ak *ask) rollBack(l *Limiter) {
 	l.sendRefunds(list)
 }
 
-// refunds returns what gives back all that the ask's check took from the counters of
-// the node that answered.
+// refunds returns what gives back all that the ask's check took from the
+// counters of the node that answered.
 func (ak *ask) refunds() (list []refund) {
 	subject := 0
 	first := 0

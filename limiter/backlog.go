@@ -11,11 +11,11 @@ import (
 
 // task is something that an owner must do for this node, and that could not be done at once.
 type task interface {
-	// try has the owner do it. It returns false if it must be tried again. It is of
-	// use for another left.
+	// try has the owner do it. It returns false if it must be tried again. left is
+	// how much longer the task is of use.
 	try(ctx context.Context, l *Limiter, left time.Duration) bool
-	// giveUp counts the task as dropped: there was no room for it, or it has been
-	// late, and is of no use any more.
+	// giveUp counts the task as dropped: there was no room for it, or it came too
+	// late to be of use.
 	giveUp(l *Limiter, late bool)
 }
 
@@ -37,7 +37,7 @@ type backlog struct {
 // waitingTask is a task in a backlog.
 type waitingTask struct {
 	task
-	until time.Duration // on the lease clock: when it is late
+	until time.Duration // by Boottime: when it is late
 	next  time.Duration // likewise: when to try it again
 }
 
@@ -49,8 +49,8 @@ func (l *Limiter) newBacklog(room int, pause time.Duration) *backlog {
 }
 
 // keep keeps t for as long as it is of use.
-func (bl *backlog) keep(t task, life time.Duration) {
-	bl.put(waitingTask{task: t, until: bl.limiter.membership.Boottime() + life})
+func (bl *backlog) keep(t task, usefulFor time.Duration) {
+	bl.put(waitingTask{task: t, until: bl.limiter.membership.Boottime() + usefulFor})
 
 	// What run itself puts back needs no signal: its timer is set already.
 	wake.Signal(bl.wake)

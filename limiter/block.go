@@ -67,9 +67,9 @@ func (a *Answer) foldBlocks() {
 	sc.hasBlocks = false
 }
 
-// whileBlocked returns what a limit decides, in place of decision, while its subject
-// is blocked for a time that is left: it refuses, and nothing remains, for at
-// least that long. What is used stays.
+// whileBlocked returns what a limit decides, in place of decision, while its
+// subject is blocked for a time that is left: it refuses, and nothing remains,
+// for at least that long. What is used stays.
 func whileBlocked(decision algorithms.Decision, left time.Duration) algorithms.Decision {
 	out := algorithms.Decision{
 		Used: decision.Used, RetryAfter: left, ResetAfter: max(decision.ResetAfter, left), MoreAfter: left,

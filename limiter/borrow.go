@@ -262,7 +262,7 @@ func (lo *loans) chooseLender(
 }
 
 // await adds bw, which may be nil, to those that wait for the borrower's loan.
-// The caller holds loans.mu.
+// The caller must hold loans.mu.
 func (br *borrower) await(bw *borrowWaiter) {
 	if bw != nil && len(br.waiters) < maxBorrowWaiters {
 		bw.pending++
@@ -270,7 +270,7 @@ func (br *borrower) await(bw *borrowWaiter) {
 	}
 }
 
-// tellVain tells bw, which may be nil, that there is nothing to borrow. The caller holds loans.mu.
+// tellVain tells bw, which may be nil, that there is nothing to borrow. The caller must hold loans.mu.
 func (br *borrower) tellVain(bw *borrowWaiter, steady int64) {
 	br.away.noteVain(steady)
 	if bw != nil {
@@ -279,7 +279,7 @@ func (br *borrower) tellVain(bw *borrowWaiter, steady int64) {
 }
 
 // borrowerOf returns the borrower for a counter in a window, creating it if
-// needed, and forgets the lenders of any other window. The caller holds mu.
+// needed, and forgets the lenders of any other window. The caller must hold mu.
 func (lo *loans) borrowerOf(k counters.Key, window, steady int64) *borrower {
 	br := lo.borrowers[k]
 	if br == nil {
@@ -302,7 +302,7 @@ func (lo *loans) borrowerOf(k counters.Key, window, steady int64) *borrower {
 }
 
 // dropIdleBorrower drops an arbitrary borrower without a loan in flight. One
-// exists, because maxLoans is less than maxBorrowers. The caller holds mu.
+// exists, because maxLoans is less than maxBorrowers. The caller must hold mu.
 func (lo *loans) dropIdleBorrower() {
 	for k, br := range lo.borrowers {
 		if !br.inFlight {
@@ -421,7 +421,7 @@ func (lo *loans) recordAnswer(ln *loan, r *LoanReply, failed, brought bool, stea
 	return waiters
 }
 
-// noteLender records what a region answered in the borrower's window. The caller holds loans.mu.
+// noteLender records what a region answered in the borrower's window. The caller must hold loans.mu.
 func (br *borrower) noteLender(ln *loan, r *LoanReply, steady int64) {
 	heard := &lender{unused: r.unused}
 	switch {

@@ -118,10 +118,10 @@ func (ch *change) codeCharge(w *wire.Coder) (isLate bool) {
 	return true
 }
 
-// apply carries out the change at the owner of its counters, which may be this node, or
-// here if the change is local. It may repeat the request to an owner that already
-// carried it out: the ticket prevents a second change. The error wraps
-// ErrNoOwner, ErrFull, ErrRequestIDReused or ErrTooManyRequestIDs.
+// apply carries out the change at the owner of its counters, which may be this
+// node, or here if the change is local. It may repeat the request to an owner
+// that already carried it out: the ticket prevents a second change. The error
+// wraps ErrNoOwner, ErrFull, ErrRequestIDReused or ErrTooManyRequestIDs.
 func (ch *change) apply(ctx context.Context, l *Limiter) error {
 	ch.leased = make([]leasedPart, len(ch.ops))
 	ch.applied = make([]int64, len(ch.ops))
@@ -244,8 +244,8 @@ func (ch *change) applyHere(ctx context.Context, l *Limiter) (err error) {
 	return err
 }
 
-// readUsage reads the usage into the change. It fails with counters.ErrShut if a counter
-// is not on this node.
+// readUsage reads the usage into the change. It fails with counters.ErrShut if
+// a counter is not on this node.
 func (ch *change) readUsage(l *Limiter, now algorithms.Instant) error {
 	for i := range ch.ops {
 		op := &ch.ops[i]
@@ -258,8 +258,8 @@ func (ch *change) readUsage(l *Limiter, now algorithms.Instant) error {
 	return nil
 }
 
-// list lists the inline counters of the change's subject. It fails with counters.ErrShut
-// if they are not on this node.
+// list lists the inline counters of the change's subject. It fails with
+// counters.ErrShut if they are not on this node.
 func (ch *change) list(l *Limiter) error {
 	ch.counters = ch.counters[:0]
 	for _, op := range l.table.InlineOps(ch.inlineSubject, maxListed) {
@@ -274,8 +274,8 @@ func (ch *change) list(l *Limiter) error {
 	return nil
 }
 
-// voidLeases voids the subject's leases and remembered refusals if the change has freed
-// quota, because they would contradict it.
+// voidLeases voids the subject's leases and remembered refusals if the change
+// has freed quota, because they would contradict it.
 func (ch *change) voidLeases(l *Limiter) {
 	givesBack := slices.ContainsFunc(ch.ops, func(op counters.Op) bool { return op.Cost < 0 })
 	reset := ch.verb == verbReset || ch.verb == verbResetSome || ch.verb == verbClear
@@ -344,16 +344,16 @@ func (l *Limiter) applyChange(ch *change, u *Usage) error {
 	return nil
 }
 
-// fillUsage writes the result of the change into u. It is the only place that makes the
-// state of a subject, for all who read it.
+// fillUsage writes the result of the change into u. It is the only place that
+// makes the state of a subject, for all who read it.
 func (l *Limiter) fillUsage(u *Usage, ch *change) {
 	u.At = l.clock.Now()
-	loans := ch.ops[len(u.Limits):]
+	rest := ch.ops[len(u.Limits):]
 	for i := range u.blocks {
-		u.Blocked = max(u.Blocked, loans[i].BlockLeft())
+		u.Blocked = max(u.Blocked, rest[i].BlockLeft())
 	}
 	u.Blocked = max(u.Blocked, l.handBlockLeft(u))
-	loans = loans[len(u.blocks):]
+	loans := rest[len(u.blocks):]
 
 	for i := range u.Limits {
 		lu := &u.Limits[i]

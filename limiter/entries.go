@@ -100,8 +100,8 @@ func (a *Answer) refuseHit(q *Query, h *rules.Hit, until int64) {
 	}
 }
 
-// untilBlockEnds returns what a limit decides, in place of decision, while its subject
-// is blocked by hand until a wall time, in Unix ms.
+// untilBlockEnds returns what a limit decides, in place of decision, while its
+// subject is blocked by hand until a wall time, in Unix ms.
 func untilBlockEnds(match *rules.Match, decision algorithms.Decision, until int64) algorithms.Decision {
 	out := whileBlocked(decision, blockLeft(match, until))
 	if until == rules.Forever {

@@ -119,7 +119,7 @@ func (rs *reservations) arrangeExpiry(id string) error {
 }
 
 // keepExpiry keeps the id of req with its place at subj, in a table of this node.
-// The error is counters.ErrShut, ErrNoOwner if the place is gone, or
+// The error is counters.ErrShut, ErrUnknownReservation if the place is gone, or
 // ErrTooManyReservations.
 func (rs *reservations) keepExpiry(table *counters.Table, subj *reservedSubject, req *settleRequest) error {
 	now := rs.limiter.clock.Now()

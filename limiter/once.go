@@ -339,8 +339,8 @@ func (rs *reservations) serveReserve(req *reserveRequest) (*keptAnswer, error) {
 }
 
 // prepareForAsker prepares q for another node, whose rules have a version, to
-// decide it here within homeTimeout. With ErrNoOwner, the asker decides by its own
-// rules.
+// decide it here within homeTimeout. With ErrNoOwner, the asker decides by its
+// own rules.
 func (l *Limiter) prepareForAsker(ctx context.Context, q *Query, version int64, mayHold bool) (*Answer, error) {
 	if l.version() < version {
 		l.catchUp(ctx, 0, version)

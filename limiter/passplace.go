@@ -70,8 +70,8 @@ func (l *Limiter) startPassing(places []*QueuePlace) {
 	}
 }
 
-// passOn sends the places to the next node that can be reached from here, or gives its
-// places back if there is none.
+// passOn sends the places to the next node that can be reached from here, or
+// gives its places back if there is none.
 func (l *Limiter) passOn(pp *passedPlaces) {
 	if len(pp.places) == 0 {
 		return

@@ -34,7 +34,7 @@ func (n *testNode) copyOf(p int) (list []counters.Record) {
 	return list
 }
 
-// promote kills p's owner: no node reaches it any more. Another one goes on
+// promote kills p's owner: no node reaches it now. Another one goes on
 // from a copy, in a new lineage.
 func (w *testCluster) promote(p int, to *testNode, copied []counters.Record) {
 	dead := w.node(w.place[p].owner)

@@ -24,9 +24,9 @@ type Query struct {
 	// are ignored.
 	Subjects []Subject // at most rules.MaxInlineSubjects with limits of their own
 	// Slots is how many slots an acquire or a reservation takes of each limit of
-	// slots; 0 means its cost in the limit's unit, or 1 without one. SlotTTL is
-	// after what time the slots of an acquire end unless they are renewed; 0 means
-	// the limits' ttl. Who names their holder, in at most MaxWho bytes.
+	// slots; 0 means its cost in the limit's unit, or 1 without one. SlotTTL is how
+	// long the slots of an acquire last unless renewed; at most their limit's
+	// Window, which 0 stands for. Who names their holder, in at most MaxWho bytes.
 	Slots   int64
 	SlotTTL time.Duration
 	Who     string

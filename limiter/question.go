@@ -129,8 +129,8 @@ func (qn *question) codeHolding(c *wire.Coder, hd *holding) {
 	}
 }
 
-// requestsFit reports whether the requests are for subjects of the question, in order and
-// at most one for each.
+// requestsFit reports whether the requests are for subjects of the question, in
+// order and at most one for each.
 func (qn *question) requestsFit() bool {
 	for i := range qn.requests {
 		request := &qn.requests[i]

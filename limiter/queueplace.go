@@ -19,7 +19,7 @@ type QueuePlace struct {
 	limiter *Limiter
 	taken   []refund
 	kind    string    // the same for places of the same size in the same queues
-	until   time.Time // from then on, the owner does not know any more what may come back
+	until   time.Time // from then on, the owner no longer knows what may come back
 }
 
 // giveBack gives the place back, as far as it is known what may come back. It

@@ -34,7 +34,7 @@ const (
 func (la *LimitAnswer) Cause() Cause {
 	switch {
 	case la.ByHand:
-		return Blocked // also if it never ends
+		return Blocked // even if it never ends
 	case la.RetryAfter == algorithms.Never:
 		return CostAboveLimit
 	case la.Blocked:

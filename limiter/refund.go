@@ -137,7 +137,7 @@ func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 		case route.Place == partitions.Elsewhere && route.Owner != m.Self && item.hops <= maxHops && m.Peers.Reachable(route.Owner):
 			byOwner[route.Owner] = append(byOwner[route.Owner], *item)
 		default:
-			// The refund waits here for the token, also after some hops: two nodes may
+			// The refund waits here for the token, even after some hops: two nodes may
 			// name each other as the owner while a partition moves.
 			waiting = append(waiting, *item)
 		}
@@ -172,8 +172,8 @@ const (
 
 // give gives the refund back to this node's counters, as far as
 // [counters.Table.GiveBack] and, for a grant of this process, the ledger allow.
-// Only those ops stay in the refund that must wait, because their gate has just been
-// shut.
+// Only those ops stay in the refund that must wait, because their gate has just
+// been shut.
 func (l *Limiter) give(rf *refund) {
 	now := l.clock.Now()
 

@@ -15,7 +15,7 @@ import (
 )
 
 // While all nodes are connected, whatever was taken and not used comes back:
-// also if its partition is just being handed over, its owner has no authority
+// even if its partition is just being handed over, its owner has no authority
 // for a moment, or nobody knows for a moment who the owner is.
 func TestRefundsWait(t *testing.T) {
 	const rules = `rules:

@@ -68,8 +68,8 @@ func (tk *ticket) kind() notes.Kind {
 	return notes.Write
 }
 
-// isUnneeded reports whether the request can do without the ticket: no other node can
-// have carried it out, and no caller will repeat it.
+// isUnneeded reports whether the request can do without the ticket: no other
+// node can have carried it out, and no caller will repeat it.
 func (tk *ticket) isUnneeded() bool {
 	return tk == nil || !tk.sent && tk.life <= checkTimeout+retryGrace
 }

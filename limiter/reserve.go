@@ -216,8 +216,9 @@ func (rs *reservations) addUnlimited(rv *reservation, q *Query, a *Answer, nameB
 	}
 }
 
-// needsPlaceToBeLate reports whether only the reservation's bill can be settled, and nobody
-// has made a place for that. Without one, the reservation could not be settled late.
+// needsPlaceToBeLate reports whether only the reservation's bill can be
+// settled, and nobody has made a place for that. Without one, the reservation
+// could not be settled late.
 func (rv *reservation) needsPlaceToBeLate() bool {
 	return !slices.ContainsFunc(rv.subjects, func(reserved reservedSubject) bool { return len(reserved.ops) > 0 })
 }
@@ -231,9 +232,9 @@ func (rv *reservation) addUncounted(reserved *reservedSubject, rule *rules.Rule,
 	}
 }
 
-// nameForBill adds to reserved, the subject of h, what its bill needs, because the
-// node that settles may not know the subject. It returns how many bytes that
-// are. taken is how many bytes the names of other subjects have.
+// nameForBill adds to reserved, the subject of h, what its bill needs, because
+// the node that settles may not know the subject. It returns how many bytes
+// that are. taken is how many bytes the names of other subjects have.
 func (rs *reservations) nameForBill(reserved *reservedSubject, h *rules.Hit, q *Query, taken int) int {
 	if rs.limiter.meter == nil || !h.Rule.CountsMonthly {
 		return 0
@@ -259,9 +260,9 @@ func (rv *reservation) unitIndex(unit string) int {
 	return i
 }
 
-// homeIndex returns which of the reservation's subjects is the home: the one whose owner made
-// the place. If none did, it is the first one with a lineage, because only such
-// a home can give cost back, here and elsewhere.
+// homeIndex returns which of the reservation's subjects is the home: the one
+// whose owner made the place. If none did, it is the first one with a lineage,
+// because only such a home can give cost back, here and elsewhere.
 func (rv *reservation) homeIndex(place *placing) int {
 	i := slices.IndexFunc(rv.subjects, func(reserved reservedSubject) bool {
 		if rv.hasPlace {

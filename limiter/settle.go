@@ -466,8 +466,9 @@ func (req *settleRequest) keptAnswer(settled *counters.Settlement) []byte {
 	return b
 }
 
-// settlement returns the Settlement that settled records. If the home has forgotten
-// the answer of an earlier one, it has neither costs nor what remained.
+// settlement returns the Settlement that settled records. If the home has
+// forgotten the answer of an earlier one, it has neither costs nor what
+// remained.
 func (req *settleRequest) settlement(settled *counters.Settlement, repeated bool) *Settlement {
 	kept := settled.Kept
 	if !repeated {

@@ -31,9 +31,9 @@ func (active *activeRules) recordShares() {
 	active.hasGlobal = slices.ContainsFunc(active.set.Rules, isGlobal)
 }
 
-// adjustLimits replaces the limits of match's hits with those in force here at wall
-// (Unix nanoseconds): this region's shares, lowered by the steps of adaptive
-// rules.
+// adjustLimits replaces the limits of match's hits with those in force here at
+// wall (Unix nanoseconds): this region's shares, lowered by the steps of
+// adaptive rules.
 func (active *activeRules) adjustLimits(match *rules.Match, wall int64) {
 	if active.hasGlobal {
 		active.set.Share(match, wall)

@@ -303,7 +303,7 @@ func (askers *loanAskers) leave(sh *shortage) {
 }
 
 // shortageOf returns the subject's shortage, and creates it if need be; nil if
-// there is no room. The caller holds mu.
+// there is no room. The caller must hold mu.
 func (askers *loanAskers) shortageOf(subject uint64) *shortage {
 	sh := askers.subjects[subject]
 	if sh != nil {
@@ -393,7 +393,7 @@ func (lo *loans) learn(subject uint64, sh *shortage, answer borrowReply) {
 	if answer.brought {
 		// Remembered refusals are forgotten first. Those that wait are woken
 		// afterwards, and would be refused by them again.
-		m.leases.held.Forget(m.Boottime(), subject, true) // also if the owner's message is late
+		m.leases.held.Forget(m.Boottime(), subject, true) // even if the owner's message is late
 	}
 
 	lo.askers.mu.Lock()

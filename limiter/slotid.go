@@ -68,8 +68,8 @@ func (part *slotPart) code(c *wire.Coder) {
 	c.Require(part.Units > 0 && part.TTL >= algorithms.MinWindow && part.held > 0)
 }
 
-// expires returns how long the holder may count on the slot: less than its owners do,
-// because their clocks may run at different rates.
+// expires returns how long the holder may count on the slot: less than its
+// owners do, because their clocks may run at different rates.
 func (sl *slot) expires() time.Duration { return sl.left - sl.left/slotDrift - time.Millisecond }
 
 // pack returns the ID of the slot.

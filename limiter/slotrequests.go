@@ -185,10 +185,10 @@ func (l *Limiter) countRenewal(group uint32) {
 	}
 }
 
-// freeParts has the owners of parts carry out req, slotFree or slotReleaseUnanswered, all
-// at the same time. It reports whether one was held, and whether all are free. What could not be freed in
-// time is freed in the background, until it has ended. On a standalone node,
-// nothing can be.
+// freeParts has the owners of parts carry out req, slotFree or
+// slotReleaseUnanswered, all at the same time. It reports whether one was held,
+// and whether all are free. What could not be freed in time is freed in the
+// background, until it has ended. On a standalone node, nothing can be.
 func (l *Limiter) freeParts(ctx context.Context, req slotRequest, parts []slotPart) (held, done bool) {
 	if l.membership != nil { // otherwise an owner would count a slot again that is released
 		l.membership.slotTasks.forget(func(t task) bool {
@@ -213,8 +213,8 @@ func (l *Limiter) freeParts(ctx context.Context, req slotRequest, parts []slotPa
 	return held, done
 }
 
-// tellSlot tells the owners of the slot's parts, as soon as they can be reached, that
-// this node has granted them alone.
+// tellSlot tells the owners of the slot's parts, as soon as they can be
+// reached, that this node has granted them alone.
 func (l *Limiter) tellSlot(sl *slot) {
 	for i := range sl.parts {
 		l.keepSlot(slotRequest{verb: slotTell, id: sl.id, nonce: sl.nonce, list: []slotPart{sl.parts[i]}})

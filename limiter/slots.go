@@ -463,7 +463,7 @@ func (l *Limiter) prolong(sl *slot, ttl time.Duration) {
 const maxAloneSlot = MaxSlotTTL
 
 // longestTTL returns the longest ttl that the rules in force allow a slot: that
-// of its limit or, if there is no such limit any more, the longest of its rule.
+// of its limit or, if there is no longer such a limit, the longest of its rule.
 func (l *Limiter) longestTTL(part *slotPart) time.Duration {
 	active := l.inForce.Load()
 	if active == nil || part.Key.IsInline() {
@@ -557,7 +557,8 @@ func (a *Answer) slotsNeedAcquire(h *rules.Hit, mode counters.Mode) error {
 
 // SlotOf returns the slot that was acquired with a reservation just made, or
 // renewed with one just repeated. It is held as long as its limit says, and
-// settling the reservation releases it. found is false if the reservation has none.
+// settling the reservation releases it. found is false if the reservation has
+// none.
 func (l *Limiter) SlotOf(reservation string) (sl Slot, found bool) {
 	key, known := l.reservations.signingKey("reservation")
 	rv, err := parseReservation(reservation, key)

@@ -286,7 +286,7 @@ func TestSlotsWhileRulesChange(t *testing.T) {
 }
 
 // A release that can't be carried out is tried again as long as the slot may be
-// held, also if that was renewed under a longer ttl than it was acquired.
+// held, even if that was renewed under a longer ttl than it was acquired.
 func TestReleasesOutlastALongerTTL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, slotsText)

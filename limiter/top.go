@@ -216,7 +216,7 @@ func (t *top) endStep() {
 }
 
 // recent returns how many times an entry's subject was refused since the oldest
-// recorded step, or since the subject entered. The caller holds mu.
+// recorded step, or since the subject entered. The caller must hold mu.
 func (stripe *topStripe) recent(i int) int64 {
 	e := &stripe.entries[i]
 	if e.stepsAtEntry > stripe.steps-topSteps {

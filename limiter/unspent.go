@@ -144,8 +144,8 @@ func (round *unspentRound) leased(g *localcache.GrantOut, counter uint64) leased
 	return leasedPart{units: g.Out(counter, left)}
 }
 
-// viewLeased finds what is leased of each of the change's counters, and runs read in the
-// same moment: meanwhile no grant is made, and none comes back.
+// viewLeased finds what is leased of each of the change's counters, and runs
+// read in the same moment: meanwhile no grant is made, and none comes back.
 func (ch *change) viewLeased(l *Limiter, read func() error) (err error) {
 	m := l.membership
 	if m == nil || ch.verb != verbUsage && ch.verb != verbAdjust {
@@ -164,8 +164,8 @@ func (ch *change) viewLeased(l *Limiter, read func() error) (err error) {
 	return err
 }
 
-// addUnspent adds to the decisions of ops, all of one subject and answered by
-// a, what this node holds unspent of the subject.
+// addUnspent adds to the decisions of ops, which are all of one subject and were
+// answered by ak, what this node holds unspent of the subject.
 func (ls *leases) addUnspent(ak *ask, ops []counters.Op) {
 	if ak.standby || ak.fromLease {
 		return

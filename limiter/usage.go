@@ -62,8 +62,8 @@ type LimitUsage struct {
 	Estimated  bool  // a node did not say how much it has not spent: that counts as used
 	isAdjusted bool  // it is in the unit of a cost
 
-	// Holders are those of a limit of slots that are held, at most MaxHolders,
-	// those that end first in front; NumHolders is how many there are. Only Usage
+	// Holders are those of a limit of slots that are held, at most MaxHolders, and
+	// the soonest end first; NumHolders is how many there are. Only Usage
 	// and GET /v1/usage list them.
 	Holders    []Holder
 	NumHolders int

@@ -30,9 +30,9 @@ type waitingRoom struct {
 	left    []*QueuePlace                   // of callers that gave up, for others
 }
 
-// Wait records that a caller waits at the place until qp.GoesOn. When it moves up, move
-// is called with the time at which it goes on instead. move must not block, nor
-// call a method of a Waiter.
+// Wait records that a caller waits at the place until qp.GoesOn. When it moves
+// up, move is called with the time at which it goes on instead. move must not
+// block, nor call a method of a Waiter.
 func (qp *QueuePlace) Wait(move func(goesOn time.Time)) *Waiter {
 	w := &Waiter{limiter: qp.limiter, place: qp, move: move}
 	room := &w.limiter.waitingRoom
@@ -92,7 +92,7 @@ func (l *Limiter) moveUp() {
 	l.startPassing(rest)
 }
 
-// remove removes w, which must wait here. The caller holds mu.
+// remove removes w, which must wait here. The caller must hold mu.
 func (room *waitingRoom) remove(w *Waiter) {
 	list := room.waiting[w.place.kind]
 	delete(list, w)
@@ -102,7 +102,7 @@ func (room *waitingRoom) remove(w *Waiter) {
 }
 
 // fill lets those that wait have the free places, and returns the last places,
-// which nobody needs. The caller holds mu.
+// which nobody needs. The caller must hold mu.
 func (room *waitingRoom) fill(free []*QueuePlace) (rest []*QueuePlace) {
 	byKind := make(map[string][]*QueuePlace)
 	for _, qp := range free {

@@ -136,7 +136,7 @@ func (ls *Leases) Enable(now time.Duration, enabled bool) {
 		sh := &ls.shards[i]
 		sh.mu.Lock()
 		for _, le := range sh.queue {
-			ls.endAll(sh, le, now-returnPause) // no check spends from it any more, so skip the pause
+			ls.endAll(sh, le, now-returnPause) // no check still spends from it, so skip the pause
 			le.refused = refusal{}
 		}
 		sh.mu.Unlock()

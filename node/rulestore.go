@@ -54,7 +54,7 @@ func (a adminView) Leave(ctx context.Context, force bool, by string) (last bool,
 	return last, nil
 }
 
-// membership returns why this node is no working member of the cluster; nil if
+// membership returns why this node is not a working member of the cluster; nil if
 // it is one. A node that is cut off is one.
 func (n *Node) membership() error {
 	if n.leftByRequest.Load() {

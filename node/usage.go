@@ -44,7 +44,7 @@ func (n *Node) countingMembers() (list []usage.Member) {
 }
 
 // isLastMember reports whether there is no other node to hand usage over to.
-// Once it has left, this node is none of the members itself.
+// Once it has left, this node is no longer among them.
 func (n *Node) isLastMember() bool {
 	return !slices.ContainsFunc(n.countingMembers(), func(m usage.Member) bool { return m.ID != n.id })
 }

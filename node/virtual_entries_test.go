@@ -51,7 +51,7 @@ func (p *testCluster) denied(bound time.Duration, ip string, want bool) {
 
 // TestEntriesInOneProcess: three nodes of each of two regions apply entries
 // that were written at any of them. A region that is cut off keeps what it has,
-// but ends it in time, each node by its own clock, also after a crash. Once it
+// but ends it in time, each node by its own clock, even after a crash. Once it
 // is back, it has what changed. Entries can be written while the leader
 // changes.
 func TestEntriesInOneProcess(t *testing.T) {

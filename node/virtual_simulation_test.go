@@ -459,7 +459,7 @@ func (tr *simTrial) startAgain(v *testNode) {
 	tr.endIllness(v)
 }
 
-// endIllness ends a node's illness. The caller holds mu.
+// endIllness ends a node's illness. The caller must hold mu.
 func (tr *simTrial) endIllness(v *testNode) {
 	for i := range tr.outages {
 		if e := &tr.outages[i]; e.node == v.id && e.until == simForever {
@@ -511,7 +511,7 @@ func (tr *simTrial) ask(node int, cost int64, subjects ...int) {
 }
 
 // noteAct records what a standby admitted. It returns false if either of two
-// windows may have counted the check. The caller holds mu.
+// windows may have counted the check. The caller must hold mu.
 func (tr *simTrial) noteAct(c *simulation.Check, share int64) bool {
 	sub := &tr.ledger.Subjects[c.Subject]
 	start, window := tr.ledger.Start.UnixNano(), int64(sub.Limit.Window)
@@ -568,7 +568,7 @@ func (l *processLife) Decided(by limiter.DecidedBy, q int, lineage uint64, began
 
 // noteLineageEnd records that the lineage of a partition has ended. All that
 // the owner debited since shortly before its outage, or that of a standby, may
-// be lost. The caller holds mu.
+// be lost. The caller must hold mu.
 func (tr *simTrial) noteLineageEnd(q int, h *lastDecider) {
 	now := tr.now()
 	state := h.by.v.state()
@@ -614,7 +614,7 @@ func (tr *simTrial) noteLineageEnd(q int, h *lastDecider) {
 
 // lacksBackup reports whether only the owner has a partition's counters, and
 // for no longer than it takes to evict and replace a standby that takes no
-// copies. The caller holds mu.
+// copies. The caller must hold mu.
 func (tr *simTrial) lacksBackup(owner *testNode, q int) bool {
 	h := &tr.partitions[q]
 	switch {
@@ -857,7 +857,7 @@ func (tr *simTrial) restart(v *testNode, after time.Duration) {
 	})
 }
 
-// stop ends the process of a node that owns nothing any more.
+// stop ends the process of a node that no longer owns anything.
 func (tr *simTrial) stop(v *testNode) {
 	v.ready.Store(false)
 	time.Sleep(api.DrainGrace)

@@ -42,7 +42,7 @@ const (
 	worldTick = 5 * time.Millisecond
 	// worldSkew bounds the error of a region's clock.
 	worldSkew = 3 * time.Second
-	// removalDelay is the time after which nothing of a closed region is in transit any more.
+	// removalDelay is the time after which nothing of a closed region is still in transit.
 	removalDelay = 5 * time.Second
 	// loansPerKill is how many loans are seen for each node that is killed in the middle of one.
 	loansPerKill = 4

@@ -37,7 +37,7 @@ type RefusalHeader struct {
 	Value string
 }
 
-// ReservedCodes are the codes that answers of nodes use. A refusal's code may be none of them.
+// ReservedCodes are the codes that answers of nodes use. A refusal's code may not be one of them.
 var ReservedCodes = []string{
 	"bad-json", "unknown-field", "bad-value", "missing-key", "bad-request", "unauthorized",
 	"forbidden", "denied", "blocked",

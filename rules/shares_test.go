@@ -311,7 +311,7 @@ func TestShareOfViews(t *testing.T) {
 				"rules:\n  - {name: w, key: [], limits: [{limit: 4, per: 1m, algorithm: fixed-window}]}\n"), Names: both, RecordedAt: at(-900)}, {Set: set(100,
 				even), Names: both}},
 			5, [2]int64{50, 50}},
-		{"not committed any more",
+		{"no longer committed",
 			[]HeldVersion{{Set: set(100, even), Names: both, RecordedAt: at(-900)}, {Set: set(100, even), Names: both[:1]}},
 			5, [2]int64{50, 0}},
 	} {

@@ -207,7 +207,7 @@ func (m *Meter) hasOwn() bool {
 }
 
 // copyOnce chooses a holder and sends it what has changed. It returns the
-// closed ledgers that the holder lacks. The caller holds copier.mu.
+// closed ledgers that the holder lacks. The caller must hold copier.mu.
 func (t *Totals) copyOnce() (to Member, missing []holding, err error) {
 	c := &t.copier
 	if c.ended {
@@ -249,7 +249,7 @@ func (t *Totals) sendLast() {
 }
 
 // chooseHolder returns the node to which copies go: the present one, unless it
-// is gone or has not answered for a while. The caller holds copier.mu.
+// is gone or has not answered for a while. The caller must hold copier.mu.
 func (t *Totals) chooseHolder() (Member, error) {
 	c := &t.copier
 	list := t.candidates()
@@ -314,7 +314,7 @@ func (t *Totals) candidates() []Member {
 
 // sendChanges sends what was counted since the last call, and then a statement.
 // It returns the closed ledgers that the other node lacks; for open ones, the
-// next call begins anew. The caller holds copier.mu.
+// next call begins anew. The caller must hold copier.mu.
 func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missing []holding, err error) {
 	c := &t.copier
 	m := t.meter
@@ -370,7 +370,7 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 
 // ownHoldings returns the ledgers that were counted in this data directory:
 // those in memory as they were sent, and the closed ones. If the file can't be
-// read now, it returns those that were last in it. The caller holds copier.mu.
+// read now, it returns those that were last in it. The caller must hold copier.mu.
 func (t *Totals) ownHoldings(sent []step) (holdings []holding) {
 	c := &t.copier
 	if list, err := t.meter.holdings(allMonths); err == nil {

@@ -105,7 +105,7 @@ type heldCopies struct {
 // recordsKey is the key of the records, as JSON, in notesBucket.
 var recordsKey = []byte("records")
 
-// loadRecords reads the records of earlier processes, once. The caller holds heldCopies.mu.
+// loadRecords reads the records of earlier processes, once. The caller must hold heldCopies.mu.
 func (t *Totals) loadRecords() error {
 	h := &t.heldCopies
 	if h.loaded {
@@ -301,7 +301,7 @@ func (st *statement) missing(held []holding) (list []version) {
 // something of the statement is missing here; then it does not replace one of
 // which nothing was missing. Records of earlier processes of the node go once
 // it has their ledgers itself. ofMember means that the node is a member. The
-// caller holds mu.
+// caller must hold mu.
 func (h *heldCopies) recordsAfter(
 	st *statement, held []holding, isWhole, ofMember bool, now int64,
 ) (records []*processRecord, changed bool) {
@@ -461,7 +461,7 @@ func (m *Meter) acceptsRecord(r *processRecord) bool {
 }
 
 // knows reports whether r adds nothing: what is known here of its process is as
-// new, or a later process speaks for it. The caller holds mu.
+// new, or a later process speaks for it. The caller must hold mu.
 func (h *heldCopies) knows(r *processRecord, held []holding) bool {
 	return slices.ContainsFunc(h.records, func(ours *processRecord) bool {
 		if ours.Source == r.Source && ours.Boot == r.Boot {

@@ -21,7 +21,7 @@ import (
 // Each process counts in ledgers of its own, so a node that restarts again and
 // again has ever more closed ones. Of a month in which there are many, it
 // merges the smallest: their sum is one closed ledger, which names them all.
-// Wherever a merged ledger is known, those that it names don't count any more,
+// Wherever a merged ledger is known, those that it names no longer count,
 // whoever still has a copy of them.
 
 const (

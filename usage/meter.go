@@ -50,7 +50,7 @@ func (config *Config) Validate() error {
 }
 
 // Meter counts what this node answers as allowed. Counting never waits for the
-// disk. All methods may be called concurrently; Add and AddNamed also after
+// disk. All methods may be called concurrently; Add and AddNamed even after
 // Close.
 type Meter struct {
 	config  Config

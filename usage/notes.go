@@ -108,7 +108,7 @@ func (nb *notebook) merge(other *notes) (news bool) {
 	return news
 }
 
-// load adds what earlier processes had written, once. The caller holds mu.
+// load adds what earlier processes had written, once. The caller must hold mu.
 func (nb *notebook) load(m *Meter) {
 	if nb.loaded {
 		return
@@ -129,7 +129,7 @@ func (nb *notebook) load(m *Meter) {
 }
 
 // save writes the notes if that is worth it. A node that has counted nothing,
-// for itself or for others, has no file, and gets none. The caller holds mu.
+// for itself or for others, has no file, and gets none. The caller must hold mu.
 func (nb *notebook) save(m *Meter) {
 	if !nb.unsaved || !nb.loaded || m.file.Missing() {
 		return

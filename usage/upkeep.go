@@ -21,7 +21,7 @@ func (m *Meter) isLive(l *ledger) bool {
 
 // load reads the ledgers that earlier processes left open into memory, once, so
 // that write closes them. It removes what a killed process left half-written.
-// The caller holds m.writing.
+// The caller must hold m.writing.
 func (m *Meter) load() error {
 	if m.loaded {
 		return nil

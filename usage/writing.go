@@ -77,7 +77,7 @@ func (m *Meter) sync() error {
 	return err
 }
 
-// write updates the file. The caller holds m.writing.
+// write updates the file. The caller must hold m.writing.
 func (m *Meter) write() error {
 	if err := m.load(); err != nil {
 		return err
@@ -154,7 +154,7 @@ func (m *Meter) writeLedger(l *ledger) error {
 }
 
 // closeLedger replaces an open ledger in the file with a closed one, and drops
-// it from memory. The caller holds m.writing.
+// it from memory. The caller must hold m.writing.
 func (m *Meter) closeLedger(l *ledger) error {
 	m.mu.Lock()
 	if m.live[l.id.Month] == l {

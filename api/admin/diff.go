@@ -113,7 +113,7 @@ func withRule(doc *rules.Document, name string, body []byte) (*rules.Document, e
 	}
 	after, err := doc.Apply(rules.Change{Part: rules.RulePart, Name: name, Body: body})
 	if err == nil && bytes.Equal(after.JSON(), doc.JSON()) {
-		return doc, nil // a layout of the rule alone is none of the document
+		return doc, nil // a layout of the rule alone is not one of the document
 	}
 	return after, err
 }

@@ -110,7 +110,7 @@ func AppendUsage(b []byte, u *limiter.Usage) []byte {
 	return AppendInt(b, `,"blocked_until_ms":`, until)
 }
 
-// appendHolders appends the slots of a limit that are held, those that end first in front.
+// appendHolders appends the slots of a limit that are held; the soonest end first.
 func appendHolders(b []byte, l *limiter.LimitUsage) []byte {
 	b = AppendInt(b, `,"holders":`, int64(l.NumHolders))
 	b = append(b, `,"slots":[`...)

@@ -129,7 +129,7 @@ func (a *arrival) check() {
 	a.abortWaitLocked()
 }
 
-// abortWaitLocked ends the wait with an error. The caller holds a.mu.
+// abortWaitLocked ends the wait with an error. The caller must hold a.mu.
 func (a *arrival) abortWaitLocked() {
 	if a.abort != nil {
 		a.abort()
@@ -191,7 +191,7 @@ func (sa *stalledArrivals) abortOne() bool {
 }
 
 // chargeLocked raises the charge to n bytes in all. It reports false if the budget
-// has no room. The caller holds a.mu.
+// has no room. The caller must hold a.mu.
 func (a *arrival) chargeLocked(n int64) bool {
 	if n <= a.charged {
 		return true

@@ -94,7 +94,7 @@ func (ha *heldAnswers) freeRoom() {
 	ha.closeIfEmptyLocked()
 }
 
-// closeIfEmptyLocked closes empty once the last answer was sent. The caller holds ha.mu.
+// closeIfEmptyLocked closes empty once the last answer was sent. The caller must hold ha.mu.
 func (ha *heldAnswers) closeIfEmptyLocked() {
 	if ha.ended && ha.taken == 0 {
 		select {
@@ -147,7 +147,7 @@ func (ha *heldAnswers) release(w *heldAnswer, callerGone bool) {
 	}
 }
 
-// releaseLocked removes w and starts sending its answer. The caller holds
+// releaseLocked removes w and starts sending its answer. The caller must hold
 // ha.mu, so that no goroutine starts once close waits.
 func (ha *heldAnswers) releaseLocked(w *heldAnswer, closes bool) {
 	if _, here := ha.all[w]; !here {
@@ -215,7 +215,7 @@ func (ha *heldAnswers) watch(draining <-chan struct{}) {
 
 		// The lock is free while the system is asked, because there may be tens of
 		// thousands to ask about. An answer may be sent meanwhile and its
-		// descriptor be reused: then release does not find it any more.
+		// descriptor be reused: then release no longer finds it.
 		polled = polled[:0]
 		ha.mu.Lock()
 		for w := range ha.all {

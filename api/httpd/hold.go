@@ -37,7 +37,7 @@ func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 	}
 
 	w.reply.keepAlive = !ctx.Request.Header.IsHTTP11()
-	// From here on nothing may fail: the library sends no answer any more.
+	// From here on nothing may fail: the library no longer sends an answer.
 	ctx.HijackSetNoResponse(true)
 	t.held = true
 	t.endStall()

@@ -29,7 +29,7 @@ func (h *handlers) notePlace(x *exchange) {
 	if !x.check.Reserving || id == "" || x.check.RequestID != "" {
 		return // a caller with a request_id may ask again, and would go on with what was given back
 	}
-	x.place.giveBack = func() { _, _ = h.Decider.Settle(id, nil) } // nobody knows the id any more
+	x.place.giveBack = func() { _, _ = h.Decider.Settle(id, nil) } // nobody knows the id now
 }
 
 // mayBeLeft reports whether w's place is of use to others, or can be given back.

@@ -113,8 +113,8 @@ const (
 	maxSlotTTL = limiter.MaxSlotTTL
 )
 
-// writeHolders writes the fields about the slots of a limit that are held,
-// those that end first in front.
+// writeHolders writes the fields about the slots of a limit that are held; the
+// soonest end first.
 func writeHolders(f *fields, l *limiter.LimitUsage) {
 	f.integer("holders", int64(l.NumHolders))
 	f.name("slots")

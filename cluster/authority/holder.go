@@ -109,7 +109,7 @@ func (h *Holder) Revoke() {
 	h.AskNow()
 }
 
-// dropAuthority ends authority and invalidates pending requests. The caller holds mu.
+// dropAuthority ends authority and invalidates pending requests. The caller must hold mu.
 func (h *Holder) dropAuthority(now time.Duration) {
 	h.lostAt = h.lostSince(now)
 	h.era++
@@ -238,7 +238,7 @@ func (h *Holder) startAttempt() *attempt {
 }
 
 // lostSince returns the reading since which this node has had no authority, or
-// now if it has authority. The caller holds mu.
+// now if it has authority. The caller must hold mu.
 func (h *Holder) lostSince(now time.Duration) time.Duration {
 	return min(max(h.lostAt, h.Until()), now)
 }

@@ -285,7 +285,7 @@ func (p *process) confirm(ctx context.Context, reign uint64) error {
 	return ctx.Err()
 }
 
-// append adds an entry to the log and checks that it is allowed there. The caller holds mu.
+// append adds an entry to the log and checks that it is allowed there. The caller must hold mu.
 func (w *world) append(e agreement.Entry) agreement.Result {
 	b, err := agreement.ThisBuild.Encode(e)
 	if err != nil {
@@ -317,7 +317,7 @@ func (w *world) append(e agreement.Entry) agreement.Result {
 }
 
 // check verifies the central promise: no node is valid whose generation was
-// ended, or whose process was replaced. The caller holds mu.
+// ended, or whose process was replaced. The caller must hold mu.
 func (w *world) check() {
 	state := w.states[len(w.states)-1]
 	for _, p := range w.all {
@@ -400,7 +400,7 @@ func (p *process) status() Request {
 	return r
 }
 
-// down reports whether a node looks dead to other nodes. The caller holds mu.
+// down reports whether a node looks dead to other nodes. The caller must hold mu.
 func (w *world) down(p *process) bool {
 	now := time.Now()
 	return now.Before(p.stopped) || now.Before(p.cut)

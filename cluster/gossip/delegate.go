@@ -101,7 +101,7 @@ func (g *Gossip) admit(n *memberlist.Node) (Member, error) {
 	return m, err
 }
 
-// logRefusal logs that this node refuses n. The caller holds g.mu.
+// logRefusal logs that this node refuses n. The caller must hold g.mu.
 func (g *Gossip) logRefusal(n *memberlist.Node, m Member, err error) {
 	text := "a node is kept out of the cluster"
 	if g.config.WAN {
@@ -290,7 +290,7 @@ func (e events) put(n *memberlist.Node) {
 	wake.Signal(e.changed)
 }
 
-// logChange logs how a member has changed; before is nil if it was unknown. The caller holds g.mu.
+// logChange logs how a member has changed; before is nil if it was unknown. The caller must hold g.mu.
 func (g *Gossip) logChange(before, m *Member) {
 	switch {
 	case before != nil && m.State == Alive && before.gossipAddress() != m.gossipAddress():
@@ -315,7 +315,7 @@ func (g *Gossip) logChange(before, m *Member) {
 	}
 }
 
-// logMember logs what a member did. The caller holds g.mu.
+// logMember logs what a member did. The caller must hold g.mu.
 func (g *Gossip) logMember(m *Member, did string, args ...any) {
 	level := slog.LevelInfo
 	if g.config.WAN {

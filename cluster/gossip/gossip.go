@@ -234,7 +234,7 @@ func (g *Gossip) Forget(id ring.NodeID) {
 }
 
 // hasRecentTwin reports whether another process has recently used this node's
-// ID. The caller holds g.mu.
+// ID. The caller must hold g.mu.
 func (g *Gossip) hasRecentTwin(now time.Time) bool {
 	return !g.lastTwin.IsZero() && now.Sub(g.lastTwin) <= twinMemory
 }

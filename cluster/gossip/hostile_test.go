@@ -119,7 +119,7 @@ func (tg *target) awaitAnswer() {
 			}
 		}
 	}
-	tg.t.Fatal("the node does not answer any more")
+	tg.t.Fatal("the node no longer answers")
 }
 
 // framed returns b as a packet from a sender that has the node's key.

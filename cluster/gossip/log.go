@@ -54,7 +54,7 @@ type eventKey struct {
 	name string // memberlist's name, if it is not an ID
 }
 
-// logOnce logs a recurring event. The caller holds g.mu.
+// logOnce logs a recurring event. The caller must hold g.mu.
 func (g *Gossip) logOnce(key eventKey, level slog.Level, args ...any) {
 	if g.logged.shouldLog(key, time.Now()) {
 		g.config.Logger.Log(context.Background(), level, key.text, args...)

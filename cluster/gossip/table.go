@@ -195,7 +195,7 @@ func (tb *table) recordDeparture(d departure) (Member, bool) {
 	return e.Member, true
 }
 
-// handleDeparture handles a departure that another node reported. The caller holds g.mu.
+// handleDeparture handles a departure that another node reported. The caller must hold g.mu.
 func (g *Gossip) handleDeparture(d departure) {
 	m, isNew := g.table.recordDeparture(d)
 	if isNew {

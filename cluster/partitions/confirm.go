@@ -204,7 +204,7 @@ func (k *Keeper) dropConfirmations(list ...*confirmation) {
 }
 
 // confirmAll pushes the changes that new confirmations wait for, and completes
-// those whose result is known. The caller holds sending.
+// those whose result is known. The caller must hold sending.
 func (k *Keeper) confirmAll() {
 	k.mu.Lock()
 	waiting := slices.Clone(k.confirms) // later ones wait for the next run
@@ -228,7 +228,7 @@ func (k *Keeper) confirmAll() {
 	k.completeConfirms()
 }
 
-// completeConfirms completes the confirmations whose result is known. The caller holds mu.
+// completeConfirms completes the confirmations whose result is known. The caller must hold mu.
 func (k *Keeper) completeConfirms() {
 	state := k.adopted.Load()
 	for _, c := range k.confirms {
@@ -268,7 +268,7 @@ func (k *Keeper) pushFor(waiting []*confirmation) {
 }
 
 // lastMessages returns, for each copy target of p, the number of the last
-// message sent to it. The caller holds mu.
+// message sent to it. The caller must hold mu.
 func (k *Keeper) lastMessages(state *adoptedState, p int) map[*progress]uint64 {
 	var buf [3]ring.NodeID
 	last := map[*progress]uint64{}
@@ -284,7 +284,7 @@ func (k *Keeper) lastMessages(state *adoptedState, p int) map[*progress]uint64 {
 // checkConfirmation reports whether c's result is known, and the result. It is
 // nil once all copy targets of the partition have a complete copy and have
 // acknowledged the messages up to c.lastMessages. A copy begun after those
-// includes everything. The caller holds mu.
+// includes everything. The caller must hold mu.
 func (k *Keeper) checkConfirmation(state *adoptedState, c *confirmation) (decided bool, err error) {
 	pt := &k.parts[c.p]
 	if pt.phase != owning || pt.lineage != c.lineage {

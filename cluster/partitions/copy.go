@@ -210,8 +210,8 @@ func (k *Keeper) kindsOf(p int) map[counters.Key]algorithms.Kind {
 }
 
 // resetStale resets the counters that a copy sent again did not bring: the
-// sender has none of them any more, and this node may have missed the change
-// that reset them. The caller holds mu.
+// sender has none of them now, and this node may have missed the change
+// that reset them. The caller must hold mu.
 func (k *Keeper) resetStale(pt *partState) {
 	now := k.config.Now()
 	for key, kind := range pt.stale {

@@ -235,7 +235,7 @@ func (set *partitionSet) put(p int, in bool) {
 	}
 }
 
-// pushChanges sends the changes since the last call to all copy targets. The caller holds sending.
+// pushChanges sends the changes since the last call to all copy targets. The caller must hold sending.
 func (k *Keeper) pushChanges() {
 	if k.neverHadOthers() {
 		return
@@ -318,7 +318,7 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 }
 
 // pushCopies sends copies to the copy targets that have none, as long as they
-// keep up. It reports whether copies were missing. The caller holds sending.
+// keep up. It reports whether copies were missing. The caller must hold sending.
 func (k *Keeper) pushCopies() (missed bool) {
 	type target struct {
 		node ring.NodeID
@@ -465,7 +465,7 @@ func isAnswer(err error) bool {
 }
 
 // probe sends an empty message to each copy target that has got no message for
-// probeInterval. The caller holds sending.
+// probeInterval. The caller must hold sending.
 func (k *Keeper) probe() {
 	k.mu.Lock()
 	var list []*copyTarget
@@ -497,7 +497,7 @@ func (k *Keeper) Lagging() []ring.NodeID {
 }
 
 // findLagging lists the copy targets that can be reached but have not answered
-// for lagTime, and counts those that can be reached. The caller holds mu.
+// for lagTime, and counts those that can be reached. The caller must hold mu.
 func (k *Keeper) findLagging() (list []ring.NodeID, reached int) {
 	for node, t := range k.targets.nodes {
 		if !k.config.Calls.Reachable(node) {

@@ -39,7 +39,7 @@ type owedCost struct {
 // out for longer than it takes to regain that.
 func (o *owedCost) capped(cost int64) int64 { return min(cost, o.limit.Capacity()) }
 
-// timeLeft returns the time until no part of the capped cost counts any more.
+// timeLeft returns the time until no part of the capped cost counts.
 func (o *owedCost) timeLeft(now algorithms.Instant) time.Duration {
 	if o.limit.Kind == algorithms.SlidingLog {
 		return o.limit.Window - time.Duration(now.Steady-o.taken.Steady)

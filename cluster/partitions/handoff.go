@@ -17,7 +17,7 @@ const (
 )
 
 // handOver moves tokens to their owners in the next ring, once those have
-// complete copies. The caller holds sending.
+// complete copies. The caller must hold sending.
 func (k *Keeper) handOver() {
 	state := k.adopted.Load()
 	if !state.member || state.Settled || state.From == nil {
@@ -277,7 +277,7 @@ func (k *Keeper) acceptFlips(state *adoptedState, c *peer.Call, d *wire.Decoder)
 }
 
 // mayTake reports whether this node may take the token that o offers. The
-// caller holds mu.
+// caller must hold mu.
 func (k *Keeper) mayTake(state *adoptedState, o *offer) bool {
 	// A question offers nothing, and an offer to an earlier process of this node
 	// is not for this one.
@@ -308,7 +308,7 @@ func (k *Keeper) mayTake(state *adoptedState, o *offer) bool {
 	return k.config.Authority()
 }
 
-// takeToken makes this node the owner of p in from's place. The caller holds mu.
+// takeToken makes this node the owner of p in from's place. The caller must hold mu.
 func (k *Keeper) takeToken(p int, from ring.NodeID) {
 	pt := &k.parts[p]
 	pt.source = ring.NodeID{}

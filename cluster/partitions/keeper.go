@@ -485,13 +485,13 @@ func (k *Keeper) enterPhase(p int, next phase) {
 	k.targets.missing = k.targets.missing || next.pushesChanges()
 }
 
-// canSendTo reports whether this node may send to node now. The caller holds mu.
+// canSendTo reports whether this node may send to node now. The caller must hold mu.
 func (k *Keeper) canSendTo(node ring.NodeID) bool {
 	return k.config.Calls.Reachable(node) && !time.Now().Before(k.backoffUntil[node])
 }
 
 // backOff records that a call to node failed: nothing is sent to it for an
-// interval. The caller holds mu.
+// interval. The caller must hold mu.
 func (k *Keeper) backOff(node ring.NodeID) { k.backoffUntil[node] = time.Now().Add(k.config.Interval) }
 
 // announce wakes the loop and everyone waiting for a change.

@@ -56,7 +56,7 @@ func (k *Keeper) tick(all bool) {
 	}
 }
 
-// goOn goes on with copies, hand-offs and searches. The caller holds sending.
+// goOn goes on with copies, hand-offs and searches. The caller must hold sending.
 func (k *Keeper) goOn() {
 	missing := k.pushCopies()
 	k.handOver()
@@ -142,7 +142,7 @@ func (k *Keeper) Stats() Stats {
 }
 
 // isBehind reports whether some copy target of p has no complete copy. The
-// caller holds mu.
+// caller must hold mu.
 func (k *Keeper) isBehind(state *adoptedState, p int) bool {
 	var buf [3]ring.NodeID
 	for _, node := range state.copyTargetsOf(k.config.Self, p, buf[:0]) {

@@ -59,7 +59,7 @@ func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool
 }
 
 // anyNotOwnedBy reports whether some of the partitions are not node's to
-// continue, as far as this node knows. The caller holds mu.
+// continue, as far as this node knows. The caller must hold mu.
 func (k *Keeper) anyNotOwnedBy(state *adoptedState, node ring.NodeID, list []int) bool {
 	return slices.ContainsFunc(list, func(p int) bool {
 		from, _ := state.Owner(p)
@@ -276,7 +276,7 @@ func (pt *partState) hasAllCounters() bool {
 
 // finalCopies returns those of the partitions that this node had counters of
 // when it lost its authority. If it has authority again, it has applied its end
-// and forgotten its counters, so there are none. The caller holds mu.
+// and forgotten its counters, so there are none. The caller must hold mu.
 func (k *Keeper) finalCopies(list []int) []int {
 	if k.config.Authority() {
 		return nil

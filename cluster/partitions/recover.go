@@ -52,7 +52,7 @@ func (state *adoptedState) copyHolders(self ring.NodeID, p int, buf []ring.NodeI
 // continueSearches searches for the newest copies of partitions whose tokens
 // are here: it asks the holders how new theirs are, then fetches the newest.
 // Once every holder has answered or timed out, it continues from what it has.
-// It reports whether any search goes on. The caller holds sending.
+// It reports whether any search goes on. The caller must hold sending.
 func (k *Keeper) continueSearches() (searching bool) {
 	state := k.adopted.Load()
 	requests := map[pendingCall][]int{}
@@ -112,7 +112,7 @@ func (k *Keeper) continueSearches() (searching bool) {
 }
 
 // advanceSearch reports whether the search for p is over. If not, it adds p to
-// the requests to send now. The caller holds mu.
+// the requests to send now. The caller must hold mu.
 func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, requests map[pendingCall][]int) bool {
 	pt := &k.parts[p]
 	s := pt.search
@@ -164,7 +164,7 @@ func (s *search) giveUpOn(node ring.NodeID, boot uint64) {
 	s.found[node] = finding{boot: boot, done: true, timedOut: true}
 }
 
-// shouldWaitFor reports whether to wait longer for node. The caller holds mu.
+// shouldWaitFor reports whether to wait longer for node. The caller must hold mu.
 func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 	waited := time.Since(pt.search.since)
 
@@ -280,7 +280,7 @@ func (k *Keeper) copiesAnswered(call pendingCall, boot uint64, list []int, found
 
 	delete(k.pending, call)
 	if call.method == MethodPull {
-		// If the rest of a copy is missing, it will not come any more.
+		// If the rest of a copy is missing, it will not come.
 		delete(k.incoming, call.node)
 	}
 

@@ -31,7 +31,7 @@ const (
 	debtsPerMessage = 4096
 )
 
-// encodeDebts returns the message that reports debts. The caller holds mu.
+// encodeDebts returns the message that reports debts. The caller must hold mu.
 func (k *Keeper) encodeDebts(list []*debt, now algorithms.Instant) []byte {
 	b := k.appendHeader(nil, 0)
 	for _, d := range list {
@@ -41,7 +41,7 @@ func (k *Keeper) encodeDebts(list []*debt, now algorithms.Instant) []byte {
 }
 
 // reportDebts reports debts to the owners that can be reached. Each debt is
-// reported again until its owner acknowledges it. The caller holds sending.
+// reported again until its owner acknowledges it. The caller must hold sending.
 func (k *Keeper) reportDebts() {
 	state := k.adopted.Load()
 	now := k.config.Now()
@@ -106,7 +106,7 @@ func (k *Keeper) reportDebts() {
 
 // delaysFallback reports whether fallback debts must not be reported to owner
 // yet: it is away, or has only just come back. The delay begins with the first
-// call that finds it back. The caller holds mu.
+// call that finds it back. The caller must hold mu.
 func (k *Keeper) delaysFallback(owner ring.NodeID) bool {
 	if !k.config.Calls.Reachable(owner) {
 		delete(k.reportFallbackAt, owner)
@@ -122,7 +122,7 @@ func (k *Keeper) delaysFallback(owner ring.NodeID) bool {
 }
 
 // pruneDebts prunes expired debts from time to time: after a long cut, only the
-// last windows matter. The caller holds mu.
+// last windows matter. The caller must hold mu.
 func (k *Keeper) pruneDebts(now algorithms.Instant) {
 	if k.debts.total == 0 {
 		clear(k.reportFallbackAt) // the next cut starts from scratch
@@ -253,14 +253,14 @@ func refuseDebited(list []*debt, answers []byte, refused map[int]bool) {
 // the next owner continues without them.
 func (k *Keeper) answerDebts(c *peer.Call, generation int64, answers []byte) {
 	if k.ctx.Err() != nil || !k.config.Authority() || k.adopted.Load().Generation(k.config.Self) != generation {
-		c.Fail(codeRefused, "this node has no authority any more")
+		c.Fail(codeRefused, "this node no longer has authority")
 		return
 	}
 	c.Reply(answers)
 }
 
 // debit debits a debt of node once, and returns the answer to it. If merging is
-// true, this node takes it also while it still searches for its counters.
+// true, this node takes it even while it still searches for its counters.
 func (k *Keeper) debit(node ring.NodeID, d *debt, now algorithms.Instant, merging bool) (answer byte) {
 	k.debiting.Lock()
 	defer k.debiting.Unlock()

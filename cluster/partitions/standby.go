@@ -9,7 +9,7 @@ import (
 // OwnerProblem is why an owner does not decide.
 type OwnerProblem uint8
 
-// Reasons for an owner's absence.
+// Why an owner does not decide.
 const (
 	Unreachable      OwnerProblem = iota // this node can't reach it
 	WithoutAuthority                     // it answered that it has no authority
@@ -83,7 +83,7 @@ func (k *Keeper) giveBackShare(now algorithms.Instant, op *counters.Op) {
 	_ = k.standbyCounters.GiveBack(now, op.Key, op.Limit, taken, op.Cost, life) // the gates are always open
 }
 
-// canActAsStandby reports whether this node may act for the owner of ops. The caller holds mu.
+// canActAsStandby reports whether this node may act for the owner of ops. The caller must hold mu.
 func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 	if len(ops) == 0 || !k.debts.hasRoom(ops) || !k.config.Authority() {
 		return false

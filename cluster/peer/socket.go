@@ -124,7 +124,7 @@ func (p *Peers) countFar(s *socket) bool {
 	return s.far
 }
 
-// count counts sockets. The caller holds mu.
+// count counts sockets. The caller must hold mu.
 func (p *Peers) count(which func(*socket) bool) (n int) {
 	for s := range p.sockets {
 		if which(s) {

@@ -29,7 +29,7 @@ func (m *fleetNode) identityOf() string {
 }
 
 // awaitTurnedAway waits until a node that was started again says that it is no
-// member any more, and checks that the others agree.
+// longer a member, and checks that the others agree.
 func (m *fleetNode) awaitTurnedAway(how string, others ...*fleetNode) {
 	m.fleet.t.Helper()
 	process.Within(m.fleet.t, time.Minute, m.name+" is turned away", func() bool {

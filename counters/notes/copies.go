@@ -69,7 +69,7 @@ func (s *Store) Changes(p int, reader Readers, wanted func(Kind) bool, list []No
 	return list
 }
 
-// MarkChanged marks a note as changed again for a reader, also if it was removed.
+// MarkChanged marks a note as changed again for a reader, even if it was removed.
 func (s *Store) MarkChanged(k Key, reader Readers) {
 	lp := s.Lock(k.Partition(), 0)
 	defer lp.Unlock()
@@ -216,7 +216,7 @@ func (s *Store) sweep(p int, steady int64, owned bool) {
 	lp.part.shrink()
 }
 
-// sweepReservation drops the parts of a reservation that nobody needs any more,
+// sweepReservation drops the parts of a reservation that nobody still needs,
 // or that others need more. A standby makes the same changes by itself, so
 // nothing is sent.
 func (lp Locked) sweepReservation(n Note, steady int64) {

@@ -331,8 +331,8 @@ func (lp Locked) HasRoomForSlot(n *Note) bool {
 	return fits
 }
 
-// ListSlots returns the slots of key that are held at steady, at most bound,
-// those that end first in front, and how many there are.
+// ListSlots returns the slots of key that are held at steady, at most bound and
+// the soonest end first, and how many there are.
 func (lp Locked) ListSlots(key Slots, steady int64, bound int) (list []SlotInfo, all int) {
 	slots := lp.endSlots(key, steady)
 	if slots == nil {

@@ -178,7 +178,7 @@ func (h *History) end() {
 	}
 }
 
-// storeLocked stores what was decided in the current minute. The caller holds h.mu.
+// storeLocked stores what was decided in the current minute. The caller must hold h.mu.
 func (h *History) storeLocked(reading *Reading) {
 	if h.minutes.begin(h.minute) {
 		h.minutes.open.names = slices.Clone(h.busiest)

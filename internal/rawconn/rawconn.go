@@ -10,7 +10,7 @@ package rawconn
 // is one, if it has raw calls.
 type TryWriter interface {
 	// TryWrite writes what fits in the connection's buffer now, and returns its
-	// length. It is 0 also after an error, which the next Write returns.
+	// length. It is 0 even after an error, which the next Write returns.
 	TryWrite(b []byte) int
 }
 

@@ -141,7 +141,7 @@ func (l *Loads) Report(source string, load float64, ttl time.Duration) error {
 }
 
 // put makes r the latest report of source. It reports false if there is no
-// room. The caller holds l.mu.
+// room. The caller must hold l.mu.
 func (l *Loads) put(now time.Duration, source string, r report) bool {
 	if l.known[source] == nil && len(l.known) >= MaxSources && !l.evict(now, source) {
 		return false
@@ -154,7 +154,7 @@ func (l *Loads) put(now time.Duration, source string, r report) bool {
 
 // evict drops one report, the one that expires first among the candidates: the
 // expired ones and, if some rule follows source, also those that no rule
-// follows. It reports false if there is no candidate. The caller holds l.mu.
+// follows. It reports false if there is no candidate. The caller must hold l.mu.
 func (l *Loads) evict(now time.Duration, source string) bool {
 	followed := make(map[string]bool, len(l.steps))
 	for _, h := range l.steps {
@@ -188,7 +188,7 @@ func (l *Loads) Measure(cpu float64) {
 	l.signal()
 }
 
-// load returns a source's current load, if known. The caller holds l.mu.
+// load returns a source's current load, if known. The caller must hold l.mu.
 func (l *Loads) load(now time.Duration, source string) (load float64, known bool) {
 	if source == NodeCPU {
 		return l.cpu, l.cpuSet

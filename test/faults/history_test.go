@@ -190,7 +190,7 @@ func (h *history) write(c int, n *node, match int64) int64 {
 }
 
 // add records an operation that ends now or, if its outcome is unknown, at some
-// later time. The caller holds mu.
+// later time. The caller must hold mu.
 func (h *history) add(c int, op rulesOp, result rulesResult, sent int64) {
 	o := porcupine.Operation{ClientId: c, Input: op, Call: sent, Output: result, Return: boottime()}
 	if result.unknown {

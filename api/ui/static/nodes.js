@@ -121,7 +121,7 @@ function raise() {
     rehearse: async () => {
       const l = await get('v1/level');
       to = l.highest;
-      return [`From ${l.level} to ${l.highest}. It can’t be lowered again: releases that do not know level ${l.highest} can’t join any more.`];
+      return [`From ${l.level} to ${l.highest}. It can’t be lowered again: releases that do not know level ${l.highest} can no longer join.`];
     },
     make: async () => `The feature level is ${(await send('POST', `v1/level?to=${to}`)).level}`,
     done: () => { turns = 0; },

@@ -18,7 +18,7 @@ export function onSubmit(form, act) {
   });
 }
 
-// keepDraft keeps what a person types into a field until it is applied or discarded, also while other pages are looked at. textOf
+// keepDraft keeps what a person types into a field until it is applied or discarded, even while other pages are looked at. textOf
 // returns the text that it began with.
 export function keepDraft(field, what, textOf) {
   const address = location.hash;

@@ -4,7 +4,7 @@
 
 export const ways = ['owner', 'lease', 'forward', 'standby', 'fallback', 'list', 'none'];
 export const kept = 120; // readings that a history has
-const tooLong = 15000; // milliseconds after which a difference is no news any more
+const tooLong = 15000; // milliseconds after which a difference is no longer news
 
 const processes = (report) =>
   report.nodes

@@ -48,7 +48,7 @@ class Token {
     const first = !this.asked;
     this.asked = true;
     this.arrange();
-    if (text) this.complain('The node does not know this token, or not any more.');
+    if (text) this.complain('The node does not know this token, or no longer knows it.');
     if (first) byId('token-text').focus();
   }
 

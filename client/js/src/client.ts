@@ -177,7 +177,7 @@ export class RlnodeClient {
   }
 
   /**
-   * Asks whether this may happen now, and takes its cost if so: from all limits that apply, or from none. A decision comes also if no
+   * Asks whether this may happen now, and takes its cost if so: from all limits that apply, or from none. A decision comes even if no
    * node decides (`decidedBy: "error"`). It rejects with a RlnodeError if a node rejects the call, such as with an unknown rule.
    */
   check(request: CheckRequest, options?: CallOptions): Promise<Decision> {
@@ -312,7 +312,7 @@ export class RlnodeClient {
     return r.sent! + expires!;
   }
 
-  /** release gives a slot back, also while the client is being closed. It repeats the call while there is time. */
+  /** release gives a slot back, even while the client is being closed. It repeats the call while there is time. */
   async #release(id: string): Promise<boolean> {
     const deadline = Date.now() + this.#timeoutMs;
     for (let pause = 25; ; pause *= 2) {

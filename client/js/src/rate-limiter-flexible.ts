@@ -110,7 +110,7 @@ export class RateLimiterRlnode extends Base {
       if (u.ms !== ms) costs.ms = ms - u.ms;
       u = used(await this.#client.adjust({ ...gate, costs }));
     }
-    // The timer is on, so what is in the counter is of no use any more.
+    // The timer is on, so what is in the counter is no longer of use.
     await this.#client.reset(this.#counter(rlKey));
     return { consumed: n, ms: msDuration > 0 ? ms : -1 };
   }
