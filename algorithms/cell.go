@@ -154,9 +154,9 @@ func (l *Limit) takeCell(s State, now Instant, cost int64) (State, bool) {
 	return c.state(now), allowed
 }
 
-// AtOtherRate reports whether a refused Take, which made next of s, changed the
+// ChangesRate reports whether a refused Take, which made next of s, changed the
 // rate at which s drains, so that next must be kept.
-func (l *Limit) AtOtherRate(s, next State) bool {
+func (l *Limit) ChangesRate(s, next State) bool {
 	return l.Kind == CellBucket && next.Part > 0 && next.Part&unitMask != s.Part&unitMask
 }
 

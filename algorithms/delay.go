@@ -45,7 +45,7 @@ func (l *Limit) takeLater(s State, now Instant, cost int64) (State, bool) {
 	}
 
 	next := s
-	if l.Kind.Bucket() {
+	if l.Kind.IsBucket() {
 		if s.Count > maxOwed-cost {
 			return s, false
 		}

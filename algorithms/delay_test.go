@@ -134,7 +134,7 @@ func (l *queueModel) ask(cost int64) (Decision, string) {
 
 // refill returns how long a bucket takes to fill.
 func (l *queueModel) refill() time.Duration {
-	if !l.limit.Kind.Bucket() {
+	if !l.limit.Kind.IsBucket() {
 		return 0
 	}
 	return l.limit.drainTime(l.limit.Burst, 0, 0)
@@ -261,7 +261,7 @@ func TestChangedQueues(t *testing.T) {
 
 // giveOne gives back one waiting cost. It skips buckets, because what they forget drains anyway.
 func (l *queueModel) giveOne() {
-	if len(l.on) == 0 || l.limit.Kind.Bucket() {
+	if len(l.on) == 0 || l.limit.Kind.IsBucket() {
 		return
 	}
 	i := l.rng.IntN(len(l.on))

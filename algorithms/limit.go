@@ -75,8 +75,8 @@ func ParseKind(name string) (Kind, bool) {
 	return Kind(max(k, 0)), k >= 0
 }
 
-// Bucket reports whether k is a token bucket or the leaky bucket, the algorithms with a burst.
-func (k Kind) Bucket() bool { return k == TokenBucket || k == LeakyBucket || k == CellBucket }
+// IsBucket reports whether k is a token bucket or the leaky bucket, the algorithms with a burst.
+func (k Kind) IsBucket() bool { return k == TokenBucket || k == LeakyBucket || k == CellBucket }
 
 // Windowed reports whether k counts in numbered windows.
 func (k Kind) Windowed() bool { return k.Valid() && kinds[k].windowed }
@@ -114,7 +114,7 @@ type Limit struct {
 
 // Capacity returns the most that can be taken at once from a fresh counter.
 func (l *Limit) Capacity() int64 {
-	if l.Kind.Bucket() {
+	if l.Kind.IsBucket() {
 		return l.Burst
 	}
 	return l.Amount
@@ -237,7 +237,7 @@ func (s State) Legal(k Kind) bool {
 		return s.legalCell()
 	case k == FirstWindow:
 		return s.Fresh() || s.Count > 0 && s.Part > 0 && s.Part <= int64(MaxWindow)
-	case k.Bucket():
+	case k.IsBucket():
 		return s.Part < int64(MaxWindow)
 	}
 	return true
@@ -263,7 +263,7 @@ func (l *Limit) Advance(s State, now Instant) State {
 
 // Take debits cost (0…MaxAmount) if the limit allows it, and reports whether it
 // did. The returned state is up to date in either case; that of a CellBucket
-// then drains at another rate, see [Limit.AtOtherRate]. A cost of 0 is always
+// then drains at another rate, see [Limit.ChangesRate]. A cost of 0 is always
 // allowed, even in debt. With MaxDelay, the cost may be taken in the future: at
 // now plus the check's Delay.
 func (l *Limit) Take(s State, now Instant, cost int64) (State, bool) {
@@ -322,7 +322,7 @@ func (l *Limit) TakeRecord(s State, now Instant) TakeRecord {
 	switch {
 	case l.Kind == CellBucket:
 		return TakeRecord{Steady: now.Steady, Amount: l.Amount, Reset: l.cellOf(s, now).owed.duration()}
-	case l.Kind.Bucket():
+	case l.Kind.IsBucket():
 		return TakeRecord{Steady: now.Steady, Amount: l.Amount, Reset: l.drainTime(s.Count, s.Part, 0)}
 	}
 	return TakeRecord{Steady: now.Steady, Window: s.Window()}
@@ -337,7 +337,7 @@ func (l *Limit) Force(s State, from TakeRecord, now Instant, cost int64) State {
 	switch {
 	case l.Kind == FirstWindow:
 		return l.forceFirst(s, from, now, cost)
-	case l.Kind.Bucket() || from.Window >= s.Window():
+	case l.Kind.IsBucket() || from.Window >= s.Window():
 		return l.add(s, now, cost)
 	case l.Kind == SlidingWindow && from.Window == s.Window()-1:
 		s.Part = addClamped(s.Part, cost)
@@ -350,7 +350,7 @@ func (l *Limit) Force(s State, from TakeRecord, now Instant, cost int64) State {
 // drained all that it can hold. Then a bucket does not change: its rate may be
 // another one by now.
 func (l *Limit) ForceLate(s State, from TakeRecord, now Instant, cost int64) State {
-	if l.Kind.Bucket() {
+	if l.Kind.IsBucket() {
 		drainedHi, drainedLo := mul(max(0, now.Steady-from.Steady), l.Amount)
 		heldHi, heldLo := mul(l.Burst, l.windowOf(s))
 		if !less(drainedHi, drainedLo, heldHi, heldLo) {
@@ -389,7 +389,7 @@ func (l *Limit) Give(s State, from TakeRecord, now Instant, cost int64) State {
 	switch {
 	case l.Kind == CellBucket:
 		s = l.giveCell(s, from, now, cost)
-	case l.Kind.Bucket():
+	case l.Kind.IsBucket():
 		s = l.giveBucket(s, from, now, cost)
 	case l.Kind == FirstWindow:
 		if from.Steady >= s.At {
@@ -468,7 +468,7 @@ func (l *Limit) Used(s State, now Instant) int64 {
 		return l.cellOf(s, now).used()
 	case l.Kind == FirstWindow:
 		return s.Count
-	case l.Kind.Bucket():
+	case l.Kind.IsBucket():
 		return s.Owed()
 	case l.Kind == Concurrency:
 		return s.Count

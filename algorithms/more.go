@@ -14,7 +14,7 @@ func (l *Limit) moreAfter(s State, now Instant, remaining int64) time.Duration {
 	switch {
 	case l.Kind == CellBucket:
 		return l.moreInCell(s, now)
-	case l.Kind.Bucket():
+	case l.Kind.IsBucket():
 		return l.moreInBucket(s, now)
 	case l.Kind == Concurrency:
 		return time.Duration(s.Part)

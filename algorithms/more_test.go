@@ -41,7 +41,7 @@ func (c *usedCounter) force(now Instant, cost int64) {
 // limit, and the time.
 func randomCounter(r *rand.Rand, kind Kind) (*usedCounter, Instant) {
 	l := &Limit{Kind: kind, Amount: 1 + r.Int64N(20), Window: time.Duration(10+r.Int64N(1000)) * time.Millisecond}
-	if kind.Bucket() {
+	if kind.IsBucket() {
 		l.Burst = 1 + r.Int64N(20)
 	}
 	if kind != FirstWindow && kind != CellBucket && r.IntN(4) == 0 {

@@ -19,6 +19,6 @@ func (l *Limit) describeSlots(d *Decision, s State, cost int64) {
 	}
 }
 
-// ShadowSlots reports whether a shadow limit of that State, which refuses cost
+// CountsInShadow reports whether a shadow limit of that State, which refuses cost
 // slots, counts them all the same: up to twice the limit.
-func (l *Limit) ShadowSlots(s State, cost int64) bool { return s.Count <= 2*l.Amount-cost }
+func (l *Limit) CountsInShadow(s State, cost int64) bool { return s.Count <= 2*l.Amount-cost }

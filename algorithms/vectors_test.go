@@ -279,7 +279,7 @@ func TestKindsAreValid(t *testing.T) {
 			want = TokenBucket
 		}
 		if back, ok := ParseKind(k.String()); back != want || !ok || k.Windowed() &&
-			k.OnSteadyClock() || k.Bucket() && !k.OnSteadyClock() {
+			k.OnSteadyClock() || k.IsBucket() && !k.OnSteadyClock() {
 			t.Errorf("kind %d is %q, and back %d", k, k, back)
 		}
 	}

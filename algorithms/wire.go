@@ -39,7 +39,7 @@ func (l *Limit) Append(b []byte, flags byte) []byte {
 	}
 
 	b = binary.AppendUvarint(append(b, flags), uint64(l.Amount))
-	if l.Kind.Bucket() {
+	if l.Kind.IsBucket() {
 		b = binary.AppendUvarint(b, uint64(l.Burst))
 	}
 	if l.MaxDelay > 0 {
@@ -63,7 +63,7 @@ func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 	l.Kind = Kind(first & limitKindMask)
 	l.Amount = d.UpTo(MaxAmount)
 
-	if l.Kind.Bucket() {
+	if l.Kind.IsBucket() {
 		l.Burst = d.UpTo(MaxAmount)
 	}
 
@@ -95,7 +95,7 @@ func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 	// A limit may be 0, and so may a region's share of one.
 	isZero := l.Amount == 0 && l.Burst == 0
 	if !l.Kind.Valid() || first&^(limitKindMask|calendarFlag|delayFlag|allowed) != 0 || l.Window < MinWindow ||
-		!isZero && (l.Amount < 1 || l.Kind.Bucket() && l.Burst < 1) {
+		!isZero && (l.Amount < 1 || l.Kind.IsBucket() && l.Burst < 1) {
 		d.Fail()
 	}
 

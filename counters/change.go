@@ -18,7 +18,7 @@ type edit struct {
 func penalty(l *algorithms.Limit, cost int64, oldRate bool) edit {
 	return edit{
 		func(s algorithms.State, now algorithms.Instant) algorithms.State {
-			if oldRate && l.Kind.Bucket() {
+			if oldRate && l.Kind.IsBucket() {
 				s.At = max(s.At, now.Steady)
 			}
 			s = l.Advance(s, now)
@@ -34,7 +34,7 @@ func penalty(l *algorithms.Limit, cost int64, oldRate bool) edit {
 func latePenalty(l *algorithms.Limit, from algorithms.TakeRecord, cost int64) edit {
 	return edit{
 		func(s algorithms.State, now algorithms.Instant) algorithms.State {
-			if from.Fastest != 0 || !l.Kind.Bucket() {
+			if from.Fastest != 0 || !l.Kind.IsBucket() {
 				return l.ForceLate(s, from, now, cost)
 			}
 
@@ -75,7 +75,7 @@ func (t *Table) ForceCapped(
 	if t.isResetAfter(now, k, from) {
 		return nil
 	}
-	return t.changeHeld(s, now, k, l, edit{
+	return t.changeLocked(s, now, k, l, edit{
 		func(s algorithms.State, now algorithms.Instant) algorithms.State {
 			return l.ForceCapped(s, from, now, cost)
 		},
@@ -90,7 +90,7 @@ func (t *Table) ForceCapped(
 // shard.
 func (t *Table) reset(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit) error {
 	if l.Kind == algorithms.Concurrency {
-		t.freeAllSlots(now, k)
+		t.releaseAllSlots(now, k)
 		return nil
 	}
 
@@ -121,11 +121,11 @@ func (t *Table) change(now algorithms.Instant, k Key, l *algorithms.Limit, e edi
 	if t.gates.isShut(k.Partition()) {
 		return ErrShut
 	}
-	return t.changeHeld(s, now, k, l, e)
+	return t.changeLocked(s, now, k, l, e)
 }
 
-// changeHeld is change without the gate check. The caller must hold the shard.
-func (t *Table) changeHeld(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, e edit) error {
+// changeLocked is change without the gate check. The caller must hold the shard.
+func (t *Table) changeLocked(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, e edit) error {
 	if l.Kind == algorithms.Concurrency {
 		return nil // slots are given back by their IDs
 	}
@@ -164,7 +164,7 @@ func (t *Table) changeHeld(s *shard, now algorithms.Instant, k Key, l *algorithm
 	// at another rate, see giveUndrained.
 	d := l.Describe(l.Advance(next, now), now, 0, true)
 
-	if l.Kind.Bucket() {
+	if l.Kind.IsBucket() {
 		before := loc.state()
 		if next.At != before.At { // it was changed as of now, and not as of then
 			before = l.Advance(before, now)
@@ -302,7 +302,7 @@ func (t *Table) InlineOps(subject uint64, bound int) (ops []Op) {
 func (t *Table) Usage(now algorithms.Instant, k Key, l *algorithms.Limit) (int64, algorithms.Decision) {
 	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
-	d := t.usageHeld(s, now, k, l)
+	d := t.usageLocked(s, now, k, l)
 	return d.Used, d
 }
 
@@ -310,14 +310,14 @@ func (t *Table) Usage(now algorithms.Instant, k Key, l *algorithms.Limit) (int64
 func (t *Table) ReadUsage(now algorithms.Instant, op *Op) {
 	s, now := t.lock(now, op.Key)
 	defer s.mu.Unlock()
-	op.Decision = t.usageHeld(s, now, op.Key, op.Limit)
+	op.Decision = t.usageLocked(s, now, op.Key, op.Limit)
 	if op.Lends {
 		s.leaveOutLoans(now, op, s.find(op.Key).state())
 	}
 }
 
-// usageHeld is Usage for a caller that holds the shard.
-func (t *Table) usageHeld(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit) algorithms.Decision {
+// usageLocked is Usage for a caller that holds the shard.
+func (t *Table) usageLocked(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit) algorithms.Decision {
 	if l.Kind == algorithms.SlidingLog {
 		var log algorithms.Log
 		if e := s.log(k); e != nil {

@@ -189,7 +189,7 @@ func (t *Table) Restore(now algorithms.Instant, records []Record) (restored, noR
 
 		switch {
 		case s.log(r.Key) != nil || s.find(r.Key).found():
-		case t.putHeld(s, location{index: -1}, now, r, log, noReaders):
+		case t.putLocked(s, location{index: -1}, now, r, log, noReaders):
 			restored++
 		default:
 			noRoom++

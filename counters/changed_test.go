@@ -141,7 +141,7 @@ func TestTable_Changed_ReleasesAgain(t *testing.T) {
 	expect.NoError(t, table.RenewSlot(now, &part, 1, 1, time.Hour, true))
 	expect.NoError(t, table.Changed(func([]Record) error { return nil }))
 
-	_, err := table.FreeSlot(now, part.Key, 1, 1, false)
+	_, err := table.ReleaseSlot(now, part.Key, 1, 1, false)
 	expect.NoError(t, err)
 	failed := errors.New("no space left on device")
 	expect.Equal(t, table.Changed(func([]Record) error { return failed }), failed, "error of a failed write")
@@ -149,7 +149,7 @@ func TestTable_Changed_ReleasesAgain(t *testing.T) {
 	released := 0
 	expect.NoError(t, table.Changed(func(records []Record) error {
 		for i := range records {
-			if records[i].IsFreedSlot() {
+			if records[i].IsReleasedSlot() {
 				released++
 			}
 		}

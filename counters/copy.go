@@ -84,7 +84,7 @@ func (t *Table) Put(now algorithms.Instant, r Record) bool {
 	if expired && !loc.found() {
 		return true
 	}
-	return t.putHeld(s, loc, now, &r, log, checkpoints)
+	return t.putLocked(s, loc, now, &r, log, checkpoints)
 }
 
 // asLog returns the log of r, or nil if r's algorithm is not sliding-window-log.
@@ -112,9 +112,9 @@ func (t *Table) locationFor(s *shard, k Key, kind algorithms.Kind) location {
 	return location{index: -1, log: e}
 }
 
-// putHeld stores r, whose entries are in log if it has any. It stores at loc,
+// putLocked stores r, whose entries are in log if it has any. It stores at loc,
 // or makes room if loc was not found.
-func (t *Table) putHeld(
+func (t *Table) putLocked(
 	s *shard, loc location, now algorithms.Instant, r *Record, log *algorithms.Log, by readers,
 ) bool {
 	if !loc.found() && !t.makeRoom(s, r.Key, now.Steady, 0, nil) {

@@ -586,7 +586,7 @@ func (h *giveBackHistory) giveBack(p *pendingCost, op *pendingOp, used int64) {
 	if p.purpose == rest { // it was sent at once
 		isLate = h.steady > p.settledAt+int64(maxRefundTime)
 	}
-	isAllowedFor := h.isInline && op.limit.Kind.Bucket() && p.purpose != rest // in the bound of a bucket
+	isAllowedFor := h.isInline && op.limit.Kind.IsBucket() && p.purpose != rest // in the bound of a bucket
 	if isLate || isAllowedFor || used == op.cost {
 		return
 	}
@@ -626,7 +626,7 @@ func (h *giveBackHistory) fromOf(op *pendingOp) algorithms.TakeRecord {
 	if op.limit.Kind == algorithms.SlidingLog {
 		from.Steady = op.from.Steady
 	}
-	if op.limit.Kind.Bucket() && (h.isInline || op.counter.ratesChangedAt() < op.from.Steady) {
+	if op.limit.Kind.IsBucket() && (h.isInline || op.counter.ratesChangedAt() < op.from.Steady) {
 		from.Fastest = op.limit.Amount
 	}
 	return from
@@ -738,7 +738,7 @@ func (h *giveBackHistory) usage(p *pendingCost) (list []int64) {
 // owes again what had drained, if its rate is lowered before it is swept.
 func (h *giveBackHistory) judgeCharges() {
 	for _, c := range h.counters() {
-		if c.limit.Kind.Bucket() && len(c.rates) > 1 {
+		if c.limit.Kind.IsBucket() && len(c.rates) > 1 {
 			continue
 		}
 		used, _ := h.owner.table.Usage(h.now(), c.key, c.limit)

@@ -25,7 +25,7 @@ var yearly = &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: 
 // modulo the size of the subtables.
 func scanned(table *Table) (sum int) {
 	for i := range table.shards {
-		table.shards[i].forEachHeld(func(sub *subtable) { sum += sub.clockHand })
+		table.shards[i].forEachLocked(func(sub *subtable) { sum += sub.clockHand })
 	}
 	return sum
 }

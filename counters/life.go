@@ -56,11 +56,11 @@ func (t *Table) GiveBack(
 	if t.gates.isShut(k.Partition()) {
 		return ErrShut
 	}
-	return t.giveBackHeld(s, now, k, l, from, cost, life)
+	return t.giveBackLocked(s, now, k, l, from, cost, life)
 }
 
-// giveBackHeld is GiveBack for a caller that holds the shard and has looked at the gate.
-func (t *Table) giveBackHeld(
+// giveBackLocked is GiveBack for a caller that holds the shard and has looked at the gate.
+func (t *Table) giveBackLocked(
 	s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, life Life,
 ) error {
 	if !t.isAlive(now, k, life) {
@@ -71,7 +71,7 @@ func (t *Table) giveBackHeld(
 		func(g *algorithms.Log, now algorithms.Instant) { g.Give(l, from, now, cost) },
 	}
 
-	if l.Kind.Bucket() {
+	if l.Kind.IsBucket() {
 		if from.Late && t.hasForgottenRates(now, k, from.Steady) {
 			return ErrGone
 		}
@@ -100,7 +100,7 @@ func (t *Table) giveBackHeld(
 			return ErrGone
 		}
 	}
-	return t.changeHeld(s, now, k, l, give)
+	return t.changeLocked(s, now, k, l, give)
 }
 
 // giveUndrained is a Give for a bucket whose rate may no longer be l's. It does

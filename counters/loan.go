@@ -48,12 +48,12 @@ func (lb *LoanBalance) OwnUse() int64 { return max(0, lb.Used-lb.Lent+lb.Borrowe
 func (t *Table) Loans(now algorithms.Instant, k Key, l *algorithms.Limit) LoanBalance {
 	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
-	return t.loansHeld(s, now, k, l)
+	return t.loansLocked(s, now, k, l)
 }
 
-// loansHeld is Loans for a caller that holds the shard.
-func (t *Table) loansHeld(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit) (out LoanBalance) {
-	d := t.usageHeld(s, now, k, l)
+// loansLocked is Loans for a caller that holds the shard.
+func (t *Table) loansLocked(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit) (out LoanBalance) {
+	d := t.usageLocked(s, now, k, l)
 	return s.balance(now, k, l, s.find(k).state(), &d)
 }
 
@@ -66,7 +66,7 @@ func (s *shard) balance(
 	out.Lent, out.Borrowed = s.companions(now, k, l)
 	out.wholeUnits = out.Used
 	state = l.Advance(state, now)
-	if l.Kind.Bucket() {
+	if l.Kind.IsBucket() {
 		out.wholeUnits = state.Count
 	} else {
 		out.Window = state.Window()
@@ -118,7 +118,7 @@ func (t *Table) Lend(
 	}
 
 	took := false
-	if err := t.changeHeld(s, now, k, l,
+	if err := t.changeLocked(s, now, k, l,
 		edit{state: func(state algorithms.State, now algorithms.Instant) (next algorithms.State) {
 			next, took = l.Take(state, now, n)
 			return next
@@ -131,7 +131,7 @@ func (t *Table) Lend(
 	}
 
 	s.protect(k)
-	return n, t.loansHeld(s, now, k, l), nil
+	return n, t.loansLocked(s, now, k, l), nil
 }
 
 // Unlend puts back a loan that was made in the given life and never reported to
@@ -148,8 +148,8 @@ func (t *Table) Unlend(now algorithms.Instant, k Key, l *algorithms.Limit, windo
 		state = l.Advance(state, now)
 		return l.Give(state, l.TakeRecord(state, now), now, n)
 	}}
-	_ = t.changeHeld(s, now, k, l, give) // can't fail: it only lowers existing counters
-	_ = t.changeHeld(s, now, k.LentKey(), l, give)
+	_ = t.changeLocked(s, now, k, l, give) // can't fail: it only lowers existing counters
+	_ = t.changeLocked(s, now, k.LentKey(), l, give)
 }
 
 // loansInWindow returns the counter's loans. It fails unless the counter may
@@ -160,7 +160,7 @@ func (t *Table) loansInWindow(
 	if t.gates.isShut(k.Partition()) {
 		return LoanBalance{}, ErrShut
 	}
-	loans := t.loansHeld(s, now, k, l)
+	loans := t.loansLocked(s, now, k, l)
 	if !l.Kind.Divisible() || loans.Window != window {
 		return loans, ErrOtherWindow
 	}
@@ -203,7 +203,7 @@ func (t *Table) Borrow(
 		return 0, err
 	}
 
-	err = t.changeHeld(s, now, k, l, edit{state: func(state algorithms.State, now algorithms.Instant) algorithms.State {
+	err = t.changeLocked(s, now, k, l, edit{state: func(state algorithms.State, now algorithms.Instant) algorithms.State {
 		state = l.Advance(state, now)
 		state = l.Give(state, l.TakeRecord(state, now), now, back)
 		if excess > 0 {
@@ -234,7 +234,7 @@ func (t *Table) makeRoomForLoan(s *shard, now algorithms.Instant, k, companion K
 // noteLoan debits a companion and protects it from eviction. The caller must
 // hold the shard and have made room.
 func (t *Table) noteLoan(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, n int64) error {
-	if err := t.changeHeld(s, now, k, l, penalty(l, n, false)); err != nil {
+	if err := t.changeLocked(s, now, k, l, penalty(l, n, false)); err != nil {
 		return err
 	}
 	s.protect(k)

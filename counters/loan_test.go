@@ -69,7 +69,7 @@ func newLoanModel(kind algorithms.Kind, shares []int64) *loanModel {
 	m := &loanModel{key: Key{Subject: 3 << 52, Counter: 7}, now: algorithms.At(time.Unix(1_800_000_000, 0))}
 	for _, share := range shares {
 		l := &algorithms.Limit{Kind: kind, Amount: share, Window: time.Minute}
-		if kind.Bucket() {
+		if kind.IsBucket() {
 			l.Burst = share
 		}
 		m.limits, m.tables = append(m.limits, l), append(m.tables, New(1000))
@@ -193,10 +193,10 @@ func (m *loanModel) borrow(t *rapid.T) {
 		t.Fatalf("have %v for window %d in %d", err, f.window, before.Window)
 	}
 	most := f.n // the part that a fixed window has not used yet widens it
-	if m.limits[0].Kind.Bucket() {
+	if m.limits[0].Kind.IsBucket() {
 		most = min(f.n, max(0, before.Used-out))
 	}
-	if err == nil && !m.limits[0].Kind.Bucket() && n != f.n || n > most ||
+	if err == nil && !m.limits[0].Kind.IsBucket() && n != f.n || n > most ||
 		after.Borrowed != before.Borrowed+n || after.Used != before.Used-n {
 		t.Fatalf("have %d of %d borrowed, from %+v to %+v", n, f.n, before, after)
 	}
@@ -204,7 +204,7 @@ func (m *loanModel) borrow(t *rapid.T) {
 }
 
 func (m *loanModel) giveBack(t *rapid.T) {
-	if len(m.taken) == 0 || m.limits[0].Kind.Bucket() {
+	if len(m.taken) == 0 || m.limits[0].Kind.IsBucket() {
 		return
 	}
 	at := rapid.IntRange(0, len(m.taken)-1).Draw(t, "cost")
@@ -228,7 +228,7 @@ func (m *loanModel) pass(d time.Duration) {
 
 // check compares what each region admitted with what it may admit.
 func (m *loanModel) check(t *rapid.T) {
-	if m.limits[0].Kind.Bucket() {
+	if m.limits[0].Kind.IsBucket() {
 		return
 	}
 	admitted, limit := int64(0), int64(0)

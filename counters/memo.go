@@ -85,7 +85,7 @@ func (t *Table) Remember(now algorithms.Instant, m *Memo) error {
 		return ErrShut
 	}
 	lp.Put(n)
-	t.notes.Made(n)
+	t.notes.ListMade(n)
 	return nil
 }
 
@@ -165,13 +165,13 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 		a.Applied[i] = op.Cost
 		before := int64(0)
 		if op.Cost < 0 {
-			before = t.usageHeld(s, now, op.Key, op.Limit).Used
+			before = t.usageLocked(s, now, op.Key, op.Limit).Used
 		}
 		if err := t.amend(s, now, i, a); err != nil {
 			return err // can't happen, because room was just made
 		}
 
-		op.Decision = t.usageHeld(s, now, op.Key, op.Limit)
+		op.Decision = t.usageLocked(s, now, op.Key, op.Limit)
 		if op.Cost < 0 {
 			a.Applied[i] = op.Decision.Used - before
 		}
@@ -184,14 +184,14 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 	return nil
 }
 
-// rewardHeld returns how much op's cost below zero takes off: no more than its
+// rewardLocked returns how much op's cost below zero takes off: no more than its
 // own region uses, because what the region lent is in the counter, too, and
 // would count twice. The caller must hold the shard.
-func (t *Table) rewardHeld(s *shard, now algorithms.Instant, op *Op) int64 {
+func (t *Table) rewardLocked(s *shard, now algorithms.Instant, op *Op) int64 {
 	if !op.Lends {
 		return -op.Cost
 	}
-	loans := t.loansHeld(s, now, op.Key, op.Limit)
+	loans := t.loansLocked(s, now, op.Key, op.Limit)
 	return min(-op.Cost, loans.OwnUse())
 }
 
@@ -253,7 +253,7 @@ func (t *Table) noteAmendment(now algorithms.Instant, a *Amendment) {
 		a.Memo.Answer = a.Answer(a)
 		n := a.Memo.note(now)
 		lp.Put(n)
-		t.notes.Made(n)
+		t.notes.ListMade(n)
 	}
 }
 
@@ -266,11 +266,11 @@ func (t *Table) amend(s *shard, now algorithms.Instant, i int, a *Amendment) err
 	case a.Reset:
 		return t.reset(s, now, op.Key, op.Limit)
 	case a.From != nil:
-		return t.chargeLateHeld(s, now, op.Key, op.Limit, a.From[i], op.Cost, a.Life)
+		return t.chargeLateLocked(s, now, op.Key, op.Limit, a.From[i], op.Cost, a.Life)
 	case op.Cost < 0:
-		return t.changeHeld(s, now, op.Key, op.Limit, reward(op.Limit, t.rewardHeld(s, now, op)))
+		return t.changeLocked(s, now, op.Key, op.Limit, reward(op.Limit, t.rewardLocked(s, now, op)))
 	case op.Cost > 0:
-		return t.changeHeld(s, now, op.Key, op.Limit, penalty(op.Limit, op.Cost, a.OldRates))
+		return t.changeLocked(s, now, op.Key, op.Limit, penalty(op.Limit, op.Cost, a.OldRates))
 	}
 
 	return nil

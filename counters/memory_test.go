@@ -41,7 +41,7 @@ func memoryAddsUp(t interface {
 		}
 	}
 	for i := range table.shards {
-		table.shards[i].forEachHeld(func(sub *subtable) {
+		table.shards[i].forEachLocked(func(sub *subtable) {
 			if s := table.memory.slabFor(len(sub.groups)); s != nil {
 				if _, ok := s.indexOf(sub.groups); ok {
 					used++

@@ -35,7 +35,7 @@ func (t *Table) Merge(now algorithms.Instant, r Record, sameClock bool) bool {
 	if stored.FreshAt > now.Steady/1e9 && !r.mergeStored(&stored, log, sameClock) {
 		return true
 	}
-	return t.putHeld(s, t.locationFor(s, r.Key, r.Kind), now, &r, log, allReaders)
+	return t.putLocked(s, t.locationFor(s, r.Key, r.Kind), now, &r, log, allReaders)
 }
 
 // storedCounter is a counter in the table, without a copy of its log.
@@ -89,7 +89,7 @@ func (r *Record) mergeStored(have *storedCounter, log *algorithms.Log, sameClock
 		return cmp.Or(cmp.Compare(r.FreshAt, have.FreshAt), algorithms.CompareCells(r.State, have.State)) > 0
 	}
 
-	if r.Kind.Bucket() {
+	if r.Kind.IsBucket() {
 		a, b := r.State, have.State
 		return cmp.Or(cmp.Compare(r.FreshAt, have.FreshAt), cmp.Compare(a.At, b.At),
 			cmp.Compare(a.Count, b.Count), cmp.Compare(a.Part, b.Part)) > 0

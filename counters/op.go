@@ -89,7 +89,7 @@ const (
 // Took reports whether op took its cost, given that its check was admitted.
 func (op *Op) Took() bool {
 	if op.isSlot() && op.Shadow && !op.Full && op.Mode == CheckMode { // which counts beyond the limit
-		return op.Cost > 0 && (op.Decision.Allowed || op.Limit.ShadowSlots(op.state, op.Cost))
+		return op.Cost > 0 && (op.Decision.Allowed || op.Limit.CountsInShadow(op.state, op.Cost))
 	}
 	return op.Cost > 0 && (op.Decision.Allowed && op.Mode != PeekMode || op.Mode == CountMode && !op.Full)
 }
@@ -106,7 +106,7 @@ func (op *Op) TakeRecord() algorithms.TakeRecord {
 	switch {
 	case l.Kind == algorithms.SlidingLog:
 		return algorithms.TakeRecord{Steady: op.At.Steady + int64(op.Decision.Delay)}
-	case l.Kind.Bucket():
+	case l.Kind.IsBucket():
 		taken := algorithms.TakeRecord{Steady: op.At.Steady, Amount: l.Amount, Reset: op.Decision.ResetAfter}
 		taken.AddReturned(l, op.returnedOrLeft)
 		return taken

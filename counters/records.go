@@ -82,7 +82,7 @@ func (k kindFullness) recordFullness() uint8 {
 // guards it.
 type subtable struct {
 	groups     []group
-	moves      int // how many times the records were moved; earlier places are invalid
+	moves      int // how many times the records were moved; earlier locations are invalid
 	prefixBits int // number of leading bits of Key.Counter that all keys here share; see shard
 	// live, dead and spare always add up to 7/8 of the slots, so a search always
 	// reaches an empty one.
@@ -259,7 +259,7 @@ func (sub *subtable) freeSlot(loc location) {
 func (sub *subtable) rehash(n int) {
 	old := sub.groups
 
-	// The list names groups by their old places. Logs are listed by key, so
+	// The list names groups by their old locations. Logs are listed by key, so
 	// theirs stays right.
 	sub.unsentList.incomplete = sub.unsentList.incomplete || len(sub.unsentList.groups) > 0
 	sub.unsentList.groups = sub.unsentList.groups[:0]
@@ -286,7 +286,7 @@ func (sub *subtable) allocate(n int) {
 	sub.spare = len(sub.groups) * groupSlots * 7 / 8
 }
 
-// setGroups replaces the groups, which invalidates all places.
+// setGroups replaces the groups, which invalidates all locations.
 func (sub *subtable) setGroups(groups []group) {
 	sub.groups = groups
 	if s := sub.shard; sub == &s.single {
@@ -305,7 +305,7 @@ func (sub *subtable) copySlot(g *group, slot int) {
 	to.records[loc.slot()] = g.records[slot]
 }
 
-// releaseAll releases the memory and invalidates all places.
+// releaseAll releases the memory and invalidates all locations.
 func (sub *subtable) releaseAll() {
 	sub.memory().release(sub.shard, sub.groups)
 	sub.setGroups(nil)

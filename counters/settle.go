@@ -76,7 +76,7 @@ func (t *Table) NoteReservation(now algorithms.Instant, place *Place, isHome boo
 	if len(list) == 0 {
 		return nil
 	}
-	return lp.Make(list...)
+	return lp.PutIfRoom(list...)
 }
 
 // sharedRate is the At of a rate that several reservations, or other things
@@ -84,7 +84,7 @@ func (t *Table) NoteReservation(now algorithms.Instant, place *Place, isHome boo
 const sharedRate = 0
 
 // hasRate reports whether a reservation that takes op keeps a rate.
-func (op *Op) hasRate() bool { return op.Limit.Kind.Bucket() && !op.Block }
+func (op *Op) hasRate() bool { return op.Limit.Kind.IsBucket() && !op.Block }
 
 // ForgetReservation undoes what NoteReservation did at now, for a reservation
 // that came to nothing: its place, if k is that of its home, and the rates of
@@ -136,7 +136,7 @@ func (t *Table) SetExpiry(now algorithms.Instant, place *Place, body string, mak
 		return ErrGone
 	}
 	n.Body = body
-	return lp.Make(n)
+	return lp.PutIfRoom(n)
 }
 
 // Settlement changes several counters of one subject at most once: its place
@@ -292,7 +292,7 @@ func (t *Table) findPlace(now algorithms.Instant, st *Settlement) (place notes.N
 	// bound.
 	place = st.Place.note(now)
 	if !st.HasPlace {
-		err = lp.Make(place)
+		err = lp.PutIfRoom(place)
 	}
 	return place, err
 }
@@ -320,24 +320,24 @@ func (t *Table) settleCost(sh *shard, now algorithms.Instant, cost *SettledCost,
 	change := cost.change(st.HadExpired)
 	switch {
 	case change < 0:
-		return t.giveBackHeld(sh, now, cost.Key, cost.Limit, from, -change, st.Life)
+		return t.giveBackLocked(sh, now, cost.Key, cost.Limit, from, -change, st.Life)
 	case change == 0:
 		return nil
 	case !st.Late:
-		return t.changeHeld(sh, now, cost.Key, cost.Limit, penalty(cost.Limit, change, from.Fastest == 0))
+		return t.changeLocked(sh, now, cost.Key, cost.Limit, penalty(cost.Limit, change, from.Fastest == 0))
 	}
-	return t.chargeLateHeld(sh, now, cost.Key, cost.Limit, from, change, st.Life)
+	return t.chargeLateLocked(sh, now, cost.Key, cost.Limit, from, change, st.Life)
 }
 
-// chargeLateHeld debits cost that belongs to one taken at from, if that life of
+// chargeLateLocked debits cost that belongs to one taken at from, if that life of
 // the counter and that window are not over. The caller must hold the shard.
-func (t *Table) chargeLateHeld(
+func (t *Table) chargeLateLocked(
 	sh *shard, now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, life Life,
 ) error {
 	if !t.isAlive(now, k, life) {
 		return nil
 	}
-	return t.changeHeld(sh, now, k, l, latePenalty(l, from, cost))
+	return t.changeLocked(sh, now, k, l, latePenalty(l, from, cost))
 }
 
 // tightestRemaining returns what remains of the limit with the least left in
@@ -351,7 +351,7 @@ func (t *Table) tightestRemaining(sh *shard, now algorithms.Instant, changes []S
 			continue
 		}
 
-		d := t.usageHeld(sh, now, cost.Key, cost.Limit)
+		d := t.usageLocked(sh, now, cost.Key, cost.Limit)
 
 		// Cross-multiplied in 128 bits: a division would round, and a product
 		// of two amounts may overflow.

@@ -88,8 +88,8 @@ func (s *shard) forEach(f func(sub *subtable)) {
 	}
 }
 
-// forEachHeld calls f for each subtable. The caller must hold the shard.
-func (s *shard) forEachHeld(f func(sub *subtable)) {
+// forEachLocked calls f for each subtable. The caller must hold the shard.
+func (s *shard) forEachLocked(f func(sub *subtable)) {
 	for counter, more := uint64(0), true; more; more = counter != 0 {
 		var sub *subtable
 		sub, counter = s.subtableAt(counter)
@@ -229,7 +229,7 @@ func (s *shard) joinSubtables() {
 
 	live := 0
 	lost := false
-	s.forEachHeld(func(sub *subtable) {
+	s.forEachLocked(func(sub *subtable) {
 		live += sub.count()
 		lost = lost || sub.unsentList.incomplete || len(sub.unsentList.groups)+len(sub.unsentList.logs) > 0
 	})
@@ -243,7 +243,7 @@ func (s *shard) joinSubtables() {
 	first := &s.single
 	first.allocate(groupsFor(live))
 	first.unsentList.incomplete = lost
-	s.forEachHeld(func(sub *subtable) {
+	s.forEachLocked(func(sub *subtable) {
 		for loc := range sub.used() {
 			first.copySlot(loc.group(), loc.slot())
 		}

@@ -175,10 +175,11 @@ func (t *Table) FindSlot(now algorithms.Instant, k Key, id uint64) (info notes.S
 	return info, held, nil
 }
 
-// RecallSlot finds the slot of an earlier attempt, and returns that one's nonce,
-// to answer a repeated request with it. From now on, FreeSlot with unlessRepeated
-// leaves it alone. It fails with ErrShut, or with ErrRequestIDReused if the
-// earlier attempt, as its nonce says, asked for something else.
+// RecallSlot finds the slot of an earlier attempt, and returns that one's
+// nonce, to answer a repeated request with it. From now on, ReleaseSlot with
+// unlessRepeated leaves it alone. It fails with ErrShut, or with
+// ErrRequestIDReused if the earlier attempt, as its nonce says, asked for
+// something else.
 func (t *Table) RecallSlot(now algorithms.Instant, k Key, id, nonce uint64) (earlier uint64, held bool, err error) {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
@@ -235,10 +236,10 @@ func (t *Table) RenewSlot(
 	return nil
 }
 
-// FreeSlot releases a slot, and reports whether it was held. It fails with
+// ReleaseSlot releases a slot, and reports whether it was held. It fails with
 // ErrShut. With unlessRepeated, it leaves a slot alone that a repeated request
 // was answered with.
-func (t *Table) FreeSlot(
+func (t *Table) ReleaseSlot(
 	now algorithms.Instant, k Key, id, nonce uint64, unlessRepeated bool,
 ) (held bool, err error) {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
@@ -254,11 +255,11 @@ func (t *Table) FreeSlot(
 	return held, nil
 }
 
-// freeAllSlots releases all slots of a limit.
-func (t *Table) freeAllSlots(now algorithms.Instant, k Key) {
+// releaseAllSlots releases all slots of a limit.
+func (t *Table) releaseAllSlots(now algorithms.Instant, k Key) {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
-	lp.FreeSlots(slotsOf(k))
+	lp.ReleaseSlots(slotsOf(k))
 }
 
 // Slots returns the slots of a limit that are held, at most bound and the soonest
@@ -296,8 +297,8 @@ func (r *Record) DelaySlot(age int64) {
 	r.FreshAt = r.Note.Until
 }
 
-// IsFreedSlot reports whether r is a slot that was released.
-func (r *Record) IsFreedSlot() bool {
+// IsReleasedSlot reports whether r is a slot that was released.
+func (r *Record) IsReleasedSlot() bool {
 	return r.Note != nil && r.Note.Kind == notes.Slot && r.Note.Until == 0
 }
 

@@ -30,7 +30,7 @@ func addsUp(t interface {
 			t.Fatalf("shard %d has room for %d, and subtables by %d bits", i, s.room, bits)
 		}
 		next, inline := uint64(0), 0
-		s.forEachHeld(func(sub *subtable) {
+		s.forEachLocked(func(sub *subtable) {
 			if sub.lowestCounter != next || sub.prefixBits > bits {
 				t.Fatalf("shard %d: a subtable of %d bits begins at %x, want %x", i, sub.prefixBits,
 					sub.lowestCounter, next)
@@ -131,7 +131,7 @@ func TestOneShardIsFilled(t *testing.T) {
 				t.Errorf("have %+v: %d bytes a counter", st, st.Bytes/st.Counters)
 			}
 			for i := range table.shards {
-				table.shards[i].forEachHeld(func(sub *subtable) {
+				table.shards[i].forEachLocked(func(sub *subtable) {
 					if len(sub.groups)*groupSlots > table.maxSubtableSlots*8/7 {
 						t.Errorf("a subtable has %d groups", len(sub.groups))
 					}

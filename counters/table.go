@@ -122,7 +122,7 @@ func (t *Table) Close() {
 		s := &t.shards[i]
 		s.mu.Lock()
 
-		s.forEachHeld(func(sub *subtable) {
+		s.forEachLocked(func(sub *subtable) {
 			for k := range sub.logs {
 				t.dropLog(s, k)
 			}
@@ -253,7 +253,7 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	}
 
 	op.returnedOrLeft = 0
-	if l.Kind.Bucket() && t.notes.HasRates(op.Key.Partition()) {
+	if l.Kind.IsBucket() && t.notes.HasRates(op.Key.Partition()) {
 		op.returnedOrLeft = t.recordTake(now, op.Key, l)
 	}
 
@@ -547,7 +547,7 @@ func (t *Table) commit(op *Op) {
 
 	s.store(loc, op.Limit, op.state, fullness, freshAt(op.At, op.Limit, op.Decision.ResetAfter))
 	op.returnedOrLeft = 0
-	if op.Limit.Kind.Bucket() && t.notes.HasRates(op.Key.Partition()) {
+	if op.Limit.Kind.IsBucket() && t.notes.HasRates(op.Key.Partition()) {
 		op.returnedOrLeft = t.recordTake(op.At, op.Key, op.Limit)
 	}
 }
@@ -620,7 +620,7 @@ func (s *shard) protectRefused(op *Op) {
 	}
 	// The bucket drains at the rate of op's limit from now on: keep that, or it
 	// would go on draining at the old one until it admits a check.
-	otherRate := op.Mode == CheckMode && op.Limit.AtOtherRate(g.records[slot].state, op.state)
+	otherRate := op.Mode == CheckMode && op.Limit.ChangesRate(g.records[slot].state, op.state)
 	if otherRate {
 		g.records[slot].state = op.state
 	}
@@ -711,7 +711,7 @@ func (t *Table) Stats() Stats {
 	for i := range t.shards {
 		s := &t.shards[i]
 		s.mu.Lock()
-		s.forEachHeld(func(sub *subtable) {
+		s.forEachLocked(func(sub *subtable) {
 			st.Counters += int64(sub.count())
 			st.Logs += int64(len(sub.logs))
 			st.Bytes += int64(len(sub.groups) * groupBytes)

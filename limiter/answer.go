@@ -238,11 +238,13 @@ type scratch struct {
 // terms are what a layer asks of those below it, beside the query; see "Layers"
 // in the package comment. A plain check has none.
 type terms struct {
-	mayHold     bool      // limits of slots are for this check, too
-	isReserving bool      // use no leases, and know what each subject took
-	isAtMost    bool      // the check takes at most its cost: what this node holds leased is not left
-	holding     *holding  // of a check that acquires slots; nil for all others
-	deadline    time.Time // the check must be decided by then; zero for the usual deadline
+	takesSlots bool // the check is an acquire or a reservation, so limits of slots apply
+	// bySubject asks the counters themselves, subject by subject: no lease, no
+	// queue, and each subject's debit is known.
+	bySubject bool
+	isAtMost  bool      // the check takes at most its cost: what this node holds leased is not left
+	holding   *holding  // of a check that acquires slots; nil for all others
+	deadline  time.Time // the check must be decided by then; zero for the usual deadline
 }
 
 // addTerms changes the terms until restore is called.

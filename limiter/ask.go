@@ -316,7 +316,7 @@ func (ak *ask) refunds() (list []refund) {
 		}
 
 		for i := first; i < first+n; i++ {
-			if ops[i].Took() && ops[i].Limit.Kind != algorithms.Concurrency { // slots are freed by their IDs
+			if ops[i].Took() && ops[i].Limit.Kind != algorithms.Concurrency { // slots are released by their IDs
 				back.ops, back.marks = append(back.ops, ops[i]), append(back.marks, ak.marks[i])
 			}
 		}

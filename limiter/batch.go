@@ -73,7 +73,7 @@ func (b *batch) readAuthority() {
 
 // match matches the i-th check.
 func (b *batch) match(i int) {
-	if q := b.queries[i]; !q.inSteps() {
+	if q := b.queries[i]; !q.isOnceOrAtMost() {
 		b.errs[i] = b.limiter.match(0, q, b.answers[i])
 	}
 }
@@ -83,10 +83,10 @@ func (b *batch) check(i int) {
 	l := b.limiter
 	q := b.queries[i]
 	a := b.answers[i]
-	if q.inSteps() { // it may wait for the owner
+	if q.isOnceOrAtMost() { // it may wait for the owner
 		b.confirmHere()
 		b.finishUntil(i)
-		b.errs[i] = l.checkInSteps(q, a)
+		b.errs[i] = l.checkOnceOrAtMost(q, a)
 		b.now = l.clock.Now()
 		return
 	}

@@ -14,13 +14,13 @@ type bill struct {
 	rule   string
 	key    []string
 	units  []string // of the change's first ops
-	// uncounted is billed besides: in units without limit.
-	uncounted []UnitCost
+	// billedOnly is billed besides: in units without limit.
+	billedOnly []UnitCost
 }
 
 // billOf returns the bill of u, for a change of its limits.
 func billOf(u *Usage) *bill {
-	bi := &bill{hashLo: u.Hash.Lo, rule: u.Rule.Name, key: u.Key, uncounted: u.uncounted}
+	bi := &bill{hashLo: u.Hash.Lo, rule: u.Rule.Name, key: u.Key, billedOnly: u.billedOnly}
 	for i := range u.Limits {
 		bi.units = append(bi.units, u.Limits[i].Limit.Unit)
 	}
@@ -32,7 +32,7 @@ func (bi *bill) code(c *wire.Coder) {
 	c.Text(&bi.rule, maxUnitBytes)
 	c.Texts(&bi.key, maxKeyValues, rules.MaxShownBytes)
 	c.Texts(&bi.units, maxSubjectOps, maxUnitBytes)
-	wire.List(c, &bi.uncounted, MaxCosts, 2, func(cost *UnitCost) {
+	wire.List(c, &bi.billedOnly, MaxCosts, 2, func(cost *UnitCost) {
 		c.Text(&cost.Unit, maxUnitBytes)
 		wire.Varint(c, &cost.Cost)
 		c.Require(cost.Cost >= -algorithms.MaxAmount && cost.Cost <= algorithms.MaxAmount)
@@ -52,7 +52,7 @@ func (ch *change) correctBill(l *Limiter, wall int64) {
 	}
 
 	subject := rules.Hash{Hi: ch.subject(), Lo: bi.hashLo}
-	list := slices.Clone(bi.uncounted)
+	list := slices.Clone(bi.billedOnly)
 	for i, unit := range bi.units {
 		if !slices.Contains(bi.units[:i], unit) {
 			list = append(list, UnitCost{unit, ch.mostApplied(unit)})

@@ -37,8 +37,8 @@ const (
 	// noLenderPause is how long to wait before looking for a lender again if no
 	// region had anything to lend.
 	noLenderPause = 250 * time.Millisecond
-	// awayPause is how long to wait before asking again a region that did not answer.
-	awayPause = 2 * time.Second
+	// silentPause is how long to wait before asking again a region that did not answer.
+	silentPause = 2 * time.Second
 	// maxBorrowWaiters bounds the questions that wait for one loan. Each node has
 	// one at a time, but may give up and ask again.
 	maxBorrowWaiters = 1024
@@ -67,7 +67,7 @@ type borrower struct {
 	pausedUntil int64 // don't look for a lender before then
 	lenders     map[string]*lender
 	waiters     borrowWaiters // for the loan in flight; at most maxBorrowWaiters
-	away        awayTime
+	away        stayAway
 }
 
 // lender is what this node knows about a region as a lender to one counter in one window.
@@ -231,7 +231,7 @@ func (lo *loans) chooseLender(
 		br.await(bw)
 		return "", nil
 	case lo.inFlight >= maxLoans || steady < br.pausedUntil:
-		br.tellVain(bw, steady)
+		br.tellNothing(bw, steady)
 		return "", nil
 	}
 
@@ -251,7 +251,7 @@ func (lo *loans) chooseLender(
 
 	if most == 0 {
 		br.pausedUntil = steady + int64(noLenderPause)
-		br.tellVain(bw, steady)
+		br.tellNothing(bw, steady)
 		return "", nil
 	}
 
@@ -270,11 +270,11 @@ func (br *borrower) await(bw *borrowWaiter) {
 	}
 }
 
-// tellVain tells bw, which may be nil, that there is nothing to borrow. The caller must hold loans.mu.
-func (br *borrower) tellVain(bw *borrowWaiter, steady int64) {
-	br.away.noteVain(steady)
+// tellNothing tells bw, which may be nil, that there is nothing to borrow. The caller must hold loans.mu.
+func (br *borrower) tellNothing(bw *borrowWaiter, steady int64) {
+	br.away.noteNothing(steady)
 	if bw != nil {
-		bw.reply.add(borrowReply{vain: true, stay: br.away.stay})
+		bw.reply.add(borrowReply{nothing: true, stay: br.away.stay})
 	}
 }
 
@@ -294,7 +294,7 @@ func (lo *loans) borrowerOf(k counters.Key, window, steady int64) *borrower {
 		br.window = window
 		br.lenders = nil
 		br.pausedUntil = 0
-		br.away = awayTime{}
+		br.away = stayAway{}
 	}
 
 	br.lastUsed = steady
@@ -403,11 +403,11 @@ func (lo *loans) recordAnswer(ln *loan, r *LoanReply, failed, brought bool, stea
 	br.waiters = nil
 
 	if brought {
-		br.away = awayTime{}
+		br.away = stayAway{}
 	}
 
 	if failed {
-		lo.silentUntil[ln.region] = steady + int64(awayPause)
+		lo.silentUntil[ln.region] = steady + int64(silentPause)
 		return waiters
 	}
 

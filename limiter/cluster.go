@@ -259,7 +259,7 @@ func (m *membership) rankInRing() (nodes, rank int) {
 // shareOf returns this node's share of a limit. Its amounts are zero if this node has none.
 func (m *membership) shareOf(limit *algorithms.Limit) *algorithms.Limit {
 	nodes, rank := m.rankInRing()
-	share, _ := localcache.ScaleLimit(limit, nodes, rank)
+	share, _ := localcache.ShareOf(limit, nodes, rank)
 	return &share
 }
 
@@ -269,7 +269,7 @@ func markOf(op *counters.Op, base algorithms.Instant) algorithms.TakeMark {
 	switch {
 	case op.Limit.Kind == algorithms.SlidingLog:
 		return algorithms.TakeMark(taken.Steady - base.Steady)
-	case op.Limit.Kind.Bucket():
+	case op.Limit.Kind.IsBucket():
 		return algorithms.TakeMark(taken.Reset)
 	case op.Limit.Kind == algorithms.Concurrency:
 		return algorithms.TakeMark(op.SlotLeft())

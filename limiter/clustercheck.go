@@ -364,7 +364,7 @@ func (c *clusterCheck) takeHere(list []int) {
 		c.answer.scratch.holding.markStored(c.gatheredOps)
 	}
 
-	c.notePlace(list, c.gatheredOps, verdict == counters.Admitted)
+	c.keepOrForgetPlace(list, c.gatheredOps, verdict == counters.Admitted)
 	rest := c.gatheredOps
 	for _, i := range list {
 		s := &c.subjects[i]
@@ -397,7 +397,7 @@ func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 	// A reservation must know when, and in which life of a counter, its cost
 	// was taken, and a receipt does not say that. A peek asks what the owner
 	// has left.
-	if c.answer.scratch.isReserving || ops[0].Mode == counters.PeekMode && !c.peeksAreLooks {
+	if c.answer.scratch.bySubject || ops[0].Mode == counters.PeekMode && !c.peeksAreLooks {
 		return false
 	}
 
@@ -502,7 +502,7 @@ func (c *clusterCheck) addToAsk(ak *ask, s *subject, h *rules.Hit) {
 
 	// policies has an element per subject once one of them may be leased.
 	var policy localcache.Policy
-	if (c.ops(s)[0].Mode != counters.PeekMode || c.peeksAreLooks) && !c.answer.scratch.isReserving {
+	if (c.ops(s)[0].Mode != counters.PeekMode || c.peeksAreLooks) && !c.answer.scratch.bySubject {
 		policy = c.limiter.membership.policyOf(h.Rule, h.Limits)
 	}
 	if !policy.None() && ak.policies == nil {

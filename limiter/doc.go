@@ -77,7 +77,7 @@
 //     queueplace.go, waitingroom.go, passplace.go: queues;
 //   - regions.go, regionwire.go, shortage.go, borrow.go, lend.go: limits that
 //     regions divide;
-//   - stats.go, steps.go, top.go, nearlimits.go, used.go, activity.go,
+//   - stats.go, intervals.go, top.go, nearlimits.go, used.go, activity.go,
 //     refusals.go, metrics.go, slotmetrics.go: what is counted to be shown;
 //   - clock.go, wall.go, cluster.go: the time, and the rest of the node.
 //

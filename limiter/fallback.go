@@ -50,7 +50,7 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 
 		for j := range ops {
 			op := ops[j]
-			counted := c.applyShare(&op, partitionMode(&op, mode), nodes, rank)
+			counted := c.applyShare(&op, modeAlone(&op, mode), nodes, rank)
 			ops[j].Decision, ops[j].Full = op.Decision, false
 			refused = refused || !counted && op.Refuses()
 			if !counted {
@@ -118,7 +118,7 @@ func (c *clusterCheck) applyShare(op *counters.Op, mode rules.OnPartition, nodes
 		return false
 	}
 
-	share, ok := localcache.ScaleLimit(op.Limit, nodes, rank)
+	share, ok := localcache.ShareOf(op.Limit, nodes, rank)
 	if !ok && op.Mode != counters.CountMode { // a count takes its cost all the same
 		op.Decision = algorithms.Decision{Allowed: op.Cost == 0}
 		if op.Cost > 0 {
@@ -132,8 +132,8 @@ func (c *clusterCheck) applyShare(op *counters.Op, mode rules.OnPartition, nodes
 	return true
 }
 
-// partitionMode returns what becomes of op on a node that is cut off: no node has a share of slots.
-func partitionMode(op *counters.Op, mode rules.OnPartition) rules.OnPartition {
+// modeAlone returns how this node decides op alone: it has no share of slots.
+func modeAlone(op *counters.Op, mode rules.OnPartition) rules.OnPartition {
 	if op.Limit.Kind == algorithms.Concurrency && mode != rules.AllowUncounted {
 		return rules.RefuseUncounted
 	}

@@ -53,7 +53,7 @@ func TestGolden(t *testing.T) {
 		message("named", &subjectRef{version: 7, Rule: "r", Key: []string{"a", "b"}}),
 		message("borrow-request",
 			&borrowRequest{subjectRef: subjectRef{Rule: "r"}, needs: []loanNeed{{limit: 8, cost: 3, ahead: 300}}}),
-		message("borrow-reply", &borrowReply{vain: true, stay: 2 * time.Second}),
+		message("borrow-reply", &borrowReply{nothing: true, stay: 2 * time.Second}),
 		message("loan-request", &LoanRequest{subjectRef: subjectRef{Rule: "r"}, limit: 8, Window: -9, Want: 300}),
 		message("loan-reply", &LoanReply{Amount: 7, unused: 300, rate: 9}),
 		message("shares",

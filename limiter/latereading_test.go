@@ -208,7 +208,7 @@ var latePaths = map[string]func(h *lateHistory, at algorithms.Instant){
 
 	"Lend": func(h *lateHistory, at algorithms.Instant) {
 		window := h.limit.TakeRecord(h.limit.Advance(algorithms.State{}, at), at).Window
-		if h.limit.Kind.Bucket() {
+		if h.limit.Kind.IsBucket() {
 			window = 0
 		}
 		_, _, _ = h.table.Lend(at, h.key, h.limit, window, 1)

@@ -27,7 +27,7 @@ type Limiter struct {
 	startedAt     time.Time
 	activityRound cachedRound[[]NodeActivity]
 	vitals        func() Vitals // nil: not known
-	steps         steps
+	intervals     intervals
 	unknownRules  atomic.Int64 // checks and other calls that named a rule that does not exist
 	undeclared    atomic.Int64 // attributes of checks that the document does not declare
 	meter         Meter        // counts admitted cost for billing; may be nil
@@ -81,8 +81,8 @@ func (l *Limiter) Clock() *Clock { return l.clock }
 // ErrRulesChanged. A q with a RequestID must count; it is decided once within a
 // minute, and the error may also be one of Reserve's.
 func (l *Limiter) Check(q *Query, a *Answer) error {
-	if q.inSteps() {
-		return l.checkInSteps(q, a)
+	if q.isOnceOrAtMost() {
+		return l.checkOnceOrAtMost(q, a)
 	}
 	if err := l.match(0, q, a); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (l *Limiter) decide(now algorithms.Instant, q *Query, a *Answer) error {
 
 // resolve decides a prepared check, and waits for other nodes if need be. It does not count it.
 func (l *Limiter) resolve(q *Query, a *Answer) error {
-	if q.Waits && !a.scratch.isReserving && a.mayDelay() {
+	if q.Waits && !a.scratch.bySubject && a.mayDelay() {
 		return l.resolveInQueue(q, a)
 	}
 	if l.start(q, a) {
@@ -166,7 +166,7 @@ func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 // counters of a prepared check.
 func (l *Limiter) mayDecideHere(a *Answer) bool {
 	sc := &a.scratch
-	return l.membership == nil || !sc.hasLocal && !sc.isReserving && l.table.AllOpen(sc.ops)
+	return l.membership == nil || !sc.hasLocal && !sc.bySubject && l.table.AllOpen(sc.ops)
 }
 
 // recordDecidedHere records that this node decided the whole check as the owner.

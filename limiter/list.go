@@ -38,7 +38,7 @@ func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 
 		for _, limit := range h.Limits {
 			cost := costOf(costs, h, limit)
-			if limit.Kind == algorithms.Concurrency && a.scratch.mayHold {
+			if limit.Kind == algorithms.Concurrency && a.scratch.takesSlots {
 				cost = cmp.Or(q.Slots, cost, 1)
 			}
 
@@ -57,7 +57,7 @@ func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 		}
 	}
 
-	a.scratch.isRepeatable = isUsual(q) && !hasOtherLimits && !a.scratch.mayHold &&
+	a.scratch.isRepeatable = isUsual(q) && !hasOtherLimits && !a.scratch.takesSlots &&
 		!a.scratch.hasBlocks && len(a.scratch.match.Unlimited) == 0
 	a.scratch.soleStats = nil
 
@@ -71,7 +71,7 @@ func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 		if err := a.requireDistinctKeys(); err != nil {
 			return err
 		}
-	} else if q.Mode != counters.CountMode && !a.scratch.mayHold {
+	} else if q.Mode != counters.CountMode && !a.scratch.takesSlots {
 		return nil
 	}
 

@@ -224,7 +224,7 @@ func testLoansOneByOne(t *testing.T) {
 	second.done(nil, peer.ErrTimeout)
 	began := time.Now()
 	third := far.next(t, pressOwner(n, q))
-	if took := time.Since(began); third.region != "us" || took < awayPause*9/10 {
+	if took := time.Since(began); third.region != "us" || took < silentPause*9/10 {
 		t.Errorf("have %s asked after %v", third.region, took)
 	}
 	third.done(wire.Encode(nil, &LoanReply{status: loanNothing}), nil)

@@ -31,12 +31,12 @@ type reserveRequest struct {
 	hops    int
 }
 
-// inSteps reports whether q is more than one plain check: it is decided once,
-// however often it is repeated, or it takes as much as there is.
-func (q *Query) inSteps() bool { return q.RequestID != "" || q.AtMost }
+// isOnceOrAtMost reports whether q is more than a plain check: it has a
+// RequestID, or takes at most its cost.
+func (q *Query) isOnceOrAtMost() bool { return q.RequestID != "" || q.AtMost }
 
-// checkInSteps wraps the decision of a q that is more than a plain check.
-func (l *Limiter) checkInSteps(q *Query, a *Answer) error {
+// checkOnceOrAtMost wraps the decision of such a q.
+func (l *Limiter) checkOnceOrAtMost(q *Query, a *Answer) error {
 	if q.RequestID == "" {
 		return l.checkAtMost(q, a)
 	}
@@ -341,7 +341,7 @@ func (rs *reservations) serveReserve(req *reserveRequest) (*keptAnswer, error) {
 // prepareForAsker prepares q for another node, whose rules have a version, to
 // decide it here within homeTimeout. With ErrNoOwner, the asker decides by its
 // own rules.
-func (l *Limiter) prepareForAsker(ctx context.Context, q *Query, version int64, mayHold bool) (*Answer, error) {
+func (l *Limiter) prepareForAsker(ctx context.Context, q *Query, version int64, takesSlots bool) (*Answer, error) {
 	if l.version() < version {
 		l.catchUp(ctx, 0, version)
 	}
@@ -350,7 +350,7 @@ func (l *Limiter) prepareForAsker(ctx context.Context, q *Query, version int64, 
 	}
 
 	a := &Answer{}
-	a.scratch.mayHold = mayHold
+	a.scratch.takesSlots = takesSlots
 	done, err := l.prepare(l.clock.Now(), q, a)
 	if err != nil || done || len(a.scratch.ops) > MaxReserved {
 		return nil, ErrNoOwner

@@ -160,9 +160,9 @@ func (c *clusterCheck) failFor(err error) {
 	c.refused = true
 }
 
-// notePlace records whether the place was made, once ops, those of the listed
-// subjects, were decided by the counters here.
-func (c *clusterCheck) notePlace(list []int, ops []counters.Op, admitted bool) {
+// keepOrForgetPlace records that the place was made, or forgets it if the
+// counters here, which have decided ops, those of the listed subjects, refused.
+func (c *clusterCheck) keepOrForgetPlace(list []int, ops []counters.Op, admitted bool) {
 	pl := c.answer.scratch.placing
 	if pl == nil {
 		return

@@ -62,7 +62,7 @@ func TestRefusedReservationsLeaveNoPlace(t *testing.T) {
 		{"fixed-window", "per: 1h, algorithm: fixed-window"},
 		{"token-bucket", "per: 1h, algorithm: token-bucket"},
 		{"fixed-window", "per: 1h, algorithm: token-bucket, unit: tokens"}, // the home takes nothing
-		{"token-bucket", "ttl: 1h, algorithm: concurrency"},                // nor here: slots are freed by their IDs
+		{"token-bucket", "ttl: 1h, algorithm: concurrency"},                // nor here: slots are released by their IDs
 	} {
 		algorithm, home := tt[0], tt[1]
 		text := strings.NewReplacer("ALGORITHM", algorithm, "HOME", home).Replace(text)

@@ -124,7 +124,7 @@ func (c *clusterCheck) refunds() (list []refund) {
 // addTaken adds those of ops to the refund that took their cost. base is as for markOf.
 func (rf *refund) addTaken(ops []counters.Op, base algorithms.Instant) {
 	for i := range ops {
-		if op := &ops[i]; op.Took() && op.Limit.Kind != algorithms.Concurrency { // slots are freed by their IDs
+		if op := &ops[i]; op.Took() && op.Limit.Kind != algorithms.Concurrency { // slots are released by their IDs
 			rf.ops = append(rf.ops, *op)
 			rf.marks = append(rf.marks, markOf(op, base))
 		}
@@ -134,7 +134,7 @@ func (rf *refund) addTaken(ops []counters.Op, base algorithms.Instant) {
 // resolveInQueue is resolve for a caller that waits for its turn. The check
 // takes nothing from leases, so that all can come back.
 func (l *Limiter) resolveInQueue(q *Query, a *Answer) error {
-	defer a.addTerms(func(t *terms) { t.isReserving = true })()
+	defer a.addTerms(func(t *terms) { t.bySubject = true })()
 	if l.membership == nil {
 		a.readLives(l)
 	}

@@ -366,7 +366,7 @@ func (m *mix) rules() string {
 		return "rules: []"
 	}
 	burst := ""
-	if m.kind.Bucket() {
+	if m.kind.IsBucket() {
 		burst = fmt.Sprintf(", burst: %d", m.burst)
 	}
 	return fmt.Sprintf("rules:\n"+
@@ -384,7 +384,7 @@ func (m *mix) query(subject int, cost int64) Query {
 	}
 
 	limit := rules.InlineLimit{Limit: m.limit, Per: m.window.String(), Algorithm: m.kind.String()}
-	if m.kind.Bucket() {
+	if m.kind.IsBucket() {
 		limit.Burst = m.burst
 	}
 	if m.kind == algorithms.FirstWindow {

@@ -252,7 +252,7 @@ func (l *Limiter) takeRecord(d *debit, i int, maxAge time.Duration) algorithms.T
 	switch {
 	case op.Limit.Kind == algorithms.SlidingLog:
 		taken.Steady += int64(d.marks[i])
-	case op.Limit.Kind.Bucket():
+	case op.Limit.Kind.IsBucket():
 		taken.Amount = op.Limit.Amount
 		taken.Reset = time.Duration(d.marks[i])
 		taken.Fastest = l.fastestSince(op, taken.Steady)

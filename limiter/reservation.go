@@ -61,9 +61,9 @@ type reservedSubject struct {
 	debit
 	units []int // by op: index into reservation.units
 
-	// uncounted is what it was billed besides, without a counter: in units without
+	// billedOnly is what it was billed besides, without a counter: in units without
 	// limit, or with a limit of 0.
-	uncounted []reservedCost
+	billedOnly []reservedCost
 
 	// hashLo, rule and key are for billing. If rule is empty, the subject is not
 	// billed.
@@ -99,7 +99,7 @@ func (rv *reservation) Code(c *wire.Coder) {
 	wire.List(c, &rv.subjects, MaxReserved, 4*8+3+1+1+1, func(reserved *reservedSubject) {
 		reserved.code(c)
 		wire.List(c, &reserved.units, maxSubjectOps, 1, func(n *int) { wire.Number(c, n, int64(len(rv.units)-1)) })
-		wire.List(c, &reserved.uncounted, MaxReserved, 2, func(cost *reservedCost) {
+		wire.List(c, &reserved.billedOnly, MaxReserved, 2, func(cost *reservedCost) {
 			wire.Number(c, &cost.unit, int64(len(rv.units)-1))
 			wire.Number(c, &cost.cost, algorithms.MaxAmount)
 		})

@@ -41,7 +41,7 @@ type reservations struct {
 // holds, until it is settled. Repeating q renews the slot. If that is over, the
 // error wraps ErrUnknownSlot, or ErrTryAgain if no node can tell.
 func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
-	defer a.addTerms(func(t *terms) { t.mayHold = true })()
+	defer a.addTerms(func(t *terms) { t.takesSlots = true })()
 	return l.reserve(q, ttl, a)
 }
 
@@ -72,7 +72,7 @@ func (l *Limiter) reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 // decide decides q, a reservation or a check that counts, for which a is
 // prepared. done means that prepare has already decided it.
 func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool) (id string, err error) {
-	defer a.addTerms(func(t *terms) { t.isReserving = true })()
+	defer a.addTerms(func(t *terms) { t.bySubject = true })()
 	defer func() { a.scratch.placing = nil }()
 
 	resolve := func() error {
@@ -180,7 +180,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 			case isReservable(&a.scratch.ops[first+j], limit):
 				reserved.units = append(reserved.units, rv.unitIndex(limit.Unit))
 			case limit.RefusesAll():
-				rv.addUncounted(&reserved, h.Rule, limit.Unit, a.Limits[first+j].Cost)
+				rv.addBilledOnly(&reserved, h.Rule, limit.Unit, a.Limits[first+j].Cost)
 			}
 		}
 		nameBytes += rs.nameForBill(&reserved, h, q, nameBytes)
@@ -211,7 +211,7 @@ func (rs *reservations) addUnlimited(rv *reservation, q *Query, a *Answer, nameB
 		}
 
 		for _, cost := range a.uncountedCosts(q, h) {
-			rv.addUncounted(&rv.subjects[at], h.Rule, cost.Unit, cost.Cost)
+			rv.addBilledOnly(&rv.subjects[at], h.Rule, cost.Unit, cost.Cost)
 		}
 	}
 }
@@ -223,12 +223,12 @@ func (rv *reservation) needsPlaceToBeLate() bool {
 	return !slices.ContainsFunc(rv.subjects, func(reserved reservedSubject) bool { return len(reserved.ops) > 0 })
 }
 
-// addUncounted adds to reserved, a subject of the reservation, a cost in a unit
+// addBilledOnly adds to reserved, a subject of the reservation, a cost in a unit
 // that no counter counts.
-func (rv *reservation) addUncounted(reserved *reservedSubject, rule *rules.Rule, unit string, cost int64) {
+func (rv *reservation) addBilledOnly(reserved *reservedSubject, rule *rules.Rule, unit string, cost int64) {
 	index := rv.unitIndex(unit)
 	if rule.Bills(unit) {
-		reserved.uncounted = append(reserved.uncounted, reservedCost{index, cost})
+		reserved.billedOnly = append(reserved.billedOnly, reservedCost{index, cost})
 	}
 }
 

@@ -503,7 +503,7 @@ func (l *Limiter) takeAsStandby(
 			shares[i] = *ops[i].Limit // nodes don't divide a block
 		} else {
 			// Without a share the amount is 0, which DecideAsStandby expects.
-			shares[i], _ = localcache.ScaleLimit(ops[i].Limit, nodes, rank)
+			shares[i], _ = localcache.ShareOf(ops[i].Limit, nodes, rank)
 		}
 	}
 

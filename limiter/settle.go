@@ -126,7 +126,7 @@ func (rs *reservations) settle(ctx context.Context, req *settleRequest) (out *Se
 		// not count.
 		req.costs = req.onExpiry.costs()
 	} else if req.slot != nil && req.hops == 0 { // always, even if it was settled before, or is too late
-		rs.limiter.freeParts(ctx, slotRequest{verb: slotFree, id: req.slot.id, nonce: req.slot.nonce}, req.slot.parts)
+		rs.limiter.releaseParts(ctx, slotRequest{verb: slotRelease, id: req.slot.id, nonce: req.slot.nonce}, req.slot.parts)
 	}
 
 	err = rs.limiter.doAtOwner(ctx, &ownerRequest{subject: req.home().subject, hops: req.hops, here: func() (err error) {
@@ -325,7 +325,7 @@ func (req *settleRequest) correctBill(l *Limiter) {
 			billed = append(billed, subj.cost(j))
 		}
 
-		billed = append(billed, subj.uncounted...)
+		billed = append(billed, subj.billedOnly...)
 		for j, reserved := range billed {
 			cost := req.change(reserved)
 

@@ -37,24 +37,25 @@ const (
 	// maxLoanWaiters bounds the checks that wait for loans to one subject,
 	// maxAllLoanWaiters those of this node.
 	maxLoanWaiters, maxAllLoanWaiters = 16, 4096
-	// vainPause is how long nobody waits for loans to a subject after a loan of nothing.
-	vainPause = time.Second
+	// noWaitPause is how long no check waits for a loan to a subject after one
+	// brought nothing.
+	noWaitPause = time.Second
 	// minStay and maxStay bound how long answers ask callers to stay away if a share refuses.
 	minStay, maxStay = time.Second, time.Minute
 	// maxShortages bounds the subjects that this node remembers as short of share.
 	maxShortages = 16_384
 )
 
-// awayTime is how long answers ask callers of a subject to stay away, while
+// stayAway is how long answers ask callers of a subject to stay away, while
 // attempts to get more for it bring nothing.
-type awayTime struct {
-	stay  time.Duration // zero: no attempt was in vain
+type stayAway struct {
+	stay  time.Duration // zero: no attempt brought nothing
 	until int64         // on the steady clock; a failed attempt before it changes nothing
 }
 
-// noteVain records an attempt that brought nothing. The time doubles whenever
-// it has passed in vain.
-func (p *awayTime) noteVain(steady int64) {
+// noteNothing records an attempt that brought nothing. The time doubles whenever
+// it has passed and brought nothing.
+func (p *stayAway) noteNothing(steady int64) {
 	passed := steady - p.until
 	switch {
 	case p.stay == 0 || passed > int64(maxStay+2*p.stay): // the last attempt is long ago
@@ -69,10 +70,10 @@ func (p *awayTime) noteVain(steady int64) {
 
 // shortage is a subject that is short of share.
 type shortage struct {
-	awayTime
-	question  *loanQuestion // under way; nil: none is
-	waiters   int
-	vainUntil int64 // nobody waits before then: the last loan was of nothing
+	stayAway
+	question    *loanQuestion // under way; nil: none is
+	waiters     int
+	noWaitUntil int64 // no check waits before then: the last loan brought nothing
 }
 
 // loanQuestion is a question to the owner, which borrows. answer is valid once done is closed.
@@ -276,7 +277,7 @@ func (lo *loans) await(q *Query, h *rules.Hit, needs []loanNeed, steady int64, d
 			return false
 		}
 		if question.urgent { // another one did not wait for the loan
-			return question.answer.brought && !question.answer.vain
+			return question.answer.brought && !question.answer.nothing
 		}
 	}
 }
@@ -286,7 +287,7 @@ func (askers *loanAskers) join(subject uint64, steady int64) (*shortage, bool) {
 	askers.mu.Lock()
 	defer askers.mu.Unlock()
 	sh := askers.shortageOf(subject)
-	if sh == nil || steady < sh.vainUntil || sh.waiters >= maxLoanWaiters || askers.waiting >= maxAllLoanWaiters {
+	if sh == nil || steady < sh.noWaitUntil || sh.waiters >= maxLoanWaiters || askers.waiting >= maxAllLoanWaiters {
 		return nil, false
 	}
 	sh.waiters++
@@ -402,11 +403,11 @@ func (lo *loans) learn(subject uint64, sh *shortage, answer borrowReply) {
 	sh.question = nil
 	asked.answer = answer
 	switch {
-	case answer.vain:
-		sh.vainUntil = now + int64(vainPause)
-		sh.awayTime = awayTime{stay: answer.stay, until: now + int64(answer.stay)}
+	case answer.nothing:
+		sh.noWaitUntil = now + int64(noWaitPause)
+		sh.stayAway = stayAway{stay: answer.stay, until: now + int64(answer.stay)}
 	case answer.brought:
-		sh.awayTime = awayTime{}
+		sh.stayAway = stayAway{}
 	}
 	close(asked.done)
 }
@@ -430,7 +431,7 @@ func (askers *loanAskers) noteRefusal(subject uint64, steady int64, alone bool) 
 	}
 
 	if alone {
-		sh.noteVain(steady)
+		sh.noteNothing(steady)
 	}
 
 	return max(minStay, sh.stay)
@@ -441,7 +442,7 @@ func (askers *loanAskers) sweep(steady int64) {
 	askers.mu.Lock()
 	defer askers.mu.Unlock()
 	maps.DeleteFunc(askers.subjects, func(_ uint64, sh *shortage) bool {
-		return !sh.isBusy() && steady > sh.vainUntil && steady-sh.until > int64(maxStay+2*sh.stay)
+		return !sh.isBusy() && steady > sh.noWaitUntil && steady-sh.until > int64(maxStay+2*sh.stay)
 	})
 }
 
@@ -550,19 +551,19 @@ func (req *borrowRequest) Code(c *wire.Coder) {
 // borrowReply answers a borrowRequest once the loans that a check waits for are there.
 type borrowReply struct {
 	brought bool          // there is more now
-	vain    bool          // no region has anything to lend for a need with a cost
-	stay    time.Duration // with vain: how long to stay away
+	nothing bool          // no region has anything to lend for a need with a cost
+	stay    time.Duration // with nothing: how long to stay away
 }
 
 // add adds the result for another limit.
 func (r *borrowReply) add(other borrowReply) {
 	r.brought = r.brought || other.brought
-	r.vain = r.vain || other.vain
+	r.nothing = r.nothing || other.nothing
 	r.stay = max(r.stay, other.stay)
 }
 
 // Code implements wire.Message.
 func (r *borrowReply) Code(c *wire.Coder) {
-	c.Flags(&r.brought, &r.vain)
+	c.Flags(&r.brought, &r.nothing)
 	c.Millis(&r.stay, maxStay)
 }

@@ -20,9 +20,9 @@ type slotVerb uint8
 const (
 	slotReleaseUnanswered slotVerb = iota // release it, unless a repeated request was answered with it
 	slotRenew                             // make it end later, or earlier
-	slotFree                              // release it
+	slotRelease                           // release it
 	slotTell                              // count it, because a cut-off node has granted it
-	slotEvict                             // release it with any nonce
+	slotReleaseAny                        // release it with any nonce
 	slotVerbs
 )
 
@@ -31,7 +31,7 @@ type slotRequest struct {
 	verb slotVerb
 	hops int
 	id   uint64
-	// nonce must be that of the slot, but with slotEvict.
+	// nonce must be that of the slot, but with slotReleaseAny.
 	nonce uint64
 	back  bool // with slotRenew: if it is missing, it comes back
 	list  []slotPart
@@ -141,15 +141,15 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 		return result, err
 	case req.verb == slotTell && held: // its holder has renewed it
 		return result, nil
-	case req.verb == slotFree || req.verb == slotReleaseUnanswered || req.verb == slotEvict:
+	case req.verb == slotRelease || req.verb == slotReleaseUnanswered || req.verb == slotReleaseAny:
 		nonce := req.nonce
-		if req.verb == slotEvict {
+		if req.verb == slotReleaseAny {
 			nonce = info.Nonce
 		}
 
 		// A release is not confirmed: a copy without it only holds the slot until
 		// its end.
-		held, err := l.table.FreeSlot(now, part.Key, req.id, nonce, req.verb == slotReleaseUnanswered)
+		held, err := l.table.ReleaseSlot(now, part.Key, req.id, nonce, req.verb == slotReleaseUnanswered)
 		if held {
 			result.units = part.Units
 		}
@@ -185,16 +185,16 @@ func (l *Limiter) countRenewal(group uint32) {
 	}
 }
 
-// freeParts has the owners of parts carry out req, slotFree or
+// releaseParts has the owners of parts carry out req, slotRelease or
 // slotReleaseUnanswered, all at the same time. It reports whether one was held,
-// and whether all are free. What could not be freed in time is freed in the
-// background, until it has ended. On a standalone node, nothing can be.
-func (l *Limiter) freeParts(ctx context.Context, req slotRequest, parts []slotPart) (held, done bool) {
+// and whether all are released. What could not be released in time is released
+// in the background, until it has ended. On a standalone node, nothing can be.
+func (l *Limiter) releaseParts(ctx context.Context, req slotRequest, parts []slotPart) (held, done bool) {
 	if l.membership != nil { // otherwise an owner would count a slot again that is released
 		l.membership.slotTasks.forget(func(t task) bool {
 			kept := t.(*slotRequest)
-			isFreed := func(part slotPart) bool { return part.Key == kept.list[0].Key }
-			return kept.verb == slotTell && kept.id == req.id && kept.nonce == req.nonce && slices.ContainsFunc(parts, isFreed)
+			isReleased := func(part slotPart) bool { return part.Key == kept.list[0].Key }
+			return kept.verb == slotTell && kept.id == req.id && kept.nonce == req.nonce && slices.ContainsFunc(parts, isReleased)
 		})
 	}
 

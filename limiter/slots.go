@@ -34,7 +34,7 @@ const (
 	// outliveTimeout bounds how long an owner waits until a slot would outlive it.
 	outliveTimeout = 500 * time.Millisecond
 	// rollbackTimeout bounds how long a refused acquire waits until its slots are
-	// free again. After that, they are freed in the background.
+	// released. After that, they are released in the background.
 	rollbackTimeout = 100 * time.Millisecond
 	// defaultSlotTTL is the ttl of a slot to which no limit of slots applied.
 	defaultSlotTTL = time.Minute
@@ -83,7 +83,7 @@ type Slot struct {
 // errors, ErrNoSlots, ErrSlotTTL, ErrTooManySlots, ErrRequestIDReused or
 // ErrTryAgain.
 func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
-	defer a.addTerms(func(t *terms) { t.mayHold = true })()
+	defer a.addTerms(func(t *terms) { t.takesSlots = true })()
 	done, err := l.prepare(l.clock.Now(), q, a)
 	if err != nil {
 		return Slot{}, err
@@ -103,7 +103,7 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 func (l *Limiter) acquire(q *Query, a *Answer, hd *holding, done bool) (slot Slot, err error) {
 	// No lease has slots, and outlivesHere needs the subjects of a cluster
 	// check.
-	defer a.addTerms(func(t *terms) { t.isReserving = true })()
+	defer a.addTerms(func(t *terms) { t.bySubject = true })()
 	if !done {
 		err = l.resolveHolding(q, a, hd, func() error { return l.resolve(q, a) })
 	}
@@ -159,7 +159,7 @@ type holding struct {
 	groups map[uint64]uint32 // by Key.Subject
 	// sources are those of the limits of slots, where the check was matched.
 	sources map[counters.Key]uint64
-	// taken are the slots that owners may have stored: they are freed unless the check is admitted.
+	// taken are the slots that owners may have stored: they are released unless the check is admitted.
 	taken    []slotPart
 	alone    bool // some were granted here, by on_partition: allow
 	isAtHome bool // the owner of the first slots decides; see acquireHere
@@ -270,7 +270,7 @@ func (l *Limiter) resolveHolding(q *Query, a *Answer, hd *holding, resolve func(
 }
 
 // hold runs attempt, which decides q, and makes sure that the slots acquired by
-// it would outlive their owners. If q is not admitted in the end, it frees
+// it would outlive their owners. If q is not admitted in the end, it releases
 // them. If a partition moves meanwhile, hold takes everything back and decides
 // q again at the next owner, for as long as a check would wait for a frozen
 // partition.
@@ -281,7 +281,7 @@ func (l *Limiter) hold(q *Query, a *Answer, hd *holding, attempt func() error) e
 	}
 
 	for pause := firstHoldPause; ; pause *= 4 {
-		err := l.holdOnce(q, a, hd, attempt)
+		err := l.tryHold(q, a, hd, attempt)
 
 		// An acquire that is decided at home is not tried again here. If its slots have
 		// moved, acquireHere leaves it to the next owner. And another attempt would
@@ -295,44 +295,44 @@ func (l *Limiter) hold(q *Query, a *Answer, hd *holding, attempt func() error) e
 		if done, err := l.prepare(l.clock.Now(), q, a); err != nil || done {
 			return err
 		}
-		*hd = *a.newHolding(q) // what frees the slots of this attempt does not concern the next one
+		*hd = *a.newHolding(q) // what releases the slots of this attempt does not concern the next one
 	}
 }
 
 // firstHoldPause is the pause before hold decides anew. The later ones are longer.
 const firstHoldPause = time.Millisecond
 
-// holdOnce makes one attempt of hold.
-func (l *Limiter) holdOnce(q *Query, a *Answer, hd *holding, attempt func() error) error {
+// tryHold makes one attempt of hold.
+func (l *Limiter) tryHold(q *Query, a *Answer, hd *holding, attempt func() error) error {
 	defer a.addTerms(func(t *terms) { t.holding = hd })()
 	err := attempt()
 	switch {
 	case err != nil:
 	case a.Allowed && !l.outlivesHere(a):
-		// The costs of the other limits go back here. The slots are freed below.
+		// The costs of the other limits go back here. The slots are released below.
 		a.scratch.cluster.rollBack()
 		err = errUnconfirmed
 	case !a.Allowed && a.lacksSlotRoom():
 		err = ErrTooManySlots
 	}
 
-	free := hd.taken
+	rest := hd.taken
 	if hd.isRecalled && (err != nil || !a.Allowed) {
 		// The caller of the earlier attempt may hold them.
-		free = nil
+		rest = nil
 	}
 	// Newer rules may apply fewer limits than those by which the first round took
-	// slots: free the rest.
+	// slots: release the rest.
 	if err == nil && a.Allowed {
 		isHeld := func(part slotPart) bool {
 			return slices.ContainsFunc(a.scratch.ops, func(op counters.Op) bool { return op.Key == part.Key })
 		}
-		free = slices.DeleteFunc(slices.Clone(free), isHeld)
+		rest = slices.DeleteFunc(slices.Clone(rest), isHeld)
 	}
-	if len(free) > 0 {
+	if len(rest) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
 		defer cancel()
-		l.freeParts(ctx, slotRequest{verb: slotFree, id: hd.id, nonce: hd.nonce}, free)
+		l.releaseParts(ctx, slotRequest{verb: slotRelease, id: hd.id, nonce: hd.nonce}, rest)
 	}
 	return err
 }
@@ -434,7 +434,7 @@ func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration
 
 	switch {
 	case gone: // what is left of it is of no use to its holder
-		l.freeParts(ctx, slotRequest{verb: slotFree, id: sl.id, nonce: sl.nonce}, sl.parts)
+		l.releaseParts(ctx, slotRequest{verb: slotRelease, id: sl.id, nonce: sl.nonce}, sl.parts)
 		return 0, ErrUnknownSlot
 	case later:
 		return 0, ErrTryAgain
@@ -479,9 +479,9 @@ func (l *Limiter) longestTTL(part *slotPart) time.Duration {
 	return part.TTL
 }
 
-// ReleaseSlot gives a slot back, and reports whether it was held. A second call
-// frees nothing. The error wraps ErrUnknownSlot if id is not a slot's, or
-// ErrTryAgain: then it is freed as soon as an owner can be reached.
+// ReleaseSlot releases a slot, and reports whether it was held. A second call
+// releases nothing. The error wraps ErrUnknownSlot if id is not a slot's, or
+// ErrTryAgain: then it is released as soon as an owner can be reached.
 func (l *Limiter) ReleaseSlot(id string) (held bool, err error) {
 	sl, err := l.parseSlot(id)
 	if err != nil {
@@ -489,7 +489,7 @@ func (l *Limiter) ReleaseSlot(id string) (held bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	held, done := l.freeParts(ctx, slotRequest{verb: slotFree, id: sl.id, nonce: sl.nonce}, sl.parts)
+	held, done := l.releaseParts(ctx, slotRequest{verb: slotRelease, id: sl.id, nonce: sl.nonce}, sl.parts)
 	if !done {
 		return false, ErrTryAgain
 	}
@@ -498,8 +498,8 @@ func (l *Limiter) ReleaseSlot(id string) (held bool, err error) {
 
 // ReleaseUnanswered releases a slot whose caller did not get the answer. If a
 // repetition of the request was answered with the same slot, its caller holds
-// it, and it stays. What can't be freed now is freed as soon as an owner can be
-// reached.
+// it, and it stays. What can't be released now is released as soon as an owner
+// can be reached.
 func (l *Limiter) ReleaseUnanswered(s Slot) {
 	sl, err := l.parseSlot(s.ID)
 	if err != nil || s.isRecalled {
@@ -507,7 +507,7 @@ func (l *Limiter) ReleaseUnanswered(s Slot) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	l.freeParts(ctx, slotRequest{verb: slotReleaseUnanswered, id: sl.id, nonce: sl.nonce}, sl.parts)
+	l.releaseParts(ctx, slotRequest{verb: slotReleaseUnanswered, id: sl.id, nonce: sl.nonce}, sl.parts)
 }
 
 // slotTTL returns the longest ttl that a rule, identified by its group, has for
@@ -549,7 +549,7 @@ func (active *activeRules) slotRules() map[uint32]*slotRule {
 // slotsNeedAcquire returns an error if h has a limit of slots, but the call is
 // neither an acquire, nor a reservation, nor a peek.
 func (a *Answer) slotsNeedAcquire(h *rules.Hit, mode counters.Mode) error {
-	if a.scratch.mayHold || mode == counters.PeekMode || !rules.HasSlots(h.Limits) {
+	if a.scratch.takesSlots || mode == counters.PeekMode || !rules.HasSlots(h.Limits) {
 		return nil
 	}
 	return fmt.Errorf("rule %q: %w", h.Rule.Name, ErrAcquire)
@@ -597,10 +597,10 @@ func (l *Limiter) holdersOf(op *counters.Op, now algorithms.Instant) (held heldS
 	return held
 }
 
-// evict releases the slot of u's subject that has a short ID, without its nonce:
-// its next renewal finds that it is over. The error wraps ErrUnknownSlot, if it
-// is not held, or ErrNoOwner.
-func (l *Limiter) evict(u *Usage, short string) error {
+// releaseByShortID releases the slot of u's subject that has a short ID,
+// without its nonce: its next renewal finds that it is over. The error wraps
+// ErrUnknownSlot, if it is not held, or ErrNoOwner.
+func (l *Limiter) releaseByShortID(u *Usage, short string) error {
 	id, err := strconv.ParseUint(short, 16, 64)
 	if err != nil || len(short) != len(ShortSlotID(0)) {
 		return fmt.Errorf("%w: its id has 16 hexadecimal digits", ErrUnknownSlot)
@@ -620,9 +620,9 @@ func (l *Limiter) evict(u *Usage, short string) error {
 
 		part := slotPart{SlotPart: counters.SlotPart{Key: counterKey(&h, limit), Units: 1,
 			TTL: limit.Limit.Window}, held: limit.Limit.Window}
-		result, err := l.askSlot(ctx, &slotRequest{verb: slotEvict, id: id, list: []slotPart{part}})
+		result, err := l.askSlot(ctx, &slotRequest{verb: slotReleaseAny, id: id, list: []slotPart{part}})
 		if err != nil {
-			return fmt.Errorf("free a slot of %q: %w", u.Rule.Name, err)
+			return fmt.Errorf("release a slot of %q: %w", u.Rule.Name, err)
 		}
 
 		held = held || result.units > 0

@@ -106,7 +106,7 @@ func TestUnconfirmedSlots(t *testing.T) {
 			if took := time.Since(began); took < 400*time.Millisecond || took > checkTimeout {
 				t.Errorf("it took %v", took)
 			}
-			q.Costs = nil // only slots, which are freed by their IDs
+			q.Costs = nil // only slots, which are released by their IDs
 			if id, err := at.Reserve(&q, time.Minute, &a); !errors.Is(err, ErrTryAgain) || id != "" {
 				t.Errorf("have the reservation %q, %v", id, err)
 			}
@@ -417,8 +417,8 @@ func TestSlotsMove(t *testing.T) {
 	})
 }
 
-// An operator frees one slot, or all, of a subject, at any node.
-func TestSlotsAreFreedByOperators(t *testing.T) {
+// An operator releases one slot, or all, of a subject, at any node.
+func TestSlotsAreReleasedByOperators(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, slotsText)
 		owner, other := w.nodes[0], w.nodes[2]
@@ -434,7 +434,7 @@ func TestSlotsAreFreedByOperators(t *testing.T) {
 		q := &Query{Rule: "four", Key: []string{key}, ByKey: true, HolderID: ShortSlotID(holders[0].ID)}
 		u, err := other.Reset(q)
 		if err != nil || u.Limits[0].Used != 2 || u.Limits[0].NumHolders != 2 {
-			t.Fatalf("after one was freed: %+v, %v", u, err)
+			t.Fatalf("after one was released: %+v, %v", u, err)
 		}
 		over := 0
 		for _, id := range ids {
@@ -452,7 +452,7 @@ func TestSlotsAreFreedByOperators(t *testing.T) {
 		q.HolderID = ""
 		u, err = other.Reset(q)
 		if err != nil || u.Limits[0].Used != 0 {
-			t.Errorf("after all were freed: %+v, %v", u, err)
+			t.Errorf("after all were released: %+v, %v", u, err)
 		}
 	})
 }

@@ -40,7 +40,7 @@ type ruleStats struct {
 	byDefault      refusals // only in activeRules.overall
 	// unmatched counts uses that checks below does not count; see countUnmatched.
 	unmatched atomic.Int64
-	used      usedSteps
+	used      usedIntervals
 
 	slotsRefused, slotRenewals atomic.Int64 // for want of slots; at this node, as an owner
 }

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	topStripes  = 16  // each subject belongs to one stripe
-	topCapacity = 256 // subjects in a stripe
-	topFilter   = 64  // words of 64 bits in a stripe's filter
-	topSteps    = int(5 * time.Minute / recentStep)
+	topStripes   = 16  // each subject belongs to one stripe
+	topCapacity  = 256 // subjects in a stripe
+	topFilter    = 64  // words of 64 bits in a stripe's filter
+	topIntervals = int(5 * time.Minute / recentInterval)
 
 	// exactSamples are sampled in a second without exception; of the other checks,
 	// one in sampleEvery of each answer.
@@ -72,14 +72,14 @@ type top struct {
 }
 
 type topStripe struct {
-	mu       sync.Mutex // guards all but filter
-	entries  []topEntry
-	counts   [topCapacity]int64 // events, by entry; kept apart so that finding the minimum touches few cache lines
-	index    map[rules.Hash]int // into entries
-	replaced int                // subjects replaced since the filter was rebuilt
-	steps    int                // steps that have ended
-	// countsAtStep holds counts as of the end of each of the last steps, by number; 20 kB.
-	countsAtStep [topSteps][topCapacity]int64
+	mu        sync.Mutex // guards all but filter
+	entries   []topEntry
+	counts    [topCapacity]int64 // events, by entry; kept apart so that finding the minimum touches few cache lines
+	index     map[rules.Hash]int // into entries
+	replaced  int                // subjects replaced since the filter was rebuilt
+	intervals int                // intervals that have ended
+	// countsAtInterval holds counts as of the end of each of the last intervals, by number; 20 kB.
+	countsAtInterval [topIntervals][topCapacity]int64
 	// filter has a bit set for each subject in entries, and for some subjects that
 	// have been replaced. Allowed checks read it before they take the lock. It is
 	// written under mu.
@@ -87,12 +87,12 @@ type topStripe struct {
 }
 
 type topEntry struct {
-	hash         rules.Hash
-	rule         string
-	key          keptKey
-	checks       int64
-	stepsAtEntry int   // the stripe's steps when the subject entered
-	countAtEntry int64 // its count at that moment: the count of the replaced subject
+	hash             rules.Hash
+	rule             string
+	key              keptKey
+	checks           int64
+	intervalsAtEntry int   // the stripe's intervals when the subject entered
+	countAtEntry     int64 // its count at that moment: the count of the replaced subject
 }
 
 func newTop() *top {
@@ -186,7 +186,7 @@ func (stripe *topStripe) insert(h *rules.Hit, q *Query) (i int) {
 	}
 
 	stripe.entries[i].key.set(h, q)
-	stripe.entries[i].stepsAtEntry = stripe.steps
+	stripe.entries[i].intervalsAtEntry = stripe.intervals
 	stripe.entries[i].countAtEntry = stripe.counts[i]
 	stripe.index[e.hash] = i
 	return i
@@ -204,25 +204,25 @@ func (stripe *topStripe) renewFilter() {
 	stripe.replaced = 0
 }
 
-// endStep records the counts at the end of a step.
-func (t *top) endStep() {
+// endInterval records the counts at the end of an interval.
+func (t *top) endInterval() {
 	for i := range t.stripe {
 		stripe := &t.stripe[i]
 		stripe.mu.Lock()
-		stripe.countsAtStep[stripe.steps%topSteps] = stripe.counts
-		stripe.steps++
+		stripe.countsAtInterval[stripe.intervals%topIntervals] = stripe.counts
+		stripe.intervals++
 		stripe.mu.Unlock()
 	}
 }
 
 // recent returns how many times an entry's subject was refused since the oldest
-// recorded step, or since the subject entered. The caller must hold mu.
+// recorded interval, or since the subject entered. The caller must hold mu.
 func (stripe *topStripe) recent(i int) int64 {
 	e := &stripe.entries[i]
-	if e.stepsAtEntry > stripe.steps-topSteps {
+	if e.intervalsAtEntry > stripe.intervals-topIntervals {
 		return stripe.counts[i] - e.countAtEntry
 	}
-	return stripe.counts[i] - stripe.countsAtStep[stripe.steps%topSteps][i]
+	return stripe.counts[i] - stripe.countsAtInterval[stripe.intervals%topIntervals][i]
 }
 
 // Top lists subjects, first in first place, and the nodes whose counts are

@@ -40,9 +40,9 @@ type Usage struct {
 
 	Adjusted bool // the limits say what was applied
 
-	blocks    []*rules.Limit // of the rule
-	limitName string         // Query.LimitName
-	uncounted []UnitCost     // what an adjustment only bills: in units without limit
+	blocks     []*rules.Limit // of the rule
+	limitName  string         // Query.LimitName
+	billedOnly []UnitCost     // what an adjustment only bills: in units without limit
 }
 
 // LimitUsage reports what a subject has used of one limit: what a peek with a
@@ -253,7 +253,7 @@ func (u *Usage) Applied() (list []UnitCost) {
 			list[at].Cost = furtherFromZero(list[at].Cost, lu.Applied)
 		}
 	}
-	return append(list, u.uncounted...)
+	return append(list, u.billedOnly...)
 }
 
 // furtherFromZero returns a or, if it is further from zero, b.
@@ -311,7 +311,7 @@ func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 			return lu.Limit.Unit == cost.Unit && lu.Limit.Kind != algorithms.Concurrency
 		}):
 		case q.Bill && u.onlyBills(cost.Unit):
-			u.uncounted = append(u.uncounted, cost)
+			u.billedOnly = append(u.billedOnly, cost)
 		default:
 			return nil, fmt.Errorf("adjust %q: %w %q", u.Rule.Name, ErrNoLimitInUnit, cost.Unit)
 		}
@@ -382,7 +382,7 @@ func (l *Limiter) Reset(q *Query) (*Usage, error) {
 	}
 
 	if q.HolderID != "" {
-		if err := l.evict(u, q.HolderID); err != nil {
+		if err := l.releaseByShortID(u, q.HolderID); err != nil {
 			return nil, err
 		}
 		return l.Usage(q)

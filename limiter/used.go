@@ -11,7 +11,7 @@ import (
 )
 
 // UseWindow is how long a node remembers which rules were used.
-const UseWindow = recentSteps * recentStep
+const UseWindow = recentIntervals * recentInterval
 
 // Use says how often each rule was used within UseWindow: by checks that it
 // applied to, or that named it. Peeks count.
@@ -29,36 +29,36 @@ type Use struct {
 // namespaces, and Envoy's domains and paths.
 const maxUsedRules = 4096
 
-// usedSteps counts the uses of one rule by steps.
-type usedSteps struct {
-	mu     sync.Mutex // guards the fields below
-	before int64      // all uses up to the end of the last step
-	last   int64      // number of the last step; 0 before the first
-	steps  [recentSteps]uint32
+// usedIntervals counts the uses of one rule by intervals.
+type usedIntervals struct {
+	mu        sync.Mutex // guards the fields below
+	before    int64      // all uses up to the end of the last interval
+	last      int64      // number of the last interval; 0 before the first
+	intervals [recentIntervals]uint32
 }
 
-// endStep records the uses since the last step under step number n. all is the
-// number of all uses so far.
-func (us *usedSteps) endStep(n, all int64) {
+// endInterval records the uses since the last interval under interval number n.
+// all is the number of all uses so far.
+func (us *usedIntervals) endInterval(n, all int64) {
 	us.mu.Lock()
 	defer us.mu.Unlock()
-	// Steps that were missed, such as while the machine slept, have no uses of their own.
-	for missed := max(us.last+1, n-recentSteps+1); missed < n; missed++ {
-		us.steps[missed%recentSteps] = 0
+	// Intervals that were missed, such as while the machine slept, have no uses of their own.
+	for missed := max(us.last+1, n-recentIntervals+1); missed < n; missed++ {
+		us.intervals[missed%recentIntervals] = 0
 	}
-	us.steps[n%recentSteps] = uint32(min(max(all-us.before, 0), math.MaxUint32))
+	us.intervals[n%recentIntervals] = uint32(min(max(all-us.before, 0), math.MaxUint32))
 	us.last, us.before = n, all
 }
 
-// recent returns how many uses there were in the last recentSteps steps before
-// now, and in the current one.
-func (us *usedSteps) recent(now, all int64) int64 {
+// recent returns how many uses there were in the last recentIntervals intervals
+// before now, and in the current one.
+func (us *usedIntervals) recent(now, all int64) int64 {
 	us.mu.Lock()
 	defer us.mu.Unlock()
 	sum := max(all-us.before, 0)
-	for n := max(now, us.last+1) - recentSteps; n <= us.last; n++ {
-		if n > 0 && n > us.last-recentSteps {
-			sum += int64(us.steps[n%recentSteps])
+	for n := max(now, us.last+1) - recentIntervals; n <= us.last; n++ {
+		if n > 0 && n > us.last-recentIntervals {
+			sum += int64(us.intervals[n%recentIntervals])
 		}
 	}
 	return sum
@@ -75,10 +75,10 @@ func (st *ruleStats) uses() int64 {
 	return n
 }
 
-// endUseStep records the rules' uses in the step before now.
-func (active *activeRules) endUseStep(now int64) {
+// endUseInterval records the rules' uses in the interval before now.
+func (active *activeRules) endUseInterval(now int64) {
 	for _, st := range active.stats {
-		st.used.endStep(now-1, st.uses())
+		st.used.endInterval(now-1, st.uses())
 	}
 }
 
@@ -195,7 +195,7 @@ func (l *Limiter) useHere() *useReport {
 		return ur
 	}
 
-	now := l.step()
+	now := l.interval()
 	for i, st := range active.stats {
 		name := active.set.Names()[i]
 		n := st.used.recent(now, st.uses())

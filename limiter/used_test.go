@@ -82,12 +82,12 @@ tiers: {free: {limits: [{limit: 1, per: 1h}]}}
 }
 
 func TestUsedSteps_Missed(t *testing.T) {
-	var u usedSteps
-	u.endStep(1000, 5)
-	u.endStep(1050, 8) // the machine slept
+	var u usedIntervals
+	u.endInterval(1000, 5)
+	u.endInterval(1050, 8) // the machine slept
 	for _, test := range []struct{ now, all, want int64 }{{1051, 8, 8}, {1051, 9, 9}, {1121, 8, 3},
 		{1171, 8, 0}, {1171, 9, 1}, {1050, 8, 8}} {
-		expect.Equal(t, u.recent(test.now, test.all), test.want, "step %d, %d uses", test.now, test.all)
+		expect.Equal(t, u.recent(test.now, test.all), test.want, "interval %d, %d uses", test.now, test.all)
 	}
 }
 

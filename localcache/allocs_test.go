@@ -66,7 +66,7 @@ func TestCountersAllocateNothing(t *testing.T) {
 	c.Take(now, ops)
 	if n := testing.AllocsPerRun(2000, func() { // until the first of them refuses
 		c.Take(now, ops)
-		if share, ok := ScaleLimit(&minute, 3, 1); !ok || share.Amount != 333 {
+		if share, ok := ShareOf(&minute, 3, 1); !ok || share.Amount != 333 {
 			t.Errorf("have %+v", share)
 		}
 	}); n != 0 || ops[0].Decision.Allowed {

@@ -56,7 +56,7 @@ func TestWithoutShare(t *testing.T) {
 			algorithms.Decision{Allowed: true}},
 	}
 	for _, tt := range tests {
-		if _, ok := ScaleLimit(&tt.limit, 3, 2); ok {
+		if _, ok := ShareOf(&tt.limit, 3, 2); ok {
 			t.Errorf("%s: the third of three has a share of 2", tt.name)
 		}
 		expect.Equal(t, NoShare(&tt.limit, now, tt.cost), tt.want, "%s", tt.name)

@@ -24,14 +24,14 @@ func Share(amount int64, nodes, rank int) int64 {
 	return share
 }
 
-// ScaleLimit returns a node's share of l as a limit of its own. It returns
+// ShareOf returns a node's share of l as a limit of its own. It returns
 // false if the share is zero.
-func ScaleLimit(l *algorithms.Limit, nodes, rank int) (algorithms.Limit, bool) {
+func ShareOf(l *algorithms.Limit, nodes, rank int) (algorithms.Limit, bool) {
 	s := algorithms.Limit{
 		Kind: l.Kind, Window: l.Window, Calendar: l.Calendar,
 		Amount: Share(l.Amount, nodes, rank), Burst: Share(l.Burst, nodes, rank), MaxDelay: l.MaxDelay,
 	}
-	return s, s.Amount > 0 && (!s.Kind.Bucket() || s.Burst > 0)
+	return s, s.Amount > 0 && (!s.Kind.IsBucket() || s.Burst > 0)
 }
 
 // NoShare returns the decision on a cost by a node that has no share of the limit.
@@ -57,7 +57,7 @@ func retryWithoutCounter(l *algorithms.Limit, now algorithms.Instant) time.Durat
 		state := l.Advance(algorithms.State{}, now)
 		state.Count = l.Amount
 		return l.Describe(state, now, 0, true).ResetAfter
-	case l.Kind.Bucket():
+	case l.Kind.IsBucket():
 		hi, lo := bits.Mul64(1, uint64(l.Window))
 		per, rest := bits.Div64(hi, lo, uint64(l.Amount))
 		if rest > 0 {

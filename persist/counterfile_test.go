@@ -44,7 +44,7 @@ func TestCountersComeBack(t *testing.T) {
 	shift := later.Steady - clk.Now().Steady
 	for k, want := range src.all {
 		have := again.all[k]
-		if want.Kind.Bucket() {
+		if want.Kind.IsBucket() {
 			want.State.At += shift
 		}
 		for i := range want.Log {
@@ -82,7 +82,7 @@ func TestNewestWins(t *testing.T) {
 					Fullness: 9, State: algorithms.State{Count: int64(step + 1), At: now.Steady},
 					FreshAt: now.Steady/1e9 + 1<<rapid.IntRange(0, 14).Draw(rt, "life"),
 				}
-				if !r.Kind.Bucket() {
+				if !r.Kind.IsBucket() {
 					r.State.At /= int64(time.Minute)
 				}
 				if rapid.IntRange(0, 5).Draw(rt, "reset") == 0 {
@@ -570,7 +570,7 @@ func TestReleasedSlotsDoNotComeBack(t *testing.T) {
 	}
 	mustCheckpoint(t, c)
 
-	held, err := src.FreeSlot(now, part.Key, released, released, false)
+	held, err := src.ReleaseSlot(now, part.Key, released, released, false)
 	expect.NoError(t, err)
 	expect.Equal(t, held, true, "the slot was held before its release")
 	mustCheckpoint(t, c)
@@ -693,7 +693,7 @@ func TestFileIsBounded(t *testing.T) {
 		clk.add(time.Second)
 		for i := range each {
 			r := records[mix(uint64(round*each+i))%all]
-			if r.Kind.Bucket() {
+			if r.Kind.IsBucket() {
 				r.State.At = clk.Now().Steady
 			}
 			r.FreshAt = clk.Now().Steady/1e9 + 600

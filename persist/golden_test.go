@@ -37,7 +37,7 @@ func TestGolden(t *testing.T) {
 	whole := readFrame(number, frame, then, func(r *counters.Record, _ int64, _ int) {
 		want := records[i]
 		want.FreshAt++
-		if want.Kind.Bucket() && want.State.Count > 0 {
+		if want.Kind.IsBucket() && want.State.Count > 0 {
 			want.State.At += int64(time.Second)
 		}
 		for j := range want.Log {

@@ -181,7 +181,7 @@ func (fr *frameReader) collect(r *counters.Record, wall int64, size int) {
 		fr.Expired++
 		// A slot that was released is the exception: an older frame may have it as
 		// held, with a later end.
-		if r.IsFreedSlot() {
+		if r.IsReleasedSlot() {
 			fr.reset[r.ID()] = struct{}{}
 		}
 		return

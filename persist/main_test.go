@@ -192,7 +192,7 @@ func sample(now algorithms.Instant, n int) []counters.Record {
 			FreshAt:  second + 60 + int64(i%97)*31,
 			State:    algorithms.State{Count: int64(i + 1), Part: int64(i % 7), At: now.Steady - int64(i)},
 		}
-		if !r.Kind.Bucket() {
+		if !r.Kind.IsBucket() {
 			r.State.At = second / 60
 		}
 		if r.Kind == algorithms.SlidingLog {

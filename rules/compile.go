@@ -304,7 +304,7 @@ func (c *compiler) compileLimit(l *Limit, rule *RuleSpec, spec *LimitSpec) {
 	if onLimit == DelayCheck && l.Kind != algorithms.FirstWindow {
 		l.MaxDelay = longest
 	}
-	if l.Kind.Bucket() {
+	if l.Kind.IsBucket() {
 		l.Burst = cmp.Or(spec.Burst, spec.Limit)
 	}
 

@@ -350,7 +350,7 @@ func (dec *decoder) envoyLimit(n *yaml.Node) *EnvoyLimitSpec {
 	if !l.hasRequests {
 		dec.fail(n, "requests_per_unit is missing; 0 refuses everything")
 	}
-	if !kind.Bucket() {
+	if !kind.IsBucket() {
 		fail("burst", "burst is for token-bucket and leaky-bucket, not for %s", kind)
 	}
 	if kind != algorithms.FixedWindow && l.calendar() {

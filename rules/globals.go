@@ -107,7 +107,7 @@ func (g *globals) addLimits(b []byte, limits []*Limit) []byte {
 		}
 
 		g.maxSpan = max(g.maxSpan, maxSpan(l))
-		if l.Kind.Bucket() {
+		if l.Kind.IsBucket() {
 			g.maxFill = max(g.maxFill, maxSpan(l))
 		}
 
@@ -124,7 +124,7 @@ func maxSpan(l *Limit) time.Duration {
 	switch {
 	case l.Calendar != nil:
 		return l.Calendar.Unit().Longest()
-	case !l.Kind.Bucket() || l.Amount == 0:
+	case !l.Kind.IsBucket() || l.Amount == 0:
 		return l.Limit.Window
 	}
 	// A share's amount is at least 1, and at least half of the exact part. Its

@@ -47,7 +47,7 @@ func (r *Rule) Lowered(limits []*Limit, step int) []*Limit {
 		all[i].WholeAmount = scaled(l.WholeAmount, factor)
 		all[i].BorrowTarget = scaled(l.BorrowTarget, factor)
 
-		if l.Kind.Bucket() {
+		if l.Kind.IsBucket() {
 			all[i].Burst = scaled(l.Burst, factor)
 		}
 	}

@@ -188,7 +188,7 @@ func (dec *decoder) limit(n *yaml.Node) *LimitSpec {
 		dec.failAt(n, "burst", "a limit of 0 allows nothing at once")
 	} else if burst != nil && l.Algorithm != "" {
 		kind, _ := algorithms.ParseKind(l.Algorithm)
-		if !kind.Bucket() {
+		if !kind.IsBucket() {
 			dec.failAt(n, "burst", "burst is for token-bucket and leaky-bucket, not for %s", l.Algorithm)
 		}
 	}

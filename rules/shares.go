@@ -153,7 +153,7 @@ func (d *division) onlyLastCounts(limits []*Limit, wall int64) bool {
 
 	for _, l := range limits {
 		start := wall - clockDifference - d.maxFill
-		if !l.Kind.Bucket() {
+		if !l.Kind.IsBucket() {
 			start = l.WindowStart(wall - clockDifference)
 		}
 		if start < d.onlyLastFrom {
@@ -182,7 +182,7 @@ func (s *Set) SharesOf(rule *Rule, limit *Limit) map[string]int64 {
 	out := make(map[string]int64, len(names))
 	for i, name := range names {
 		out[name] = v.amounts[i]
-		if limit.Kind.Bucket() {
+		if limit.Kind.IsBucket() {
 			out[name] = v.bursts[i]
 			if v.amounts[i] == 0 {
 				out[name] = 0
@@ -323,7 +323,7 @@ func (c *movingLimits) stillHolds(limits []*Limit, wall int64) bool {
 // may be a second behind or ahead.
 func (c *movingLimits) phase(i int, l *Limit, wall int64) (p phase) {
 	d := c.division
-	if l.Kind.Bucket() {
+	if l.Kind.IsBucket() {
 		p.before = d.recorded(wall - clockDifference - c.weighers[i].fillTime)
 		return p
 	}
@@ -367,7 +367,7 @@ func (s *Set) newMovingLimits(m *Match, h *Hit) *movingLimits {
 	c := &movingLimits{division: d, lists: slices.Clone(m.shareLists), weighers: make([]weigher, len(h.Limits))}
 	for i, l := range h.Limits {
 		w := weigher{
-			region: slices.Index(d.names, d.region), recorded: len(d.at), doubtful: d.doubtful, bucket: l.Kind.Bucket(),
+			region: slices.Index(d.names, d.region), recorded: len(d.at), doubtful: d.doubtful, bucket: l.Kind.IsBucket(),
 		}
 
 		for j := range s.shares.Held {
@@ -412,7 +412,7 @@ func (s *Set) reduceLimits(h *Hit, rooms, newest []room) []*Limit {
 		all[i].Amount = rooms[i].amount
 		all[i].BorrowTarget = s.borrowTarget(l, max(rooms[i].amount, newest[i].amount))
 
-		if l.Kind.Bucket() {
+		if l.Kind.IsBucket() {
 			all[i].Burst = rooms[i].burst
 			if rooms[i].amount == 0 || rooms[i].burst == 0 {
 				all[i].Amount, all[i].Burst = 0, 0 // a bucket that never refills gives nothing

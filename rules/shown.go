@@ -26,7 +26,7 @@ func (l *Limit) ShownAt(now algorithms.Instant) Shown {
 	s := Shown{Capacity: l.UndividedCapacity(), Amount: l.UndividedAmount(), Per: l.WindowAt(now)}
 	s.Window = s.Per
 	s.Slots = l.Kind == algorithms.Concurrency
-	if l.Kind.Bucket() && s.Capacity != s.Amount && s.Amount > 0 {
+	if l.Kind.IsBucket() && s.Capacity != s.Amount && s.Amount > 0 {
 		s.Window = refillTime(s.Capacity, s.Amount, s.Per)
 	}
 	return s

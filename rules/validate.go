@@ -166,7 +166,7 @@ func (ch *checker) checkLimits(path string, limits []*LimitSpec, zone string) {
 		}
 
 		kind := ch.doc.kind(l)
-		if l.Burst != 0 && l.Algorithm == "" && !kind.Bucket() {
+		if l.Burst != 0 && l.Algorithm == "" && !kind.IsBucket() {
 			ch.add(l.pos, fmt.Sprintf("%s[%d].burst", path, i),
 				"burst is for token-bucket and leaky-bucket, not for %s", kind)
 		}

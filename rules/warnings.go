@@ -88,7 +88,7 @@ func (d *Document) warnShares(w *collector, r *RuleSpec, path string, limits []*
 		bursts := Split(cmp.Or(l.Burst, l.Limit), names, r.Regions)
 		empty = empty[:0]
 		for j, g := range r.Regions {
-			if g.Part > 0 && (amounts[j] == 0 || d.kind(l).Bucket() && bursts[j] == 0) {
+			if g.Part > 0 && (amounts[j] == 0 || d.kind(l).IsBucket() && bursts[j] == 0) {
 				empty = append(empty, g.Name)
 			}
 		}

@@ -22,7 +22,7 @@ type heldShares struct{ amounts, bursts []int64 }
 func divide(regions, committed []string, rule *Rule, l *Limit) heldShares {
 	v := heldShares{amounts: splitAmong(regions, committed, rule.Regions, l.Amount)}
 	v.bursts = v.amounts
-	if l.Kind.Bucket() && l.Burst != l.Amount {
+	if l.Kind.IsBucket() && l.Burst != l.Amount {
 		v.bursts = splitAmong(regions, committed, rule.Regions, l.Burst)
 	}
 	return v
@@ -53,7 +53,7 @@ func (v heldShares) of(region int) room { return room{v.amounts[region], v.burst
 // fillTime returns the time that the slowest region's bucket takes to fill, in ns,
 // or 0 for other limits.
 func (v heldShares) fillTime(l *Limit) int64 {
-	if !l.Kind.Bucket() {
+	if !l.Kind.IsBucket() {
 		return 0
 	}
 

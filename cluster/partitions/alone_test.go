@@ -287,7 +287,7 @@ func FuzzDebts(f *testing.F) {
 		}
 		for p := range k.debts.byPartition {
 			for _, d := range k.debts.inOrder(p) {
-				if d.cost < 1 || d.uncounted < 0 || d.uncounted > d.cost || d.limit.Amount < 0 ||
+				if d.cost < 1 || d.lacking < 0 || d.lacking > d.cost || d.limit.Amount < 0 ||
 					d.isExpired(k.config.Now()) {
 					t.Errorf("have %+v", d)
 				}

@@ -145,7 +145,7 @@ func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64
 		pt.stale = k.kindsOf(s.p)
 	default:
 		k.config.Table.Drop(s.p)
-		k.debts.noteDropped(s.p)
+		k.debts.markDropped(s.p)
 		pt.source = from
 		pt.version = version{lineage: s.lineage}
 		pt.complete = false
@@ -189,7 +189,7 @@ func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Instant, 
 	}
 
 	// The owner's counter need not include what this node admitted without it.
-	k.debts.noteOverwritten(rec.Key)
+	k.debts.markOverwritten(rec.Key)
 	k.config.Table.Put(now, rec) // if there is no room, the copy lacks this counter
 }
 
@@ -215,7 +215,7 @@ func (k *Keeper) kindsOf(p int) map[counters.Key]algorithms.Kind {
 func (k *Keeper) resetStale(pt *partState) {
 	now := k.config.Now()
 	for key, kind := range pt.stale {
-		k.debts.noteOverwritten(key)
+		k.debts.markOverwritten(key)
 		k.config.Table.Put(now, counters.Record{Key: key, Kind: kind})
 	}
 	pt.stale = nil

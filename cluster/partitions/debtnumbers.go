@@ -64,7 +64,7 @@ func (ds *debts) renumber(d *debt) {
 	}
 
 	later.cost = min(later.cost+d.cost, maxOwedCost)
-	later.uncounted = min(later.uncounted+d.uncounted, later.cost)
+	later.lacking = min(later.lacking+d.lacking, later.cost)
 }
 
 // missing returns the part of d that must still be debited from the counters
@@ -76,7 +76,7 @@ func (d *debt) missing(noted debtorNote) int64 {
 	case d.restored:
 		return d.cost
 	}
-	return d.uncounted
+	return d.lacking
 }
 
 // debitOwnDebts drops the debts of a partition whose token is here: this node
@@ -101,7 +101,7 @@ func (ds *debts) debitOwnDebts(p int, now algorithms.Instant) {
 func (ds *debts) include(d *debt, noted debtorNote, now algorithms.Instant) {
 	ds.makeFinal(d)
 	if !noted.covers(d) {
-		ds.record(ds.self, d, noted.lacksRoom, now)
+		ds.putNote(ds.self, d, noted.lacksRoom, now)
 	}
 	ds.debitMissing(d, noted, now)
 }
@@ -136,7 +136,7 @@ func (ds *debts) includeDebts(p int, now algorithms.Instant) {
 		}
 
 		ds.include(d, noted, now)
-		d.uncounted = 0
+		d.lacking = 0
 		d.restored = false
 		d.included = true
 	}
@@ -163,10 +163,10 @@ func (ds *debts) debit(node ring.NodeID, d *debt, now algorithms.Instant) bool {
 
 	// The note keeps lacksRoom: an earlier debt, which had no room, may be reported
 	// again, too.
-	ds.record(node, d, noted.lacksRoom, now)
+	ds.putNote(node, d, noted.lacksRoom, now)
 	err := ds.table.ForceCapped(now, d.key, &d.limit, d.taken, d.capped(d.cost))
 	if err != nil && !noted.lacksRoom {
-		ds.record(node, d, true, now)
+		ds.putNote(node, d, true, now)
 	}
 	return err == nil
 }
@@ -200,10 +200,10 @@ func (ds *debts) noteOf(p int, node ring.NodeID, now algorithms.Instant) debtorN
 // noteSlack is how long after its expiry a debt may still be reported.
 const noteSlack = pruneInterval + debtsTimeout + 10*time.Second
 
-// record notes that the counters of d's partition include node's debts up to d,
+// putNote notes that the counters of d's partition include node's debts up to d,
 // and whether some of them had no room. The note lasts until none of them is
 // reported any more.
-func (ds *debts) record(node ring.NodeID, d *debt, lacksRoom bool, now algorithms.Instant) {
+func (ds *debts) putNote(node ring.NodeID, d *debt, lacksRoom bool, now algorithms.Instant) {
 	p := d.key.Partition()
 	lp := ds.table.Notes().Lock(p, now.Steady)
 	defer lp.Unlock()

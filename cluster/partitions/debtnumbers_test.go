@@ -167,9 +167,9 @@ func TestOwnDebtsAfterACopyWasSent(t *testing.T) {
 		{"an owner without the copy has overwritten the counter", func(ds *debts) {
 			life := ds.table.Life(key.Partition())
 			expect.NoError(t, ds.table.GiveBack(at, key, &limit, takeRecordNow(&limit, at), 3, life))
-			ds.noteOverwritten(key)
+			ds.markOverwritten(key)
 		}},
-		{"the copy of an owner that had it has replaced the copy", func(ds *debts) { ds.noteDropped(key.Partition()) }},
+		{"the copy of an owner that had it has replaced the copy", func(ds *debts) { ds.markDropped(key.Partition()) }},
 	} {
 		for _, restored := range []bool{false, true} {
 			ds := newOwing(t, 100)
@@ -465,7 +465,7 @@ func TestADebtWithoutRoomIsReportedAgain(t *testing.T) {
 		ds.renumber(first)
 		list := ds.ofCounter(key)
 		if len(list) != 1 || ds.total != 1 || list[0].cost != 3+later ||
-			list[0].uncounted != 3+later || list[0].number != (debtNumber{n: 2}) {
+			list[0].lacking != 3+later || list[0].number != (debtNumber{n: 2}) {
 			t.Errorf("got %+v, want one debt of %d with the second number", list, 3+later)
 		}
 	}
@@ -627,7 +627,7 @@ func TestD8_TheTellerTakesOver(t *testing.T) {
 			b.keeper.Load().mu.Lock()
 			defer b.keeper.Load().mu.Unlock()
 			for _, i := range keys {
-				if list := b.keeper.Load().debts.ofCounter(keyOf(i)); len(list) != 1 || list[0].uncounted != 1 {
+				if list := b.keeper.Load().debts.ofCounter(keyOf(i)); len(list) != 1 || list[0].lacking != 1 {
 					return false
 				}
 			}
@@ -653,13 +653,13 @@ func TestD7_CopiesThatDontArriveTakeNoDebts(t *testing.T) {
 			actAsStandby(t, b, i)
 			k.mu.Lock()
 			k.debts.includeDebts(p, now())
-			owed, uncounted := int64(0), int64(0)
+			owed, lacking := int64(0), int64(0)
 			for _, d := range k.debts.ofCounter(keyOf(i)) {
 				owed += d.cost
-				uncounted += d.uncounted
+				lacking += d.lacking
 			}
-			if owed != n+1 || uncounted != 0 {
-				t.Errorf("got %d owed, %d uncounted after %d copies, want all counted", owed, uncounted, n+1)
+			if owed != n+1 || lacking != 0 {
+				t.Errorf("got %d owed, %d lacking after %d copies, want all counted", owed, lacking, n+1)
 			}
 			k.mu.Unlock()
 			if used, _ := b.table.Load().Usage(now(), keyOf(i), &limit); used != n+1 {

@@ -92,11 +92,11 @@ type debt struct {
 	key    counters.Key
 	number debtNumber
 	owedCost
-	// uncounted is the part of cost that the counter here lacks: there was no
+	// lacking is the part of cost that the counter here lacks: there was no
 	// counter, or the owner has overwritten it since, or the copy was dropped.
-	// Invariant: 0 <= uncounted <= cost.
-	uncounted int64
-	fallback  bool // all of it was admitted in fallback: it is reported only a while after the owner is back
+	// Invariant: 0 <= lacking <= cost.
+	lacking  int64
+	fallback bool // all of it was admitted in fallback: it is reported only a while after the owner is back
 	// restored is set if an earlier process recorded the debt. A merge of the
 	// counters here with a copy may lose the part they have, so the next owner
 	// debits all of it.
@@ -237,19 +237,19 @@ func (ds *debts) remove(d *debt) bool {
 	return true
 }
 
-// noteOverwritten records that the counter here was overwritten.
-func (ds *debts) noteOverwritten(key counters.Key) {
+// markOverwritten records that the counter here was overwritten.
+func (ds *debts) markOverwritten(key counters.Key) {
 	for _, d := range ds.ofCounter(key) {
-		d.uncounted = d.cost
+		d.lacking = d.cost
 		ds.changes++
 	}
 }
 
-// noteDropped records that the copy of p was dropped.
-func (ds *debts) noteDropped(p int) {
+// markDropped records that the copy of p was dropped.
+func (ds *debts) markDropped(p int) {
 	for _, list := range ds.byPartition[p] {
 		for _, d := range list {
-			d.uncounted = d.cost
+			d.lacking = d.cost
 			d.included = false
 		}
 	}
@@ -257,9 +257,9 @@ func (ds *debts) noteDropped(p int) {
 }
 
 // addDebt records the cost of an admitted op as a debt; the counter here has
-// all of it except uncounted. It returns false if there is no room, which
+// all of it except lacking. It returns false if there is no room, which
 // happens only in fallback.
-func (ds *debts) addDebt(op *counters.Op, taken algorithms.TakeRecord, uncounted int64, fallback bool) bool {
+func (ds *debts) addDebt(op *counters.Op, taken algorithms.TakeRecord, lacking int64, fallback bool) bool {
 	d := ds.unreported(op.Key)
 	if d == nil {
 		// The bounds are on counters, so a counter that has a debt takes no further
@@ -275,27 +275,27 @@ func (ds *debts) addDebt(op *counters.Op, taken algorithms.TakeRecord, uncounted
 	if !d.sameWindow(taken) {
 		// What was owed in an earlier window no longer counts.
 		d.cost = 0
-		d.uncounted = 0
+		d.lacking = 0
 	}
 
 	d.taken = taken
 	d.cost = min(d.cost+op.Cost, maxOwedCost)
-	d.uncounted = min(d.uncounted+uncounted, d.cost)
+	d.lacking = min(d.lacking+lacking, d.cost)
 	ds.changes++
 
 	return true
 }
 
-// uncountedCost returns how much this node admitted in op's current window that
+// lackingCost returns how much this node admitted in op's current window that
 // the counter here lacks. It is 0 for buckets and sliding windows, which drain
 // while the recorded debt does not.
-func (ds *debts) uncountedCost(now algorithms.Instant, op *counters.Op) (cost int64) {
+func (ds *debts) lackingCost(now algorithms.Instant, op *counters.Op) (cost int64) {
 	if op.Limit.Kind != algorithms.FixedWindow {
 		return 0
 	}
 	for _, d := range ds.ofCounter(op.Key) {
 		if d.sameWindow(takeRecordNow(op.Limit, now)) {
-			cost += d.uncounted
+			cost += d.lacking
 		}
 	}
 	return cost
@@ -311,7 +311,7 @@ func (ds *debts) forgive(at algorithms.Instant, op *counters.Op) {
 
 	ds.changes++
 	d.cost = max(0, d.cost-op.Cost)
-	d.uncounted = min(d.uncounted, d.cost)
+	d.lacking = min(d.lacking, d.cost)
 	if d.cost == 0 {
 		ds.remove(d)
 	}
@@ -331,7 +331,7 @@ func (ds *debts) prune(now algorithms.Instant) {
 
 // debtsFormat is the first byte of debts on disk. After it come the wall clock
 // in nanoseconds, as a varint, and the debts. Each has fallback as a byte,
-// uncounted as a uvarint, and the rest as in a message. One that has not been
+// lacking as a uvarint, and the rest as in a message. One that has not been
 // reported has the number that it would be reported under: if this process
 // reports it and is killed before the next write, the next process reports it
 // again under that number, so the owner debits it only once.
@@ -342,7 +342,7 @@ func (ds *debts) append(b []byte, now algorithms.Instant) []byte {
 	for _, lists := range ds.byPartition {
 		for _, list := range lists {
 			for _, d := range list {
-				b = binary.AppendUvarint(wire.AppendBool(b, d.fallback), uint64(d.uncounted))
+				b = binary.AppendUvarint(wire.AppendBool(b, d.fallback), uint64(d.lacking))
 				b = d.append(b, ds.bootIndex, now)
 			}
 		}
@@ -361,9 +361,9 @@ func (ds *debts) restore(b []byte, now algorithms.Instant) (int, error) {
 
 	restored := map[counters.Key]bool{}
 	for d.More() {
-		fallback, uncounted := d.Bool(), int64(d.Uvarint())
+		fallback, lacking := d.Bool(), int64(d.Uvarint())
 		owed := decodeDebt(d, now, elapsed)
-		if uncounted < 0 || uncounted > owed.cost {
+		if lacking < 0 || lacking > owed.cost {
 			d.Failf("a debt is out of bounds")
 		}
 		if d.Failed() {
@@ -371,7 +371,7 @@ func (ds *debts) restore(b []byte, now algorithms.Instant) (int, error) {
 		}
 
 		owed.fallback = fallback
-		owed.uncounted = uncounted
+		owed.lacking = lacking
 		owed.restored = true
 		if !owed.number.isReported() {
 			owed.number = ds.nextNumber() // the process that wrote it was never registered

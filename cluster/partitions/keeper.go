@@ -95,7 +95,7 @@ type Keeper struct {
 
 	// Locks are taken in this order: receiving, sending, debiting, mu, and then
 	// those of the table: a shard, a partition of notes. (setPhase, DecideAsStandby
-	// and debts.record take those under mu.) So whatever holds one of the table's
+	// and debts.putNote take those under mu.) So whatever holds one of the table's
 	// must not call the Keeper: Table.Copy and Table.Replicate yield without a
 	// lock.
 
@@ -326,7 +326,7 @@ func (k *Keeper) forgetAll() {
 		// process needs them once it is registered.
 		if hadCounters {
 			k.config.Table.Drop(p)
-			k.debts.noteDropped(p)
+			k.debts.markDropped(p)
 		}
 	}
 

@@ -221,7 +221,7 @@ func (k *Keeper) adoptCopy(from ring.NodeID, arriving *incomingCopy) {
 		for _, rec := range arriving.records {
 			table.Put(now, rec)
 		}
-		k.debts.noteDropped(arriving.p)
+		k.debts.markDropped(arriving.p)
 		pt.version = arriving.version
 		pt.source = from
 

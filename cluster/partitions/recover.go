@@ -366,7 +366,7 @@ func (k *Keeper) dropIfUnneeded(state *adoptedState, p int) bool {
 		pt.complete = false
 		pt.stale = nil
 		k.config.Table.Drop(p)
-		k.debts.noteDropped(p)
+		k.debts.markDropped(p)
 	}
 
 	return true

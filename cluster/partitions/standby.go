@@ -143,7 +143,7 @@ func (k *Keeper) DecideAlone(now algorithms.Instant, ops []counters.Op) counters
 			counted = append(counted, op)
 			continue
 		}
-		op.Cost += k.debts.uncountedCost(now, &op)
+		op.Cost += k.debts.lackingCost(now, &op)
 		peeked = append(peeked, op)
 	}
 
@@ -157,20 +157,20 @@ func (k *Keeper) DecideAlone(now algorithms.Instant, ops []counters.Op) counters
 
 	for i := range ops {
 		op := &ops[i]
-		uncounted := int64(0)
+		lacking := int64(0)
 		if k.countsHere(op.Key.Partition()) {
 			op.Decision, op.Full = counted[0].Decision, counted[0].Full
 			counted = counted[1:]
 		} else {
 			k.copyDecision(op, &peeked[0])
 			peeked = peeked[1:]
-			uncounted = op.Cost
+			lacking = op.Cost
 		}
 
 		if verdict != counters.Admitted || !op.Took() {
 			continue
 		}
-		if !k.debts.addDebt(op, takeRecordNow(op.Limit, now), uncounted, true) {
+		if !k.debts.addDebt(op, takeRecordNow(op.Limit, now), lacking, true) {
 			k.stats.Dropped++
 		}
 	}
@@ -187,15 +187,15 @@ func (k *Keeper) countsHere(p int) bool {
 	return pt.phase == owning || pt.phase == away && pt.complete && !pt.source.IsZero() && pt.source != k.config.Self
 }
 
-// copyDecision copies to op the decision on asked, which is op with its
-// uncounted debt added to the cost.
+// copyDecision copies to op the decision on asked, which is op with what the
+// counter here lacks added to the cost.
 func (k *Keeper) copyDecision(op, asked *counters.Op) {
-	uncounted := asked.Cost - op.Cost
+	lacking := asked.Cost - op.Cost
 	op.Decision, op.Full = asked.Decision, asked.Full
-	if uncounted == 0 || op.Decision.Allowed {
+	if lacking == 0 || op.Decision.Allowed {
 		return
 	}
-	op.Decision.Remaining = max(0, op.Decision.Remaining-uncounted)
+	op.Decision.Remaining = max(0, op.Decision.Remaining-lacking)
 	if op.Cost == 0 {
 		op.Decision.Allowed, op.Decision.RetryAfter = true, 0
 	}

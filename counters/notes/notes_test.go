@@ -28,7 +28,7 @@ func add(t *testing.T, s *Store, n Note) bool {
 	t.Helper()
 	lp := s.Lock(n.Partition(), begin)
 	defer lp.Unlock()
-	err := lp.Make(n)
+	err := lp.PutIfRoom(n)
 	if err != nil && !errors.Is(err, ErrReservations) {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestAnswersOfRulesThatHaveFewStay(t *testing.T) {
 		lp := s.Lock(n.Partition(), begin)
 		defer lp.Unlock()
 		lp.Put(n)
-		s.Made(n)
+		s.ListMade(n)
 	}
 	kept := func(from, to uint64) (n int) {
 		for id := from; id < to; id++ {
@@ -190,7 +190,7 @@ func TestBudgets(t *testing.T) {
 		lp := s.Lock(n.Partition(), begin)
 		defer lp.Unlock()
 		lp.Put(n)
-		s.Made(n)
+		s.ListMade(n)
 		return nil
 	}
 	has := func(kind Kind, id uint64) bool {
@@ -429,7 +429,7 @@ func TestBudgetsAddUp(t *testing.T) {
 		case 1:
 			lp.Put(&n)
 		case 2:
-			_ = lp.Make(reservation(n.Group, n.Subject, n.ID))
+			_ = lp.PutIfRoom(reservation(n.Group, n.Subject, n.ID))
 		}
 		lp.Unlock()
 		switch rng.IntN(60) {
@@ -508,7 +508,7 @@ func TestRatesAreShared(t *testing.T) {
 		}
 		lp := s.Lock(list[0].Partition(), begin)
 		defer lp.Unlock()
-		return lp.Make(list...) == nil
+		return lp.PutIfRoom(list...) == nil
 	}
 
 	flood := uint64(0)
@@ -548,7 +548,7 @@ func TestFloodsLeaveNoMemory(t *testing.T) {
 				n := reservation(1, round<<52, round<<32+i)
 				n.At, n.Until = now, now/1e9+60
 				lp := s.Lock(n.Partition(), now)
-				expect.NoError(t, lp.Make(n))
+				expect.NoError(t, lp.PutIfRoom(n))
 				lp.Unlock()
 			}
 			if received {

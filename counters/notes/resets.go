@@ -20,7 +20,7 @@ func (lp Locked) Reset(k Key, inline bool, steady, until int64) {
 	lp.Put(&numbers)
 	n := Note{Key: k, Rank: numbers.Rank, At: steady, Until: until, Inline: inline}
 	lp.Put(&n)
-	lp.store.Made(&n)
+	lp.store.ListMade(&n)
 }
 
 // forever is a time at which no note expires.

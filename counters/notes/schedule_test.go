@@ -67,7 +67,7 @@ func TestLateOnesGiveWay(t *testing.T) {
 		rate.Kind, rate.Rank, rate.Minor = Rate, 5, 0
 		lp := s.Lock(n.Partition(), begin)
 		defer lp.Unlock()
-		expect.NoError(t, lp.Make(n, rate))
+		expect.NoError(t, lp.PutIfRoom(n, rate))
 	}
 	for i := range uint64(1000) {
 		make(1, spread(i))

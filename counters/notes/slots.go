@@ -354,8 +354,8 @@ func (lp Locked) ListSlots(key Slots, steady int64, bound int) (list []SlotInfo,
 	return list, slots.count
 }
 
-// FreeSlots removes all slots of key, and returns how many units they had.
-func (lp Locked) FreeSlots(key Slots) (units int64) {
+// ReleaseSlots removes all slots of key, and returns how many units they had.
+func (lp Locked) ReleaseSlots(key Slots) (units int64) {
 	slots := lp.part.slots[key]
 	if slots == nil {
 		return 0

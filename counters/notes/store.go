@@ -263,11 +263,11 @@ func (lp Locked) mark(k Key, e entry, by Readers) {
 	lp.part.most = max(lp.part.most, len(lp.part.notes))
 }
 
-// Make adds the notes of a reservation: at most one of kind Reservation, and
+// PutIfRoom adds the notes of a reservation: at most one of kind Reservation, and
 // any of kind Rate. Or it adds none: it fails with ErrReservations if the
 // reservation would take more than its rule and its subject may have of the
 // budget, or the rates more than those may have of theirs.
-func (lp Locked) Make(list ...Note) error {
+func (lp Locked) PutIfRoom(list ...Note) error {
 	if !lp.hasRoom(list) {
 		lp.store.budgets[reservations].refused.Add(1)
 		return ErrReservations
@@ -381,9 +381,9 @@ func (s *Store) drop(oldest madeNote, steady int64) {
 	lp.Remove(oldest.Key)
 }
 
-// Made records that this node made n, for which MakeRoom made room, so that it
-// may go when room is needed. The answer to a write never does.
-func (s *Store) Made(n *Note) {
+// ListMade records that this node made n, for which MakeRoom made room, so that
+// it may go when room is needed. The answer to a write never does.
+func (s *Store) ListMade(n *Note) {
 	if n.Kind == Write {
 		return
 	}

@@ -12,7 +12,7 @@ func MissingInCopy(own *counters.Record, copied counters.Record) int64 {
 	switch {
 	case own.Kind == algorithms.SlidingLog:
 		return missingInLog(own.Log, copied.Log)
-	case own.Kind.Bucket():
+	case own.Kind.IsBucket():
 		return max(0, o.Count+1-c.Count) // the fraction counts as one
 	case own.Kind == algorithms.FixedWindow:
 		if o.At != c.At {

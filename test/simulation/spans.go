@@ -86,7 +86,7 @@ func (l *Ledger) densestSpan(
 	w := int64(s.Limit.Window)
 	amount := s.Limit.Amount
 	burst := s.Limit.Amount
-	if s.Limit.Kind.Bucket() {
+	if s.Limit.Kind.IsBucket() {
 		burst = s.Limit.Burst
 	}
 

@@ -66,14 +66,14 @@ func TestTopRecent(t *testing.T) {
 // whatever the other one had.
 func TestTopRecentOfAnotherSubject(t *testing.T) {
 	var s topStripe
-	s.entries = append(s.entries, topEntry{stepsAtEntry: 0})
+	s.entries = append(s.entries, topEntry{intervalsAtEntry: 0})
 	s.counts[0] = 7
-	for range topSteps + 3 {
-		s.countsAtStep[s.steps%topSteps] = s.counts
-		s.steps++
+	for range topIntervals + 3 {
+		s.countsAtInterval[s.intervals%topIntervals] = s.counts
+		s.intervals++
 	}
 	expect.Equal(t, s.recent(0), 0, "s.recent(0)")
-	s.entries[0] = topEntry{stepsAtEntry: s.steps, countAtEntry: 7} // as insert does
+	s.entries[0] = topEntry{intervalsAtEntry: s.intervals, countAtEntry: 7} // as insert does
 	s.counts[0] += 2
 	expect.Equal(t, s.recent(0), 2, "s.recent(0)")
 }
