@@ -107,23 +107,17 @@ func (l *Limit) giveBucket(s State, from TakeRecord, now Instant, cost int64) St
 	// What the bucket owed after the Take, in 1/Window units. Reset was rounded up
 	// to a whole nanosecond, so only one part of what drains in the last one was
 	// owed for sure.
-	owedHi, owedLo := mulAdd(int64(from.Reset)-1, from.Amount, 1)
+	owed := wideProduct(int64(from.Reset)-1, from.Amount).plus(wide{0, 1})
 	age := max(0, now.Steady-from.Steady)
-	drainedHi, drainedLo := mul(age, max(from.Amount, from.Fastest))
-	returnedHi, returnedLo := mul(from.Returned, int64(l.Window))
-	drainedLo, carry := bits.Add64(drainedLo, returnedLo, 0)
-	drainedHi += returnedHi + carry
-	if !less(drainedHi, drainedLo, owedHi, owedLo) {
+	gone := wideProduct(age, max(from.Amount, from.Fastest)).plus(wideProduct(from.Returned, int64(l.Window)))
+	if !gone.less(owed) {
 		return s
 	}
-	leftLo, borrow := bits.Sub64(owedLo, drainedLo, 0)
-	leftHi := owedHi - drainedHi - borrow
-
-	costHi, costLo := mul(cost, int64(l.Window))
-	if !less(leftHi, leftLo, costHi, costLo) {
+	left := owed.minus(gone)
+	if !left.less(wideProduct(cost, int64(l.Window))) {
 		return s.lower(cost)
 	}
-	units, part := bits.Div64(leftHi, leftLo, uint64(l.Window)) // the quotient fits: it is less than cost
+	units, part := bits.Div64(left.hi, left.lo, uint64(l.Window)) // the quotient fits: it is less than cost
 	s = s.lower(int64(units)).drainPart(int64(part), int64(l.Window), s.At)
 	if s.Count == 0 && s.Part < l.Amount {
 		return State{At: s.At} // it would be empty a nanosecond later anyway

@@ -105,7 +105,6 @@ func (t *Table) adjustForHolder(op *Op, holder *Holder) {
 	info, _, found := lp.GetSlot(slotsOf(op.Key), holder.ID, op.At.Steady)
 	if found && hasSameContent(info.Nonce, holder.Nonce) {
 		op.Decision = op.Limit.Describe(op.state, op.At, 0, true)
-		op.Decision.Allowed = true
 		return
 	}
 

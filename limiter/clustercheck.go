@@ -46,10 +46,11 @@ type clusterCheck struct {
 	newerRules int64     // version of an owner's rules that this node lacks; zero if there is none
 	refused    bool
 
-	aloneOps    []counters.Op      // ops of the subjects that this node decided alone
-	shares      []algorithms.Limit // limits that aloneOps refer to
-	selected    []int              // indexes in subjects; reused
-	gatheredOps []counters.Op
+	aloneOps     []counters.Op      // ops of the subjects that this node decided alone
+	aloneCounted []bool             // by index in aloneOps: its counter decides it, not applyShare
+	shares       []algorithms.Limit // limits that aloneOps refer to
+	selected     []int              // indexes in subjects; reused
+	gatheredOps  []counters.Op
 }
 
 // subject is one subject of a check. A check's subjects are in the order of its hits.
@@ -116,6 +117,7 @@ func (c *clusterCheck) begin(unauthorized bool) {
 	c.subjects = c.subjects[:0]
 	c.asks = c.asks[:0]
 	c.aloneOps = c.aloneOps[:0]
+	c.aloneCounted = c.aloneCounted[:0]
 	c.shares = c.shares[:0]
 	c.newerRules = 0
 	c.refused = false

@@ -18,12 +18,41 @@ const uncountedRetry = time.Second
 // decideAlone decides subjects on this node alone: subjects of `consistency:
 // local` rules (by is ByOwner), and subjects in fallback (ByFallback).
 func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
+	// What an earlier call has put there stays: it may have to be rolled back.
+	start := len(c.aloneOps)
+	refused, listed := c.listAlone(list, by)
+	if !listed {
+		return
+	}
+	admitted := c.takeAlone(list, c.aloneOps[start:], refused)
+
+	// The fallback counters refused, and their decisions leave the cost out. In all
+	// other cases they include it.
+	withdrawn := !admitted && !refused
+
+	// The copy takes the cost last, because it records a debt at once for what
+	// it admits.
+	if admitted && by == ByFallback {
+		admitted = c.recordDebts(list)
+	}
+
+	for _, i := range list {
+		s := &c.subjects[i]
+		c.markDecided(s, by, admitted, undoAlone)
+		s.decidedAt = c.now
+		s.withdrawn = withdrawn
+	}
+
+	c.refused = c.refused || !admitted
+}
+
+// listAlone appends the subjects' ops to aloneOps, within this node's shares.
+// refused means that a limit has refused without its counter. ok is false if
+// the subjects can't be decided alone.
+func (c *clusterCheck) listAlone(list []int, by DecidedBy) (refused, ok bool) {
 	m := c.limiter.membership
 	nodes, rank := m.rankInRing()
 
-	// What an earlier call has put there stays: it may have to be rolled back.
-	start := len(c.aloneOps)
-	refused := false
 	for _, i := range list {
 		s := &c.subjects[i]
 		rule := c.answer.Limits[s.firstOp].Rule
@@ -37,13 +66,13 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 		s.life = m.Fallback.Life(ring.PartitionOf(s.subject))
 		ops := c.ops(s)
 		if by == ByOwner && !c.makePlaceAlone(s, ops) {
-			return
+			return false, false
 		}
 
 		if by == ByFallback && hasSlots(ops) && !c.peek {
 			if m.Authority() { // the owner is away, and its standby will soon take over
 				c.failFor(ErrTryAgain)
-				return
+				return false, false
 			}
 			c.answer.scratch.holding.markAlone()
 		}
@@ -52,49 +81,34 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 			op := ops[j]
 			counted := c.applyShare(&op, modeAlone(&op, mode), nodes, rank)
 			ops[j].Decision, ops[j].Full = op.Decision, false
-			refused = refused || !counted && op.Refuses()
 			if !counted {
-				op.Cost = 0 // see isUncounted
-				op.Shadow = true
+				refused = refused || op.Refuses()
+				op.Cost, op.Shadow = 0, true // the fallback counters neither take nor refuse it
 			}
 			c.aloneOps = append(c.aloneOps, op)
+			c.aloneCounted = append(c.aloneCounted, counted)
 		}
 	}
 
-	taken := c.aloneOps[start:]
-	admitted := !refused
-	refusedByCopy := false
+	return refused, true
+}
 
-	// If a limit has refused without its counter, nothing may be taken. But the
-	// answer still needs what the other limits say.
+// takeAlone takes the ops, which are the listed subjects' in aloneOps, from the
+// fallback counters, and reports whether all limits admit them. If a limit has
+// refused without its counter, nothing may be taken. But the answer still needs
+// what the other limits say.
+func (c *clusterCheck) takeAlone(list []int, ops []counters.Op, refused bool) (admitted bool) {
+	fallback := c.limiter.membership.Fallback
 	if c.peek || refused {
-		admitted = m.Fallback.Peek(c.now, taken) == counters.Admitted && admitted
+		admitted = fallback.Peek(c.now, ops) == counters.Admitted && !refused
 	} else {
-		admitted = m.Fallback.Take(c.now, taken) == counters.Admitted
+		admitted = fallback.Take(c.now, ops) == counters.Admitted
 	}
 
 	for op, aloneOp := range c.countedAlone(list) {
 		op.CopyOutcome(aloneOp)
 	}
-
-	// The copy takes the cost last, because it records a debt at once for what
-	// it admits.
-	if admitted && by == ByFallback {
-		admitted = c.recordDebts(list)
-		refusedByCopy = !admitted
-	}
-
-	for _, i := range list {
-		s := &c.subjects[i]
-		c.markDecided(s, by, admitted, undoAlone)
-		s.decidedAt = c.now
-
-		// The fallback counters refused, and their decisions leave the cost out. In all
-		// other cases they include it.
-		s.withdrawn = !admitted && !refused && !refusedByCopy
-	}
-
-	c.refused = c.refused || !admitted
+	return admitted
 }
 
 // applyShare replaces op's limit with this node's share of it, and reports
@@ -148,20 +162,13 @@ func (c *clusterCheck) countedAlone(list []int) iter.Seq2[*counters.Op, *counter
 			s := &c.subjects[i]
 			ops := c.ops(s)
 			for j := range ops {
-				aloneOp := &c.aloneOps[s.firstAloneOp+j]
-				if !isUncounted(&ops[j], aloneOp) && !yield(&ops[j], aloneOp) {
+				at := s.firstAloneOp + j
+				if c.aloneCounted[at] && !yield(&ops[j], &c.aloneOps[at]) {
 					return
 				}
 			}
 		}
 	}
-}
-
-// isUncounted reports whether applyShare decided op. aloneOp is its counterpart
-// in clusterCheck.aloneOps: decideAlone marks it by Shadow and a cost of 0, so
-// that the fallback counters neither take nor refuse it.
-func isUncounted(op, aloneOp *counters.Op) bool {
-	return aloneOp.Shadow && !op.Shadow || aloneOp.Cost == 0 && op.Cost != 0
 }
 
 // recordDebts records what the fallback counters admitted as debts to the

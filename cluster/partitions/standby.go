@@ -38,6 +38,7 @@ func (k *Keeper) DecideAsStandby(
 			return counters.Shut
 		}
 		if shares[i].Amount < 1 {
+			// It takes nothing, or is a shadow's: the whole limit gives it an answer.
 			shareOps[i].Limit = ops[i].Limit
 		}
 	}
