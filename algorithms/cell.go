@@ -3,7 +3,6 @@ package algorithms
 import (
 	"cmp"
 	"errors"
-	"math"
 	"math/bits"
 	"time"
 )
@@ -104,18 +103,6 @@ func CompareCells(a, b State) int {
 func (s State) legalCell() bool {
 	unit := s.Part & unitMask
 	return s.Fresh() || unit > 0 && unit <= s.Count && s.Count <= int64(MaxWindow) && s.doublings() <= maxDoublings
-}
-
-// windowOf returns the window of a counter: the one that its state keeps, if
-// its kind does and it is in use, or l's.
-func (l *Limit) windowOf(s State) int64 {
-	switch {
-	case l.Kind == CellBucket && s.Count > 0:
-		return s.Count
-	case l.Kind == FirstWindow && s.Part > 0:
-		return s.Part
-	}
-	return int64(l.Window)
 }
 
 // unitIn returns how many nanoseconds l wants a unit to take in a window,
@@ -242,12 +229,4 @@ func (l *Limit) moreInCell(s State, now Instant) time.Duration {
 	c := l.cellOf(s, now)
 	target := max(0, min(c.used(), l.Burst)-1)
 	return max(1, c.owed.minus(wideProduct(target, c.unit)).duration())
-}
-
-// duration returns nanoseconds as a duration, the longest one at most.
-func (w wide) duration() time.Duration {
-	if w.hi > 0 || w.lo > math.MaxInt64 {
-		return math.MaxInt64
-	}
-	return time.Duration(w.lo)
 }

@@ -120,15 +120,18 @@ func (l *Limit) Capacity() int64 {
 	return l.Amount
 }
 
-// WindowAt returns the length of the window at now: Window, or for calendar
-// windows the true length of the current one (a day of 23 hours, a month of 29
-// days).
-func (l *Limit) WindowAt(now Instant) time.Duration {
-	if l.Calendar == nil {
-		return l.Window
+// Equal reports whether l and o are the same limit, so that a count under one
+// may continue under the other.
+func (l *Limit) Equal(o *Limit) bool {
+	if l == o {
+		return true
 	}
-	start, end := l.Calendar.Bounds(now.Wall)
-	return time.Duration(end-start) * time.Second
+	a, b := *l, *o
+	a.Calendar, b.Calendar = nil, nil
+	a.Until, b.Until = 0, 0
+	return a == b &&
+		(l.Calendar == o.Calendar || l.Calendar != nil && o.Calendar != nil &&
+			l.Calendar.String() == o.Calendar.String())
 }
 
 // Instant is one reading of a node's two clocks, both in nanoseconds since the Unix epoch.

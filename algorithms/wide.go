@@ -3,6 +3,7 @@ package algorithms
 import (
 	"math"
 	"math/bits"
+	"time"
 )
 
 // mul returns a × b in 128 bits, for a, b >= 0.
@@ -117,4 +118,12 @@ func (w wide) times(a, b int64) wide {
 	qHi, rest := bits.Div64(hi, mid, uint64(b))
 	qLo, rest := bits.Div64(rest, lo, uint64(b))
 	return wide{qHi & math.MaxInt64, qLo}.plus(wide{0, min(rest, 1)})
+}
+
+// duration returns nanoseconds as a duration, the longest one at most.
+func (w wide) duration() time.Duration {
+	if w.hi > 0 || w.lo > math.MaxInt64 {
+		return math.MaxInt64
+	}
+	return time.Duration(w.lo)
 }

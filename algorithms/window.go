@@ -96,16 +96,25 @@ func (l *Limit) WindowLeft(now Instant) time.Duration {
 	return time.Duration(max(0, l.endOfWindow(l.windowNumber(now.Wall))-now.Wall))
 }
 
-// Equal reports whether l and o are the same limit, so that a count under one
-// may continue under the other.
-func (l *Limit) Equal(o *Limit) bool {
-	if l == o {
-		return true
+// WindowAt returns the length of the window at now: Window, or for calendar
+// windows the true length of the current one (a day of 23 hours, a month of 29
+// days).
+func (l *Limit) WindowAt(now Instant) time.Duration {
+	if l.Calendar == nil {
+		return l.Window
 	}
-	a, b := *l, *o
-	a.Calendar, b.Calendar = nil, nil
-	a.Until, b.Until = 0, 0
-	return a == b &&
-		(l.Calendar == o.Calendar || l.Calendar != nil && o.Calendar != nil &&
-			l.Calendar.String() == o.Calendar.String())
+	start, end := l.Calendar.Bounds(now.Wall)
+	return time.Duration(end-start) * time.Second
+}
+
+// windowOf returns the window of a counter: the one that its state keeps, if
+// its kind does and it is in use, or l's.
+func (l *Limit) windowOf(s State) int64 {
+	switch {
+	case l.Kind == CellBucket && s.Count > 0:
+		return s.Count
+	case l.Kind == FirstWindow && s.Part > 0:
+		return s.Part
+	}
+	return int64(l.Window)
 }

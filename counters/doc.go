@@ -30,17 +30,19 @@
 // checkpoints ([Table.Changed]) and for replicas ([Table.Replicate]).
 // Partitions are copied, merged and dropped as a whole.
 //
-// The files, from the bottom up:
+// On Linux, subtables live outside the garbage-collected heap, so tens of
+// millions of counters add no work for the collector.
 //
-//   - op.go: the ops of a check; memory.go, records.go, shard.go: where counters
-//     are stored;
+// # Files
+//
+// From the bottom up:
+//
+//   - op.go: the ops of a check; memory.go, memory_linux.go, records.go, shard.go:
+//     where counters are stored;
 //   - gate.go, time.go, life.go: whether a partition decides, and by which clock;
 //   - table.go, block.go, slots.go, prefetch.go: decisions; evict.go, sweep.go: the
 //     room for counters;
 //   - change.go, memo.go, loan.go, settle.go: other changes;
 //   - dirty.go, changed.go, replicate.go, copy.go, merge.go, notes.go, wire.go:
-//     copies on other nodes and on disk.
-//
-// On Linux, subtables live outside the garbage-collected heap, so tens of
-// millions of counters add no work for the collector.
+//     copies on other nodes and on disk; stats.go: what is shown.
 package counters

@@ -10,7 +10,6 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters/notes"
-	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -148,6 +147,14 @@ func (t *Table) shardOf(k Key) *shard { return &t.shards[t.shardIndex(k)] }
 
 // shardIndex also works for a single shard: shifting by 64 gives 0.
 func (t *Table) shardIndex(k Key) int { return int(k.Subject >> t.shift) }
+
+// lock locks the shard of k. It returns the time at which what the caller then
+// does with k takes place.
+func (t *Table) lock(now algorithms.Instant, k Key) (*shard, algorithms.Instant) {
+	s := t.shardOf(k)
+	s.mu.Lock()
+	return s, s.timeIn(k.Partition(), s.advance(now))
+}
 
 // Take debits all of ops, or none if any op that is not Shadow refuses. It sets
 // each op's Decision and returns the verdict. In a refused check, Remaining of
@@ -666,63 +673,4 @@ func freshAt(now algorithms.Instant, l *algorithms.Limit, resetAfter time.Durati
 // steady is the reading.
 func freshAtSteady(steady int64, resetAfter time.Duration) uint32 {
 	return uint32(min((uint64(max(steady, 0))+uint64(resetAfter)+1e9-1)/1e9+1, math.MaxUint32))
-}
-
-// Stats describes the table.
-type Stats struct {
-	Counters   int64 // held now, including logs
-	Inline     int64 // of Counters: those of limits that came with a call
-	Logs       int64 // of Counters: sliding-window logs
-	LogEntries int64
-	Bytes      int64 // memory of the subtables, used and free; without logs
-	Max        int64
-	Evicted    int64 // since the start: dropped for lack of room before they were fresh
-	Expired    int64 // since the start: dropped because they were fresh
-	Refused    int64 // since the start: checks of new subjects refused because only refusing counters were left
-	// InlineRefused counts checks of new inline subjects that were refused because
-	// there was no other inline counter to evict.
-	InlineRefused int64
-}
-
-// Metrics reports the current metrics.
-func (t *Table) Metrics(sink metrics.Sink) {
-	st := t.Stats()
-	sink.Gauge("counters", "Counters held.", float64(st.Counters))
-	sink.Gauge("counters_inline",
-		"Counters held of limits that came with a call; at most half of the bound.",
-		float64(st.Inline))
-	sink.Gauge("counters_max", "Bound on the counters held.", float64(st.Max))
-	sink.Gauge("counters_bytes", "Memory of the table of counters, used and free, logs not included.", float64(st.Bytes))
-	sink.Gauge("counters_logs", "Counters held that are sliding-window logs.", float64(st.Logs))
-	sink.Gauge("counters_log_entries", "Entries of all sliding-window logs.", float64(st.LogEntries))
-	sink.Count("counters_evicted_total",
-		"Counters dropped before they were fresh, because the table was full.", st.Evicted)
-	sink.Count("counters_expired_total", "Counters dropped as fresh.", st.Expired)
-	sink.Count("counters_refused_total",
-		"Checks of new subjects refused because only refused counters were left.", st.Refused)
-	sink.Count("counters_inline_refused_total",
-		"Checks of new subjects with limits that came with a call, refused because their part of the table was full.",
-		st.InlineRefused)
-}
-
-// Stats returns the current metrics.
-func (t *Table) Stats() Stats {
-	st := Stats{Max: t.maxCounters, LogEntries: t.logEntries[configured].Load() + t.logEntries[inline].Load()}
-	for i := range t.shards {
-		s := &t.shards[i]
-		s.mu.Lock()
-		s.forEachLocked(func(sub *subtable) {
-			st.Counters += int64(sub.count())
-			st.Logs += int64(len(sub.logs))
-			st.Bytes += int64(len(sub.groups) * groupBytes)
-		})
-		st.Inline += int64(s.inline)
-		st.Evicted += s.evicted
-		st.Expired += s.expired
-		st.Refused += s.refused[configured]
-		st.InlineRefused += s.refused[inline]
-		s.mu.Unlock()
-	}
-
-	return st
 }

@@ -25,14 +25,6 @@ func (s *shard) advance(now algorithms.Instant) algorithms.Instant {
 	return now
 }
 
-// lock locks the shard of k. It returns the time at which what the caller then
-// does with k takes place.
-func (t *Table) lock(now algorithms.Instant, k Key) (*shard, algorithms.Instant) {
-	s := t.shardOf(k)
-	s.mu.Lock()
-	return s, s.timeIn(k.Partition(), s.advance(now))
-}
-
 // timeIn returns now as partition p counts its windows. The caller must hold s.
 func (s *shard) timeIn(p int, now algorithms.Instant) algorithms.Instant {
 	if s.leads == nil {

@@ -30,4 +30,18 @@
 // [Start] first makes all parts, lets each register the calls it answers for
 // other nodes, and only then starts them; see build. So no part ever calls one
 // that doesn't exist yet. [Node.Close] stops them in reverse order.
+//
+// # Files
+//
+// From the bottom up:
+//
+//   - version.go, config.go, environment.go, alone.go, protection.go: this build,
+//     and settings;
+//   - counterfiles.go, history.go, rulestore.go, usage.go, regions.go: what a node
+//     keeps on disk, and what the admin plane and other packages get of it;
+//   - adapt.go, clockoffset.go, clockwatch.go, sweeper.go, recent.go, vitals.go,
+//     tracing.go: what a node watches, and does again and again;
+//   - build.go, node.go, ready.go: its parts, its start and its end;
+//   - inquiry.go, decision.go, check.go, slots.go: calls of the program that embeds
+//     it: requests that become queries, answers, checks, and slots.
 package node

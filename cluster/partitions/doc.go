@@ -34,4 +34,19 @@
 // an owner can't be reached, and gives its copies back to an owner that lost
 // its memory. [Keeper.Confirm] waits until the changes in a partition would
 // survive the loss of this process.
+//
+// # Files
+//
+// From the bottom up:
+//
+//   - version.go, wire.go: how new a copy is, and messages;
+//   - debts.go, debtnumbers.go: what is owed to owners, once;
+//   - keeper.go, route.go: the phase of each partition, and who decides it;
+//   - loop.go, inbox.go: what a keeper does again and again, and the messages of
+//     other keepers, in order;
+//   - copytargets.go, copy.go, pull.go: copies that are sent, that arrive, and
+//     that are asked for; drop.go: those that nobody needs;
+//   - handoff.go, recover.go: a token that moves, and one whose owner was lost;
+//   - standby.go, report.go: decisions without the owner, and their debts;
+//   - confirm.go: what would survive this process; stats.go: what is shown.
 package partitions

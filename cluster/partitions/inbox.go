@@ -1,6 +1,7 @@
 package partitions
 
 import (
+	"context"
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
@@ -75,4 +76,79 @@ func (k *Keeper) enqueue(c *peer.Call) {
 // sender, so nothing need be waited for.
 func (k *Keeper) hasRevisionOf(body []byte) bool {
 	return k.adopted.Load().Revision >= wire.NewDecoder(body).Uvarint()
+}
+
+// catchUpTimeout bounds how long a message waits until its receiver has applied
+// the sender's agreed state. It counts from the message's arrival, so queued
+// messages wait at the same time, and none waits longer.
+const catchUpTimeout = 50 * time.Millisecond
+
+// handleMessage handles one message.
+func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
+	d := wire.NewDecoder(c.Body)
+	h := header{revision: d.Uvarint(), generation: int64(d.Uvarint()), seq: d.Uvarint()}
+
+	if d.Failed() {
+		c.Fail(codeMalformed, d.Err().Error())
+		return
+	}
+
+	wantsCopies := c.Method == MethodCopyInfo || c.Method == MethodPull
+	bringsCounters := c.Method == MethodCopies || c.Method == MethodDebts
+	ended := wantsCopies && d.Bool() // the sender knows that this node was ended; this node may not
+	state := k.adopted.Load()
+	hasRevision := true
+	if !ended {
+		state, hasRevision = k.awaitRevision(h.revision, arrived)
+	}
+
+	switch {
+	case ended:
+		// Neither node's state matters: what this node had when it was ended is
+		// final.
+	case !hasRevision && wantsCopies:
+		// The sender may be the new process of an owner. This node may not apply its
+		// registration for a long time, for example while its disk is full. Still, the
+		// copies here are final: the owner's last process lost its authority before the
+		// new one was registered.
+	case !hasRevision:
+		c.Fail(codeBehind, "this node has not applied the sender's state yet")
+		return
+	case !state.isCurrent(c.From, h.generation) && !(bringsCounters && k.isPullingFrom(c.From.Node)):
+		c.Fail(codeRefused, "the sender was ended, or is another process")
+		return
+	}
+
+	switch c.Method {
+	case MethodPush:
+		k.acceptPush(state, c, h, d)
+	case MethodFlip:
+		k.acceptFlips(state, c, d)
+	case MethodCopyInfo, MethodPull:
+		k.answerCopyRequest(state, c, ended, d)
+	case MethodCopies:
+		k.acceptCopies(c, d)
+	case MethodDebts:
+		k.acceptDebts(c, d)
+	default:
+		c.Fail(codeMalformed, "unknown method")
+	}
+}
+
+// awaitRevision waits for a state with revision until arrived+catchUpTimeout.
+// It returns the newest state, and whether it has the revision.
+func (k *Keeper) awaitRevision(revision uint64, arrived time.Time) (state *adoptedState, ok bool) {
+	ctx, cancel := context.WithDeadline(k.ctx, arrived.Add(catchUpTimeout))
+	defer cancel()
+	k.waitUntil(ctx, func() bool {
+		state = k.adopted.Load()
+		return state.Revision >= revision
+	})
+	return state, state.Revision >= revision
+}
+
+// isCurrent reports whether this process and the sender's are the registered
+// ones, and the sender has applied its last end.
+func (state *adoptedState) isCurrent(from peer.Identity, generation int64) bool {
+	return state.member && state.Boot(from.Node) == from.Boot && state.Generation(from.Node) == generation
 }
