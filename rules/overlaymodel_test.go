@@ -3,6 +3,7 @@ package rules
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/rlnode/rlnode/internal/expect"
@@ -22,12 +23,14 @@ var appliedDocuments = []appliedDocument{
 rules:
   - {name: plan, key: [tenant], tiered: true}
   - {name: login, key: [user], limits: [{limit: 5, per: 1h}]}
+  - {name: chat, key: [[user, ip], tenant], limits: [{limit: 5, ttl: 30s, algorithm: concurrency}]}
 tiers: {free: {limits: [{limit: 10, per: 1h}]}, pro: {limits: [{limit: 20, per: 1h}]}}
 default_tier: free
 `, map[string]int64{"free": 10, "pro": 20}, 5},
 	{`version: 1
 rules:
   - {name: login, key: [user], limits: [{limit: 6, per: 1h}]}
+  - {name: chat, key: [[user, ip], tenant], limits: [{limit: 5, ttl: 30s, algorithm: concurrency}]}
   - {name: plan, key: [tenant], tiered: true}
 tiers: {free: {limits: [{limit: 11, per: 1h}]}}
 default_tier: free
@@ -130,7 +133,8 @@ func randomBeside(r *rand.Rand) *entries.Entry {
 	case 2:
 		e.Kind, e.Attribute, e.Value, e.Tier = entries.Subject, "tenant", tenant, pick(r, []string{"free", "pro"})
 	case 3:
-		e.Kind, e.Attribute, e.Value, e.Limits = entries.Subject, "user", user, []byte(`{"login":[{"limit":7,"per":"1h"}]}`)
+		e.Kind, e.Attribute, e.Value, e.Limits = entries.Subject, "user", user, fmt.Appendf(nil,
+			`{"login":[{"limit":7,"per":"1h"}],"chat":[{"limit":7,"ttl":"%ds","algorithm":"concurrency"}]}`, 1+r.IntN(9))
 	default:
 		e.Kind, e.Rule, e.Key = entries.Block, "login", []string{user}
 	}
@@ -220,12 +224,31 @@ func (m *overlayModel) check(t *testing.T, r *rand.Rand, history int, set *Set, 
 	if got := set.Asleep(); got != asleep {
 		t.Fatalf("history %d: %d entries are asleep, want %d", history, got, asleep)
 	}
+	m.checkSlotTTLs(t, history, set)
 	for i := range 6 {
 		tenant, user, now := fmt.Sprint("t", i%3), fmt.Sprint("u", r.IntN(3)), int64(1+r.IntN(110))
 		got, want := outcomeIn(set, match, tenant, user, now), m.outcome(tenant, user, now)
 		if got != want {
 			t.Fatalf("history %d: tenant %s, user %s at %d: got %s, want %s; entries %+v", history,
 				tenant, user, now, got, want, m.list)
+		}
+	}
+}
+
+// checkSlotTTLs compares the ttls of slots that entries give users with those of the model.
+func (m *overlayModel) checkSlotTTLs(t *testing.T, history int, set *Set) {
+	t.Helper()
+	for i := range 3 {
+		user := fmt.Sprint("u", i)
+		want := ""
+		for _, e := range m.list {
+			if e.Kind == entries.Subject && e.Value == user && !m.sleeps(e) {
+				want = string(e.Limits)
+			}
+		}
+		ttl, found := set.SlotTTL(slotSource("chat", origin{"entry", "user", user}, &LimitSpec{}))
+		if found != (want != "") || found && !strings.Contains(want, fmt.Sprintf(`"ttl":"%s"`, ttl)) {
+			t.Fatalf("history %d: user %s: got ttl %s, %t, want that of %q", history, user, ttl, found, want)
 		}
 	}
 }

@@ -171,7 +171,8 @@ func (oc *overlayCompiler) noteSlotTTLs(s *subject) {
 	}
 }
 
-// forgetSlotTTLs undoes noteSlotTTLs.
+// forgetSlotTTLs undoes noteSlotTTLs. The limits for several variants of a rule
+// have the same Source, and so the same ttl.
 func (oc *overlayCompiler) forgetSlotTTLs(s *subject) {
 	for _, l := range s.slotLimits() {
 		oc.overlay.slotTTLs = oc.overlay.slotTTLs.Without(sourceKey(l.Source))

@@ -124,8 +124,13 @@ func (t Tree[K, V]) With(key K, value V) Tree[K, V] {
 	return t
 }
 
-// Without returns a copy of t without key, which t must have.
+// Without returns a copy of t without key, or t if it has no such key.
 func (t Tree[K, V]) Without(key K) Tree[K, V] {
+	_, have := t.Get(key)
+	if !have {
+		return t
+	}
+
 	bucket := t.open(key)
 	i := indexOf(*bucket, key)
 	*bucket = slices.Delete(slices.Clone(*bucket), i, i+1)
