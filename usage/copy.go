@@ -64,7 +64,7 @@ type copier struct {
 	// givenUp says of the holders that did not answer until when they were tried;
 	// only of the last half minute.
 	givenUp    map[ring.NodeID]time.Time
-	sent       map[ledgerID]uint64 // the rounds up to which the holder has the ledgers in memory
+	sent       map[ledgerID]uint64 // the rounds up to which the holder has the live ledgers
 	closed     []holding           // the closed ledgers of this data directory, as they were last read
 	number     uint64              // of the last statement
 	last       map[ledgerID]uint64 // the ledgers of the last statement, and their rounds
@@ -207,7 +207,8 @@ func (m *Meter) hasOwn() bool {
 }
 
 // copyOnce chooses a holder and sends it what has changed. It returns the
-// closed ledgers that the holder lacks. The caller must hold copier.mu.
+// ledgers that the holder lacks and that get no more counts. The caller must
+// hold copier.mu.
 func (t *Totals) copyOnce() (to Member, missing []holding, err error) {
 	c := &t.copier
 	if c.ended {
@@ -313,8 +314,8 @@ func (t *Totals) candidates() []Member {
 }
 
 // sendChanges sends what was counted since the last call, and then a statement.
-// It returns the closed ledgers that the other node lacks; for open ones, the
-// next call begins anew. The caller must hold copier.mu.
+// It returns the ledgers that the other node lacks and that get no more counts;
+// for live ones, the next call begins anew. The caller must hold copier.mu.
 func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missing []holding, err error) {
 	c := &t.copier
 	m := t.meter
@@ -328,11 +329,21 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 	}
 
 	var sent []step
+	var holdings []holding
 	for _, l := range m.inMemory() {
 		next := step{Ledger: l.id, Node: l.node, Damaged: l.damaged, From: c.sent[l.id], To: l.endRound()}
 		if next.To == 0 {
 			continue
 		}
+		holdings = append(holdings, holding{Ledger: l.id, Node: l.node, Damaged: l.damaged, Round: next.To})
+
+		// The copy of what an earlier process counted may have got further than the
+		// file did, or be intact where the file is not. So it is treated like a closed
+		// ledger: the holder gets it if it has less, and never block by block.
+		if !m.isLive(l) {
+			continue
+		}
+
 		if next.To > next.From {
 			err := l.eachChanged(next.From, sendBytes, func(group []block, last bool) error {
 				if len(group) == 0 {
@@ -348,7 +359,7 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 		sent = append(sent, next)
 	}
 
-	holdings := t.ownHoldings(sent)
+	holdings = t.ownHoldings(holdings)
 	c.number++
 	st := &statement{
 		Source: m.config.Self, Name: m.config.Name, Boot: m.config.Boot, Started: m.started,
@@ -369,9 +380,9 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 }
 
 // ownHoldings returns the ledgers that were counted in this data directory:
-// those in memory as they were sent, and the closed ones. If the file can't be
-// read now, it returns those that were last in it. The caller must hold copier.mu.
-func (t *Totals) ownHoldings(sent []step) (holdings []holding) {
+// those in memory, as given, and the closed ones. If the file can't be read
+// now, it returns those that were last in it. The caller must hold copier.mu.
+func (t *Totals) ownHoldings(given []holding) (holdings []holding) {
 	c := &t.copier
 	if list, err := t.meter.holdings(allMonths); err == nil {
 		inMemory := t.meter.inMemory()
@@ -380,12 +391,9 @@ func (t *Totals) ownHoldings(sent []step) (holdings []holding) {
 		})
 	}
 
-	for _, st := range sent {
-		holdings = append(holdings, holding{Ledger: st.Ledger, Node: st.Node, Damaged: st.Damaged, Round: st.To})
-	}
-
+	holdings = slices.Clone(given)
 	for _, h := range c.closed {
-		if !slices.ContainsFunc(sent, func(st step) bool { return st.Ledger == h.Ledger }) {
+		if !slices.ContainsFunc(given, func(g holding) bool { return g.Ledger == h.Ledger }) {
 			holdings = append(holdings, h)
 		}
 	}
@@ -393,8 +401,9 @@ func (t *Totals) ownHoldings(sent []step) (holdings []holding) {
 	return holdings
 }
 
-// noteSent notes what the holder has now, and returns the closed ledgers that it lacks.
-func (c *copier) noteSent(sent []step, holdings []holding, missing []version) (closed []holding) {
+// noteSent notes what the holder has now, and returns the ledgers that it lacks
+// and that get no more counts.
+func (c *copier) noteSent(sent []step, holdings []holding, missing []version) (ended []holding) {
 	clear(c.sent)
 	for _, st := range sent {
 		c.sent[st.Ledger] = st.To
@@ -410,14 +419,14 @@ func (c *copier) noteSent(sent []step, holdings []holding, missing []version) (c
 			func(v version) bool { return v.Month == h.Ledger.Month && v.Number == h.Ledger.Number }) {
 			continue
 		}
-		if _, open := c.sent[h.Ledger]; open {
+		if _, live := c.sent[h.Ledger]; live {
 			delete(c.sent, h.Ledger)
 		} else {
-			closed = append(closed, h)
+			ended = append(ended, h)
 		}
 	}
 
-	return closed
+	return ended
 }
 
 // askCopy sends a MethodCopy message.

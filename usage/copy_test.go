@@ -167,6 +167,88 @@ func TestLostFileOfAMember(t *testing.T) {
 	})
 }
 
+// hold makes the node's process write nothing more, as a disk that hangs does.
+func (n *billedNode) hold(on bool) {
+	m := n.totals.meter
+	m.writing.Lock()
+	defer m.writing.Unlock()
+	m.closed = on
+}
+
+// A process whose disk hangs is killed. The next one has less than the copy on
+// another node, and does not put that in its place: neither while it has it in
+// memory, nor once it has closed it.
+func TestCopyIsAheadOfTheFile(t *testing.T) {
+	inWorld(t, 2, nil, func(t *testing.T, w *world, n []*billedNode) {
+		n[0].count(5)
+		time.Sleep(3 * time.Second)
+		n[0].hold(true)
+		n[0].count(100)
+		time.Sleep(3 * time.Second)
+		want := int64(0)
+		for _, c := range n[0].counts {
+			want += c.cost
+		}
+		check := func(what string, readers ...*billedNode) {
+			t.Helper()
+			for _, at := range readers {
+				rows, missing := (&testCluster{t: t}).read(&testNode{Totals: at.totals}, thisMonth)
+				if cost, _ := sumOf(rows); cost != want || len(missing) > 0 {
+					t.Errorf("%s, at %s: have %d, missing %v; want %d", what, at.config.Name, cost, missing, want)
+				}
+			}
+		}
+		check("before the kill", n...)
+		n[0].kill()
+		n[0].start()
+		n[0].hold(true)
+		time.Sleep(3 * time.Second)
+		check("with the ledger in memory", n...)
+		n[0].hold(false)
+		time.Sleep(3 * time.Second)
+		check("with the ledger closed", n...)
+		if age := n[0].totals.copier.age(); age > 2*time.Second {
+			t.Errorf("the copy is %v old", age)
+		}
+		n[0].kill()
+		time.Sleep(3 * time.Second)
+		w.remove(n[0].config.Self)
+		check("without the node", n[1])
+	})
+}
+
+// A ledger that was damaged on the disk of the node that counted it does not
+// replace the copy on another node.
+func TestDamagedLedgerIsNotCopied(t *testing.T) {
+	inWorld(t, 2, nil, func(t *testing.T, w *world, n []*billedNode) {
+		for i := range 800 {
+			n[0].totals.meter.count(november, "r", []string{fmt.Sprint(i)}, "requests", 1)
+		}
+		time.Sleep(3 * time.Second)
+		check := func(what string, at *billedNode) {
+			t.Helper()
+			rows, missing := (&testCluster{t: t}).read(&testNode{Totals: at.totals}, thisMonth)
+			if cost, _ := sumOf(rows); cost != 800 || len(missing) > 0 {
+				t.Errorf("%s: have %d, missing %v; want 800", what, cost, missing)
+			}
+		}
+		n[0].hold(true)
+		damageBlock(t, n[0].totals.meter, namesPart)
+		n[0].kill()
+		n[0].start()
+		n[0].hold(true)
+		time.Sleep(3 * time.Second)
+		check("with the ledger in memory", n[1])
+		n[0].hold(false)
+		time.Sleep(3 * time.Second)
+		check("with the ledger closed", n[1])
+		n[0].kill()
+		time.Sleep(3 * time.Second)
+		w.remove(n[0].config.Self)
+		check("without the node", n[1])
+	})
+}
+
 // Only a change of the sums after an export makes a month revised: not the end
 // of a process, nor a copy that takes its place.
 func TestRevised(t *testing.T) {

@@ -69,6 +69,20 @@ func TestOldMonthsAreDroppedLater(t *testing.T) {
 	}
 }
 
+// damageBlock damages a block of the first ledger in the file.
+func damageBlock(t *testing.T, m *Meter, part byte) {
+	t.Helper()
+	if err := m.file.Update(func(tx persist.Tx) error {
+		list, err := listBuckets(tx)
+		if err != nil {
+			return err
+		}
+		return tx.Put(list[0].name(), blockKey(part, 7, 0), []byte{1, 2, 3})
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // Only rows that can't be read are lost. The ledger stays marked as damaged:
 // after restarts, after it is closed, and after a hand-over.
 func TestDamagedRows(t *testing.T) {
@@ -79,20 +93,8 @@ func TestDamagedRows(t *testing.T) {
 		m.count(november, "r", []string{fmt.Sprint(i)}, "requests", 1)
 	}
 	m.Close()
-	damage := func(m *Meter, part byte) {
-		t.Helper()
-		if err := m.file.Update(func(tx persist.Tx) error {
-			list, err := listBuckets(tx)
-			if err != nil {
-				return err
-			}
-			return tx.Put(list[0].name(), blockKey(part, 7, 0), []byte{1, 2, 3})
-		}); err != nil {
-			t.Fatal(err)
-		}
-	}
 	m = open(t, h.config)
-	damage(m, namesPart)
+	damageBlock(t, m, namesPart)
 	m.kill(t)
 	rows := -1
 	for range 2 {

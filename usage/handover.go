@@ -56,11 +56,11 @@ func (t *Totals) isHandedOver() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	var open []step
+	var open []holding
 	for _, l := range t.meter.inMemory() {
 		round := l.endRound()
 		if round > 0 {
-			open = append(open, step{Ledger: l.id, To: round})
+			open = append(open, holding{Ledger: l.id, Round: round})
 		}
 	}
 	for _, h := range t.ownHoldings(open) {
