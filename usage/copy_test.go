@@ -286,6 +286,12 @@ func TestRevised(t *testing.T) {
 		if !revised(n[2]) || !revised(n[0]) {
 			t.Error("it is not revised after more counts")
 		}
+		s, err = n[0].totals.Read(t.Context(), Query{Month: thisMonth.Month, Rule: "r"})
+		expect.NoError(t, err)
+		s.Exported()
+		if !revised(n[0]) {
+			t.Error("an export of one rule counts as one of the month")
+		}
 		n[1].kill() // it has exported the month; the others know
 		time.Sleep(3 * time.Second)
 		w.remove(n[1].config.Self)

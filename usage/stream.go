@@ -84,9 +84,10 @@ func (s *Stream) Estimated() []Estimate { return slices.Clone(s.bill.estimated) 
 // if it does not, or was never exported.
 func (s *Stream) Revised() time.Time { return s.revised }
 
-// Exported notes that all rows were exported. From now on, the month is revised when it changes.
+// Exported notes that all rows were exported. If they are those of the whole
+// month, it is revised from now on when it changes.
 func (s *Stream) Exported() {
-	if !s.query.Here {
+	if !s.query.Here && s.query.Rule == "" {
 		s.totals.noteExport(s.query.Month, s.bill.digest)
 	}
 }
