@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+
+	"github.com/rlnode/rlnode/internal/yaml"
 )
 
 // Review is Parse for a document that somebody is about to put in force as a
@@ -24,6 +26,42 @@ func Review(src []byte) (*Document, error) {
 		return nil, Errors(objections)
 	}
 	return doc, nil
+}
+
+// ReviewPiece refuses a list that somebody is about to write alone if an item
+// has a field of entries as an attribute. GET of a list shows such fields
+// beside the attributes. Put back, they would be conditions that no check
+// meets, and the item would match nothing.
+//
+// If d, which may be nil, declares an attribute of that name, the attribute is
+// meant. But GET shows an origin whatever is declared. The error is of type
+// [Errors], with positions in the body.
+func (d *Document) ReviewPiece(c Change) error {
+	if c.Part != ListPart || c.Delete {
+		return nil
+	}
+	list, err := parseText(c.Body)
+	if err != nil {
+		return err
+	}
+
+	isMeant := func(attribute string) bool {
+		return attribute != "origin" && d != nil && d.declared[attribute] != nil
+	}
+	var found collector
+	for i, item := range list.Items {
+		if list.Kind != yaml.List || item.Kind != yaml.Map {
+			continue // Apply says what is wrong
+		}
+		for key := range item.Pairs {
+			if slices.Contains(metaFields[:], key.Text) && !isMeant(key.Text) {
+				found.add(key.Pos, fmt.Sprintf("lists.%s[%d].%s", c.Name, i, key.Text),
+					"%s is a field of entries, which can't be an attribute here: leave it out, or write the whole document",
+					key.Text)
+			}
+		}
+	}
+	return found.err()
 }
 
 // Objections lists the mistakes for which [Review] refuses d, although nodes

@@ -43,6 +43,37 @@ func TestReview_refusesOnlyWholeDocuments(t *testing.T) {
 	}
 }
 
+// A field of an entry is no attribute in a list that is written alone, unless
+// the document declares one of its name. GET shows an origin in any case.
+func TestReviewPiece(t *testing.T) {
+	const declares = "attributes: [ip, note, origin]\n"
+	for _, tt := range []struct{ head, body, want string }{
+		{"", "[{ip: 192.0.2.7}, {user: eve}]", ""},
+		{"", "[{ip: 192.0.2.7, origin: document}]", "lists.deny[0].origin"},
+		{"", "- {ip: 192.0.2.7}\n- {ip: 192.0.2.8, for: 1h}", "2:19: lists.deny[1].for"},
+		{"", "[{note: x}]", "lists.deny[0].note"},
+		{declares, "[{note: x}]", ""},
+		{declares, "[{note: x, origin: document}]", "lists.deny[0].origin"},
+		{"", "{ip: 192.0.2.7}", ""}, // Apply refuses it
+		{"", "[ip]", ""},
+		{"", "[", "1:2"},
+	} {
+		doc := mustParse(t, "version: 1\n"+tt.head)
+		err := doc.ReviewPiece(Change{Part: ListPart, Name: "deny", Body: []byte(tt.body)})
+		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s%s: have %v, want %q", tt.head, tt.body, err, tt.want)
+		}
+	}
+	for _, c := range []Change{
+		{Part: ListPart, Name: "deny", Delete: true},
+		{Part: RulePart, Name: "r", Body: []byte("[{origin: x}]")},
+	} {
+		if err := (*Document)(nil).ReviewPiece(c); err != nil {
+			t.Errorf("%v: have %v", c, err)
+		}
+	}
+}
+
 func TestReview_costTables(t *testing.T) {
 	const head = "tiers: {free: {limits: [{limit: 1, per: 1m, unit: credits}]}}\nrules:\n  - name: a\n    key: [user]\n    "
 	for _, tt := range []struct{ rule, want string }{

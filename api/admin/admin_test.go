@@ -183,6 +183,31 @@ func TestPieces(t *testing.T) {
 	}
 }
 
+// What GET shows of a list can't be put back: where an item comes from would be
+// an attribute that no check has, and nobody would be denied any more.
+func TestListIsNotPutBack(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	const deny = "/v1/lists/deny"
+	resp, _ := n.Do(apitest.Call{Method: "POST", URL: n.AdminURL + deny + "/entries",
+		Body: `{"ip":"203.0.113.7","note":"attack"}`})
+	expect.Equal(t, resp.StatusCode, 200, "status of a new entry")
+	for _, form := range []string{"application/json", "application/yaml"} {
+		got, shown := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + deny, Header: map[string]string{"Accept": form}})
+		resp, body := n.Do(apitest.Call{Method: "PUT", URL: n.AdminURL + deny, Body: shown,
+			Header: map[string]string{"If-Match": got.Header.Get("ETag")}})
+		if resp.StatusCode != 422 || !strings.Contains(body, `"path":"lists.deny[0].origin"`) ||
+			!strings.Contains(body, `"path":"lists.deny[1].note"`) {
+			t.Errorf("%s put back: have %d %s", shown, resp.StatusCode, body)
+		}
+	}
+	for _, ip := range []string{"192.0.2.1", "203.0.113.7"} {
+		if status, f := n.Check(`{"attributes":{"ip":"` + ip + `"}}`); status != 403 || f["decided_by"] != "list" {
+			t.Errorf("%s: have %d %v", ip, status, f)
+		}
+	}
+}
+
 // Tiers and subjects are listed page by page.
 func TestPages(t *testing.T) {
 	t.Parallel()

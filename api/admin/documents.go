@@ -216,6 +216,14 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, c rules.Change) e
 		}
 		defer give()
 		c.Body = body
+
+		var doc *rules.Document
+		if set := s.doors.Decider.Rules(); set != nil {
+			doc = set.Document
+		}
+		if err := doc.ReviewPiece(c); err != nil {
+			return err
+		}
 	}
 	return s.writeChange(w, r, c, r.URL.Query().Get("via"))
 }
