@@ -25,8 +25,8 @@ type overlay struct {
 
 	slotTTLs entries.Tree[sourceKey, time.Duration] // by Limit.Source, of limits of slots
 
-	blocks        entries.Tree[Hash, *span]
-	blocksOfRules []int32 // by Rule.Index: how many subjects it blocks
+	blocks        entries.Tree[Hash, []*blockItem]
+	blocksOfRules []int32 // by Rule.Index: how many blocks its subjects have
 
 	asleep entries.Tree[entries.Text, *entries.Entry] // by ID: those that name a tier or a rule that the document lacks
 }
@@ -141,6 +141,13 @@ func (key subjectKey) Hash() uint64 {
 type subjectItem struct {
 	entry *entries.Entry
 	*subject
+	span
+}
+
+// blockItem is a block by hand. A subject has several if they were written when
+// their keys were those of different subjects: under another ipv6_prefix, say.
+type blockItem struct {
+	entry *entries.Entry
 	span
 }
 
@@ -286,21 +293,27 @@ func (s *Set) mayHaveEntry(r *Rule) bool {
 // HasBlocks reports whether a block by hand may be in force.
 func (s *Set) HasBlocks() bool { return s.overlay != nil && s.overlay.blocks.Len() > 0 }
 
-// BlockedUntil returns when the block by hand of a hit's subject ends, in Unix
-// ms, or 0 if it is not blocked now. A block without an end ends at [Forever].
-func (s *Set) BlockedUntil(m *Match, h *Hit) int64 {
+// BlockedUntil returns when the last block by hand of a hit's subject ends, in
+// Unix ms, or 0 if it is not blocked now. A block without an end ends at
+// [Forever].
+func (s *Set) BlockedUntil(m *Match, h *Hit) (until int64) {
 	o := s.overlay
 	if o == nil || !o.mayBlock(h.Rule) {
 		return 0
 	}
-	block, ok := o.blocks.Get(h.Subject)
-	if !ok || !block.isInForce(m) {
-		return 0
+
+	items, _ := o.blocks.Get(h.Subject)
+	for _, block := range items {
+		switch {
+		case !block.isInForce(m):
+			continue
+		case block.until == 0:
+			return Forever
+		}
+		until = max(until, block.until)
 	}
-	if block.until == 0 {
-		return Forever
-	}
-	return block.until
+
+	return until
 }
 
 // mayBlock reports whether there are blocks of r's subjects.

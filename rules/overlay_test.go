@@ -305,6 +305,54 @@ func TestBlocksByHand(t *testing.T) {
 	}
 }
 
+// TestBlocksOfOneSubject: blocks that became those of one subject when the
+// document changed hold together until the last of them ends, and one can end
+// without the other. Nodes that compile only the change agree with those that
+// have just started.
+func TestBlocksOfOneSubject(t *testing.T) {
+	base := mustCompile(t, `version: 1
+rules: [{name: login, key: [ip], ipv6_prefix: 48, limits: [{limit: 5, per: 1h}]}]`)
+	block := func(key string, until int64) EntryForm {
+		return EntryForm{Entry: &entries.Entry{Kind: entries.Block, Rule: "login", Key: []string{key}, Until: until}}
+	}
+	const first, second = "2001:db8:0:1::", "2001:db8:0:2::"
+	remove := func(s *entries.State, key string) *entries.State {
+		next, err := s.With(entries.Change{Entry: block(key, 0).Entry, Remove: true})
+		expect.NoError(t, err)
+		return next
+	}
+	blockedUntil := func(set *Set, now int64) int64 {
+		m := &Match{Now: now}
+		set.Match(attrs("ip=2001:db8:0:3::1"), nil, m)
+		return set.BlockedUntil(m, &m.Hits[0])
+	}
+
+	for _, keys := range [][2]string{{first, second}, {second, first}} {
+		short := put(t, entries.New(), block(keys[0], 5000), nil)
+		both := put(t, short, block(keys[1], 9000), nil)
+		endless := put(t, both, block(keys[1], 0), nil)
+		set := base.WithEntries(short, nil)
+
+		for _, step := range []struct {
+			state *entries.State
+			now   int64
+			want  int64
+		}{
+			{both, 1, 9000}, {both, 8999, 9000}, {both, 9000, 0},
+			{remove(both, keys[1]), 1, 5000}, {both, 1, 9000}, {remove(both, keys[0]), 6000, 9000},
+			{endless, 1, Forever}, {remove(endless, keys[0]), 1, Forever}, {remove(endless, keys[1]), 1, 5000},
+			{entries.New(), 1, 0},
+		} {
+			set = base.WithEntries(step.state, set)
+			got, fresh := blockedUntil(set, step.now), blockedUntil(base.WithEntries(step.state, nil), step.now)
+			if got != step.want || fresh != step.want {
+				t.Errorf("%d blocks at %d: blocked until %d, on a node that has just started %d; want %d",
+					step.state.Len(), step.now, got, fresh, step.want)
+			}
+		}
+	}
+}
+
 func TestEntriesSleep(t *testing.T) {
 	base := mustCompile(t, overlayRules)
 	f, err := base.ReadSubject("tenant", "acme", []byte("{tier: pro, limits: {pair: [{limit: 9, per: 1h}]}}"))

@@ -327,17 +327,20 @@ func (oc *overlayCompiler) fileBlock(e *entries.Entry, add bool) (awake bool) {
 	}
 
 	hash := oc.set.hashOf(r, e.Key)
-	_, have := o.blocks.Get(hash)
-	switch {
-	case add:
-		s := oc.spanOf(e)
-		o.blocks = o.blocks.With(hash, &s)
+	items, _ := o.blocks.Get(hash)
+	if add {
+		o.blocks = o.blocks.With(hash, append(slices.Clip(items), &blockItem{entry: e, span: oc.spanOf(e)}))
 		o.blocksOfRules[r.Index]++
-	case have:
-		o.blocks = o.blocks.Without(hash)
-		o.blocksOfRules[r.Index]--
+		return true
 	}
 
+	items = slices.DeleteFunc(slices.Clone(items), func(item *blockItem) bool { return item.entry == e })
+	if len(items) == 0 {
+		o.blocks = o.blocks.Without(hash)
+	} else {
+		o.blocks = o.blocks.With(hash, items)
+	}
+	o.blocksOfRules[r.Index]--
 	return true
 }
 
