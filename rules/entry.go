@@ -331,6 +331,57 @@ func NamesOneValue(e *entries.Entry) bool {
 	return strings.IndexByte(c.Values[0], '*') < 0
 }
 
+// SameAs returns the entries that are about the same subject or the same checks
+// as e, sorted by ID. There may be several: entries keep the spelling under
+// which they were written when a new document folds values or groups addresses.
+// A block that fits no rule of the document is only the same as itself.
+func (s *Set) SameAs(e *entries.Entry) (list []*entries.Entry) {
+	switch {
+	case s.overlay == nil:
+		return nil
+	case e.Kind == entries.Block && s.namesSubject(e):
+		items, _ := s.overlay.blocks.Get(s.hashOf(s.byName[e.Rule], e.Key))
+		for _, item := range items {
+			list = append(list, item.entry)
+		}
+	case e.Kind != entries.Block && s.Document.folds(e):
+		id := s.Document.canonicalEntry(e).ID()
+		sameAttribute := func(a, b entries.Condition) bool { return a.Attribute == b.Attribute }
+		for other := range s.Entries().All {
+			if other.Kind == e.Kind && other.Attribute == e.Attribute &&
+				slices.EqualFunc(other.Match, e.Match, sameAttribute) &&
+				s.Document.canonicalEntry(other).ID() == id {
+				list = append(list, other)
+			}
+		}
+	default:
+		if same := s.Entries().Get(e.ID()); same != nil {
+			list = append(list, same)
+		}
+	}
+
+	slices.SortFunc(list, func(a, b *entries.Entry) int { return strings.Compare(a.ID(), b.ID()) })
+	return list
+}
+
+// folds reports whether the values of an attribute that e names may have
+// several spellings besides those of addresses, which are stored as one.
+func (d *Document) folds(e *entries.Entry) bool {
+	isFolded := func(attribute string) bool {
+		a := d.declared[attribute]
+		return a != nil && a.folding != folding{}
+	}
+	return isFolded(e.Attribute) ||
+		slices.ContainsFunc(e.Match, func(c entries.Condition) bool { return isFolded(c.Attribute) })
+}
+
+// canonicalEntry returns what identifies an entry about a subject or of a list,
+// in the spelling of the document.
+func (d *Document) canonicalEntry(e *entries.Entry) *entries.Entry {
+	return &entries.Entry{Kind: e.Kind, Attribute: e.Attribute, Value: d.Canonical(e.Attribute, e.Value),
+		Match: canonicalMatch(d.declared, conditionsOf(e))}
+}
+
 // FindEntry looks for an entry in the document: an entry of a list with the
 // same conditions, or the same subject. line is its line in the text, from 1.
 func (d *Document) FindEntry(e *entries.Entry) (line int, found bool) {

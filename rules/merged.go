@@ -113,8 +113,10 @@ func (s *Set) MergedSubject(attribute, value string, now int64) (asJSON, asYAML 
 	value = s.Document.Canonical(attribute, value)
 	m := mergedSubject{written: s.Document.Subject(attribute, value), value: value}
 	wanted := entries.Entry{Kind: entries.Subject, Attribute: attribute, Value: value}
-	if e := s.Entries().Get(wanted.ID()); e != nil && !e.IsOver(now) {
-		m.entry = e
+	for _, e := range s.SameAs(&wanted) {
+		if m.entry == nil && !e.IsOver(now) {
+			m.entry = e // as for checks, the first in textual order
+		}
 	}
 	if m.written == nil && m.entry == nil {
 		return nil, nil, fmt.Errorf("look for subject %s %q: %w", attribute, value, ErrNotFound)

@@ -317,11 +317,11 @@ func readSubject(e *entries.Entry) (*SubjectSpec, error) {
 // fileBlock adds or removes a block by hand.
 func (oc *overlayCompiler) fileBlock(e *entries.Entry, add bool) (awake bool) {
 	o := oc.overlay
-	r := oc.set.byName[e.Rule]
-	if r == nil || r.Envoy || len(r.Key) != len(e.Key) || oc.set.MissingAttribute(r, e.Key) != "" {
-		return false // it names no subject of this document
+	if !oc.set.namesSubject(e) {
+		return false
 	}
 
+	r := oc.set.byName[e.Rule]
 	for len(o.blocksOfRules) <= r.Index {
 		o.blocksOfRules = append(o.blocksOfRules, 0)
 	}
@@ -342,6 +342,12 @@ func (oc *overlayCompiler) fileBlock(e *entries.Entry, add bool) (awake bool) {
 	}
 	o.blocksOfRules[r.Index]--
 	return true
+}
+
+// namesSubject reports whether a block names a subject of the document.
+func (s *Set) namesSubject(e *entries.Entry) bool {
+	r := s.byName[e.Rule]
+	return r != nil && !r.Envoy && len(r.Key) == len(e.Key) && s.MissingAttribute(r, e.Key) == ""
 }
 
 // hashOf returns the identity of a rule's subject. key has a value for each of

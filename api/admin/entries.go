@@ -116,9 +116,8 @@ func (s *Server) changeEntry(w http.ResponseWriter, r *http.Request, f rules.Ent
 		return err
 	}
 
-	answer, err := s.makeChange(r, &change, dry)
+	answer, err := s.makeChange(w, r, &change, dry)
 	if errors.Is(err, entries.ErrNotFound) {
-		s.catchUp(w, r)
 		if e := s.inDocument(f.Entry); e != nil {
 			return e
 		}
@@ -142,17 +141,65 @@ func (s *Server) notesOn(e *entries.Entry) []string {
 	return []string{fmt.Sprintf("the tier changes nothing: no rule with tiers has %q in its key", e.Attribute)}
 }
 
-// makeChange makes a change of an entry, unless the run is dry, and returns the answer.
-func (s *Server) makeChange(r *http.Request, c *cluster.EntryChange, dry bool) (*EntryWritten, error) {
+// makeChange makes a change of an entry, unless the run is dry, and returns the
+// answer. If there is no such entry, it tries again once this node has caught
+// up, since it may not have known all spellings.
+func (s *Server) makeChange(
+	w http.ResponseWriter, r *http.Request, c *cluster.EntryChange, dry bool,
+) (*EntryWritten, error) {
 	if dry {
 		return s.rehearse(c)
 	}
-	version, entry, err := s.config.Entries.WriteEntries(r.Context(), []cluster.EntryChange{*c})
+
+	version, entry, err := s.writeEntry(r, c)
+	if errors.Is(err, entries.ErrNotFound) {
+		s.catchUp(w, r)
+		version, entry, err = s.writeEntry(r, c)
+	}
 	if err != nil {
 		return nil, err
 	}
+
 	s.logEntry(r, c.Remove, version, entry)
 	return &EntryWritten{Entry: rules.EntryJSON(entry, ""), EntriesVersion: version}, nil
+}
+
+// writeEntry makes a change of an entry in all spellings that it has.
+func (s *Server) writeEntry(
+	r *http.Request, c *cluster.EntryChange,
+) (version int64, last *entries.Entry, err error) {
+	for changes := range slices.Chunk(s.inAllSpellings(c), cluster.MaxEntryChanges) {
+		version, last, err = s.config.Entries.WriteEntries(r.Context(), changes)
+		if err != nil {
+			return 0, nil, err
+		}
+	}
+	return version, last, nil
+}
+
+// inAllSpellings returns the changes that make c: entries in other spellings
+// are about the same, so they are removed, too, or c's entry would neither
+// replace nor end what they say. The leader needs no rules to make these.
+func (s *Server) inAllSpellings(c *cluster.EntryChange) (changes []cluster.EntryChange) {
+	var same []*entries.Entry
+	if set := s.doors.Decider.Rules(); set != nil {
+		same = set.SameAs(c.Entry)
+	}
+
+	for _, e := range same {
+		if c.Remove || e.ID() != c.Entry.ID() {
+			remove := *c
+			remove.Entry = e
+			remove.Remove = true
+			remove.For = 0
+			changes = append(changes, remove)
+		}
+	}
+
+	if c.Remove && len(changes) > 0 {
+		return changes
+	}
+	return append(changes, *c) // of a removal, that of an entry which only the leader may know
 }
 
 // isDryRun reports whether a request only asks what a change would do. This
@@ -170,14 +217,24 @@ func (s *Server) isDryRun(w http.ResponseWriter, r *http.Request) (bool, error) 
 // as far as this node knows.
 func (s *Server) rehearse(c *cluster.EntryChange) (*EntryWritten, error) {
 	state := s.doors.Decider.Rules().Entries()
+	next := state
 	now := time.Now().UnixMilli()
-	stamped := c.Stamped(now)
-	before := state.Get(stamped.Entry.ID())
-	if _, err := state.With(stamped); err != nil {
-		return nil, err
+	var before, after *entries.Entry
+
+	for _, change := range s.inAllSpellings(c) {
+		stamped := change.Stamped(now)
+		after = stamped.Entry
+		if e := state.Get(after.ID()); e != nil {
+			before = e
+		}
+
+		var err error
+		next, err = next.With(stamped)
+		if err != nil {
+			return nil, err
+		}
 	}
 
-	after := stamped.Entry
 	if c.Remove {
 		after = before
 	}
@@ -358,7 +415,7 @@ func (s *Server) unblock(w http.ResponseWriter, r *http.Request, f rules.EntryFo
 		return err
 	}
 
-	answer, err := s.makeChange(r, &change, dry)
+	answer, err := s.makeChange(w, r, &change, dry)
 	notFound := errors.Is(err, entries.ErrNotFound)
 	switch {
 	case notFound && !change.Scoped:

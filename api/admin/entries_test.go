@@ -260,6 +260,68 @@ func TestBlocks(t *testing.T) {
 	(&call{"GET", usage, "", 200, `"blocked_until_ms":0`}).check(t, n, "")
 }
 
+// TestEntriesInOtherSpellings: entries that were written before the document
+// folded their attribute, or counted more addresses together, are replaced and
+// removed by whoever names their subject in any spelling.
+func TestEntriesInOtherSpellings(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	document := func(attributes, prefix string) string {
+		return `version: 1
+attributes: {user: ` + attributes + `, ip: {}}
+default_tier: free
+tiers:
+  free: {limits: [{limit: 2, per: 1h}]}
+  pro: {limits: [{limit: 5, per: 1h}]}
+rules:
+  - {name: plan, key: [user], tiered: true}
+  - {name: login, key: [user], limits: [{limit: 9, per: 1h}]}
+  - {name: net, key: [ip], ipv6_prefix: ` + prefix + `, limits: [{limit: 9, per: 1h}]}`
+	}
+	const deny, blocks, dry = "/v1/lists/deny/entries", "/v1/blocks", "?dry_run=true"
+
+	n.UseRules(document("{}", "64"))
+	for _, c := range []call{
+		{"PUT", "/v1/subjects/user/Ann", `{"tier":"free"}`, 200, ""},
+		{"PUT", "/v1/subjects/user/aNN", `{"tier":"free"}`, 200, ""},
+		{"POST", deny, `{"user":"Bob"}`, 200, ""},
+		{"POST", deny, `{"user":"Bob","ip":"192.0.2.1"}`, 200, ""},
+		{"POST", blocks, `{"rule":"login","key":"Eve","for":"1h"}`, 200, ""},
+		{"POST", blocks, `{"rule":"login","key":"EVE"}`, 200, ""},
+		{"POST", blocks, `{"rule":"net","key":"2001:db8:0:1::1"}`, 200, ""},
+		{"POST", blocks, `{"rule":"net","key":"2001:db8:0:2::1"}`, 200, ""},
+	} {
+		c.check(t, n, "")
+	}
+
+	n.UseRules(document("{fold: [lower]}", "48"))
+	for _, c := range []call{
+		{"GET", "/v1/subjects/user/ann", "", 200, `"tier":"free"`},
+		{"PUT", "/v1/subjects/user/ANN" + dry, `{"tier":"pro"}`, 200, `"before":{"kind":"subject"`},
+		{"PUT", "/v1/subjects/user/ANN", `{"tier":"pro"}`, 200, `"value":"ann","tier":"pro"`},
+		{"GET", "/v1/entries?kind=subject", "", 200, `"value":"ann","tier":"pro"`},
+		{"DELETE", "/v1/subjects/user/ANN", "", 200, ""},
+		{"GET", "/v1/subjects/user/ann", "", 404, ""},
+		{"DELETE", "/v1/subjects/user/ANN", "", 404, ""},
+
+		{"DELETE", deny + dry, `{"user":"Bob"}`, 200, `"user":"Bob"`},
+		{"DELETE", deny, `{"user":"Bob"}`, 200, `"user":"Bob"`},
+		{"DELETE", deny, `{"user":"bob"}`, 404, ""},
+		{"DELETE", deny, `{"user":"BOB","ip":"192.0.2.1"}`, 200, `"user":"Bob"`},
+
+		{"GET", "/v1/usage?rule=login&key=eve", "", 200, `"remaining":0`},
+		{"DELETE", blocks, `{"rule":"login","key":"Eve"}`, 200, `"key":"E`},
+		{"GET", "/v1/usage?rule=login&key=eve", "", 200, `"blocked_until_ms":0`},
+		{"DELETE", blocks, `{"rule":"login","key":"Eve"}`, 404, "does not block this"},
+
+		{"POST", blocks, `{"rule":"net","key":"2001:db8:0:3::1"}`, 200, `"key":"2001:db8::"`},
+		{"DELETE", blocks, `{"rule":"net","key":"2001:db8:0:4::1"}`, 200, `"key":"2001:db8::"`},
+		{"GET", "/v1/entries", "", 200, `"entries":[]`},
+	} {
+		c.check(t, n, "")
+	}
+}
+
 // TestScopeEntries: a token with this scope denies and blocks single values for
 // a week at most, and removes only what was written under it.
 func TestScopeEntries(t *testing.T) {
