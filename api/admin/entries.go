@@ -362,8 +362,8 @@ func (s *Server) changeBlock(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	switch {
-	case r.Method == http.MethodDelete && !known:
-		return s.changeEntry(w, r, f) // there may be one that sleeps
+	case r.Method == http.MethodDelete && (!known || err != nil && s.isStored(f.Entry)):
+		return s.changeEntry(w, r, f) // it sleeps, if there is one
 	case err != nil:
 		return err
 	case r.Method == http.MethodDelete:
@@ -371,6 +371,12 @@ func (s *Server) changeBlock(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	return s.changeEntry(w, r, f)
+}
+
+// isStored reports whether there is an entry that is written exactly as e.
+func (s *Server) isStored(e *entries.Entry) bool {
+	set := s.doors.Decider.Rules()
+	return set != nil && set.Entries().Get(e.ID()) != nil
 }
 
 // normalizeBlock makes the key of a block as its rule counts it. known is false

@@ -128,6 +128,28 @@ func TestMisuse_BlockOfARenamedRule(t *testing.T) {
 	n.run("block --rule logn --key 203.0.113.9 --for 1h", "", 1, `unknown rule "logn"`)
 }
 
+// TestMisuse_BlockOfAnotherKey: a block by hand sleeps while its rule's key has
+// another number of attributes, and can be lifted all the same.
+func TestMisuse_BlockOfAnotherKey(t *testing.T) {
+	t.Parallel()
+	n := startTeam(t)
+	n.run("block --rule login --key 203.0.113.9 --for 1h --note scraper", "", 0)
+	n.run("block --rule login --key 203.0.113.10 --for 1h", "", 0)
+
+	n.run("apply -f - --force", strings.Replace(teamRules, "key: [ip]", "key: [ip, user]", 1), 0, "version 2 is in force")
+	n.run("entries --asleep", "", 0, "rule=login key=203.0.113.9", "scraper")
+	n.run("unblock --rule login --key 203.0.113.10", "", 0, "removed")
+	n.run("unblock --rule login --key 203.0.113.10", "", 1, "key has 1 values")
+
+	n.run("rollback 1 --force", "", 0, "version 3 is in force")
+	if status := n.check(`{"rule": "login", "key": "203.0.113.9"}`); status != 429 {
+		t.Errorf("the key is back: got %d, want 429", status)
+	}
+	if status := n.check(`{"rule": "login", "key": "203.0.113.10"}`); status != 200 {
+		t.Errorf("a block that was lifted while it slept: got %d, want 200", status)
+	}
+}
+
 // TestMisuse_Fail2banLoop: a loop that bans the same addresses again and again
 // makes one entry of each, and takes no version's place.
 func TestMisuse_Fail2banLoop(t *testing.T) {
