@@ -1,10 +1,11 @@
+import { now } from "./clock.js";
 import { camel, decide, decisionOf, rateHeaders, type Decision, type Reservation, type Settlement, type Usage } from "./decision.js";
 import { RequestError, RlnodeError } from "./errors.js";
 import { Journal, type Log } from "./journal.js";
 import { Local } from "./local.js";
 import { Nodes, parse, passes, problem, rejects, type Reply } from "./nodes.js";
 import { acquireBody, checkBody, settleBody, slotBody, targetBody, type AcquireRequest, type AdjustRequest, type Built, type CheckRequest, type Costs, type Limit, type Mode, type ReserveRequest, type ResetRequest, type Target } from "./request.js"; // prettier-ignore
-import { RefusedError, Slot, now, type Keeper } from "./slot.js";
+import { RefusedError, Slot, type Keeper } from "./slot.js";
 
 /** What a check is answered if no node decides it: "open" allows, "closed" refuses, "local" counts in this process. */
 export type OnError = "open" | "closed" | "local";
@@ -157,7 +158,7 @@ export class RlnodeClient {
     const body = JSON.stringify({ checks: rules.map((rule) => ({ rule, key: [], peek: true })) });
     for (let asked = false; !asked && !this.#closed; ) {
       try {
-        const r = await this.#nodes.ask("/v1/check/batch", body, Date.now() + this.#timeoutMs, true);
+        const r = await this.#nodes.ask("/v1/check/batch", body, now() + this.#timeoutMs, true);
         const { results } = (parse(r.text) ?? {}) as { results?: { error?: { code: string } }[] };
         for (const [i, rule] of rules.entries()) if (results?.[i]?.error?.code === "unknown-rule") this.#unknownRule(rule, r.node);
         asked = true;
@@ -314,12 +315,12 @@ export class RlnodeClient {
 
   /** release gives a slot back, even while the client is being closed. It repeats the call while there is time. */
   async #release(id: string): Promise<boolean> {
-    const deadline = Date.now() + this.#timeoutMs;
+    const deadline = now() + this.#timeoutMs;
     for (let pause = 25; ; pause *= 2) {
       try {
         return (await this.#nodes.ask("/v1/release", slotBody(id).body, deadline, true)).status === 200;
       } catch {
-        if (Date.now() + pause >= deadline) return false;
+        if (now() + pause >= deadline) return false;
       }
       await sleep(pause);
     }
@@ -386,7 +387,7 @@ export class RlnodeClient {
       if (lane.queue.length >= this.#maxQueue) throw failure("queue-full", `${this.#maxQueue} calls are waiting`);
       const abort = () => c.end(undefined, signal!.reason);
       const c: Call = {
-        ms: this.#timeoutMs, ...built, path: "/v1/" + path, repeat, until: Date.now() + 2 * this.#timeoutMs,
+        ms: this.#timeoutMs, ...built, path: "/v1/" + path, repeat, until: now() + 2 * this.#timeoutMs,
         end: (answer, error) => {
           if (c.ended) return;
           c.ended = true;
@@ -416,11 +417,11 @@ export class RlnodeClient {
     this.#timer = setTimeout(() => {
       this.#timer = undefined;
       for (const c of this.#calls) {
-        if (c.until > Date.now()) break;
+        if (c.until > now()) break;
         c.end(undefined, c.sent ? failure("timeout", "no answer in time") : failure("queue-full", "its turn did not come in time"));
       }
       this.#watch();
-    }, oldest.until - Date.now());
+    }, oldest.until - now());
     (this.#timer as { unref?: () => void }).unref?.(); // a request in flight keeps the process alive
   }
 
@@ -437,7 +438,7 @@ export class RlnodeClient {
   async #send(lane: Lane, batch: Call[]): Promise<void> {
     lane.inFlight++;
     for (const c of batch) c.sent = true;
-    const deadline = Date.now() + batch[0]!.ms;
+    const deadline = now() + batch[0]!.ms;
     try {
       await (batch.length > 1 ? this.#sendBatch(batch, deadline) : this.#sendOne(batch[0]!, deadline));
     } catch (e) {
@@ -454,7 +455,7 @@ export class RlnodeClient {
         return c.end({ ...r, json: parse(r.text) });
       } catch (e) {
         if (c.ended || c.path === "/v1/check" || !passes(e) || !c.repeat) throw e;
-        if (deadline - Date.now() <= ownerPause) throw e;
+        if (deadline - now() <= ownerPause) throw e;
       }
       await sleep(ownerPause);
     }

@@ -1,3 +1,5 @@
+import { now } from "./clock.js";
+
 /** How much a line of the log matters. */
 export type Level = "info" | "warn" | "error";
 
@@ -15,9 +17,9 @@ export class Journal {
 
   /** say logs a line about something, and returns whether it did. */
   say(level: Level, about: string, message: string): boolean {
-    const now = Date.now();
-    if (now - (this.#said.get(about) ?? -Infinity) < pause) return false;
-    this.#said.set(about, now);
+    const at = now();
+    if (at - (this.#said.get(about) ?? -Infinity) < pause) return false;
+    this.#said.set(about, at);
     this.#over.delete(about);
     this.log("rlnode: " + message.replace(": rlnode: ", ": "), level);
     return true;

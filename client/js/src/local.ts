@@ -1,3 +1,4 @@
+import { now } from "./clock.js";
 import { decide, type Decision } from "./decision.js";
 import { RequestError, type RlnodeError } from "./errors.js";
 import { limitOf, type Fields, type Limit } from "./request.js";
@@ -28,7 +29,7 @@ const who = (attributes: Fields = {}) =>
 export class Local {
   readonly #windows = new Map<string, { used: number; ends: number }>();
   readonly #given: Fields[];
-  #swept = 0;
+  #swept = -Infinity;
 
   constructor(given: readonly Limit[]) {
     this.#given = given.map(limitOf);
@@ -38,7 +39,7 @@ export class Local {
   /** decide decides the fields of a check as a node would. */
   decide(fields: Fields, error: RlnodeError): Decision {
     const { rule, key, attributes, limits, subjects } = fields;
-    const now = Date.now();
+    const at = Math.floor(now()); // so that all spans are whole
     const own = subjects ?? limits;
     const name = own ? "inline" : (rule ?? "local");
     const asked = own ? subjects ?? [fields] : [{ ...fields, limits: this.#given, namespace: "\0" + rule, key: key ?? who(attributes) }]; // prettier-ignore
@@ -55,7 +56,7 @@ export class Local {
         const most = (/bucket/.test(algorithm!) && burst) || limit;
         if (!(windowMs > 0)) throw new RequestError(`per: ${per} is no window`);
         let w = this.#windows.get(id);
-        if (!w || w.ends <= now) w = { used: 0, ends: now + windowMs };
+        if (!w || w.ends <= at) w = { used: 0, ends: at + windowMs };
         const used = w.used + cost;
         const allowed = s.shadow || used <= most;
         refused ||= !allowed && as !== "count";
@@ -65,9 +66,9 @@ export class Local {
     // Known windows go on when there is room for no more of them.
     const more = looks.filter((l: Fields) => l.takes && !this.#windows.has(l.id)).length;
     const full = () => more && this.#windows.size + more > maxWindows;
-    if (full() && now - this.#swept > 1000) {
-      this.#swept = now;
-      for (const [id, w] of this.#windows) if (w.ends <= now) this.#windows.delete(id);
+    if (full() && at - this.#swept > 1000) {
+      this.#swept = at;
+      for (const [id, w] of this.#windows) if (w.ends <= at) this.#windows.delete(id);
     }
     if (full()) return decide({ allowed: false, decidedBy: "local", retryAfterMs: 1000, code: "rate-limited", reason: "Too many are limited while no node answers.", error });
     for (const l of looks) {
@@ -77,7 +78,7 @@ export class Local {
     }
     const left = (l: Fields) => (l.allowed ? 1 - l.used / (l.limit || 1) : -l.ends);
     const { unit, limit, windowMs, used, allowed, cost, ends } = looks.sort((a: Fields, b: Fields) => left(a) - left(b))[0];
-    const resetAfterMs = ends - now;
+    const resetAfterMs = ends - at;
     return decide({
       allowed, counted: !allowed && !refused, code: refused ? (cost > limit ? "cost-above-limit" : "rate-limited") : "", rule: name, unit, limit, used, remaining: Math.max(0, limit - used), windowMs, resetAfterMs,
       retryAfterMs: allowed ? 0 : cost > limit ? -1 : resetAfterMs, decidedBy: "local", error,

@@ -1,3 +1,4 @@
+import { now } from "./clock.js";
 import { RlnodeError } from "./errors.js";
 import type { Journal } from "./journal.js";
 
@@ -25,7 +26,7 @@ export interface Reply {
   status: number;
   headers: Headers;
   text: string;
-  /** By performance.now(): no later than the request was sent. */
+  /** By `now`: no later than the request was sent. */
   sent: number;
 }
 
@@ -103,11 +104,11 @@ export class Nodes {
    */
   async ask(path: string, body: string, deadline: number, repeat: boolean): Promise<Reply> {
     const tried = new Set<Node>();
-    const whole = Math.min(this.timeoutMs, deadline - Date.now());
+    const whole = Math.min(this.timeoutMs, deadline - now());
     let rejection: Reply | undefined;
     for (let last = new RlnodeError(0, "unavailable", "no node has answered lately"); ; ) {
       const [n, more] = this.#choose(tried);
-      const began = Date.now();
+      const began = now();
       if (!n || began >= deadline) {
         if (rejection) return this.#rejected(rejection);
         throw last;
@@ -125,7 +126,7 @@ export class Nodes {
         // An overloaded node, or one that can't reach another one, is well. A silent one is not to blame if it had little time.
         if (passes(why) || /^(overloaded|too-many-(reservations|slots))$/.test(why.code)) this.#well(n);
         else if (why.code !== "timeout") this.#mark(n, failing, why);
-        else if (Date.now() - began > this.timeoutMs * 0.45) this.#mark(n, silent, why);
+        else if (now() - began > this.timeoutMs * 0.45) this.#mark(n, silent, why);
         if (rejection) return this.#rejected(rejection);
         // Any other node would ask the same owner for room.
         if (/^too-many-/.test(why.code) || (!repeat && !untouched(why))) throw why;
@@ -151,7 +152,7 @@ export class Nodes {
     if (bad) this.journal.say("warn", n.base, `${n.base} is passed over: ${why?.message}`);
     else if (n.bad) this.journal.unsay(n.base, n.base + " is asked again");
     n.bad = bad;
-    if (bad) n.again = Date.now() + Math.min(firstPause * 2 ** n.failures++, lastPause);
+    if (bad) n.again = now() + Math.min(firstPause * 2 ** n.failures++, lastPause);
   }
 
   /** choose returns the node to ask next, and whether another one would be left after it. */
@@ -159,7 +160,7 @@ export class Nodes {
     const left = this.#nodes.filter((n) => !tried.has(n)).sort((a, b) => a.bad - b.bad);
     const known = left.filter((n) => n.bad < silent);
     for (const n of left) {
-      if (!n.bad || n.probing || n.again > Date.now()) continue;
+      if (!n.bad || n.probing || n.again > now()) continue;
       n.probing = true;
       if (!known[0]) return [n, false]; // nothing else is left: this call finds out
       void this.#probe(n);
@@ -182,19 +183,19 @@ export class Nodes {
   async #send(n: Node, path: string, body: string | null, ms: number): Promise<Reply> {
     const abort = new AbortController();
     this.#live.add(abort);
-    const due = Date.now() + ms;
+    const due = now() + ms;
     let late = false;
     const expire = () => {
       late = true;
       abort.abort();
     };
     let timer = setTimeout(() => {
-      if (Date.now() < due + grace) expire();
+      if (now() < due + grace) expire();
       else timer = setTimeout(expire, grace);
     }, ms);
     try {
       const { fetch } = this;
-      const sent = performance.now();
+      const sent = now();
       const r = await fetch(n.base + path, { method: body ? "POST" : "GET", headers: this.#headers, body, signal: abort.signal, redirect: "manual" });
       const text = await textOf(r, path.endsWith("/batch") ? maxBatchAnswer : maxAnswer, n.base);
       return { node: n.base, status: r.status, headers: r.headers, text, sent };

@@ -1,11 +1,9 @@
+import { now } from "./clock.js";
 import type { Decision } from "./decision.js";
 import { RlnodeError } from "./errors.js";
 
 const firstPause = 25; // ms between attempts to renew; doubled with each, up to
 const lastPause = 1000;
-
-/** now is this process's own clock, in ms: no step of the wall clock moves it. */
-export const now = (): number => performance.now();
 
 /** later runs f without keeping the process alive. */
 function later(ms: number, f: () => void): ReturnType<typeof setTimeout> {

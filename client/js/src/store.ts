@@ -1,4 +1,5 @@
 import type { RlnodeClient } from "./client.js";
+import { now } from "./clock.js";
 import { storeClientOf, first, hitsOf, windowOf, type Connection } from "./connect.js";
 import type { RlnodeError } from "./errors.js";
 
@@ -27,7 +28,7 @@ export class Store {
   readonly prefix: string;
   readonly #client: RlnodeClient;
   readonly #own: boolean;
-  readonly #emptied = new Map<string, number>(); // keys whose hits this process has all taken back, and when their window ends
+  readonly #emptied = new Map<string, number>(); // keys whose hits this process has all taken back, and when their window ends, by `now`
   #windowMs = 60_000;
   #limit = 0;
 
@@ -56,7 +57,7 @@ export class Store {
     if (u && u.used > 0) return { totalHits: u.used, resetTime: new Date(Date.now() + u.resetAfterMs) };
     // A node does not tell a key whose hits were all taken back from one that nobody has counted.
     const ends = this.#emptied.get(key) ?? 0;
-    return ends > Date.now() ? { totalHits: 0, resetTime: new Date(ends) } : undefined;
+    return ends > now() ? { totalHits: 0, resetTime: new Date(Date.now() + ends - now()) } : undefined;
   }
 
   /** Takes one hit back. If no node can, the hit stays counted: libraries call this when the answer is out, and nobody catches. */
@@ -78,7 +79,7 @@ export class Store {
 
   #remember(key: string): void {
     this.#emptied.delete(key); // so that it becomes the newest
-    this.#emptied.set(key, Date.now() + this.#windowMs);
+    this.#emptied.set(key, now() + this.#windowMs);
     if (this.#emptied.size > maxEmptied) this.#emptied.delete(this.#emptied.keys().next().value!);
   }
 

@@ -270,6 +270,54 @@ test("a delayed check waits if it is told to", async (t) => {
   assert.ok(s.requests.every((r) => r.body.wait === undefined)); // it is the client that waits
 });
 
+/** step moves the wall clock by `ms`; it goes on from there. */
+function step(t, ms) {
+  const real = Date.now;
+  t.mock.method(Date, "now", () => real() + ms);
+}
+const hour = 3_600_000;
+
+test("a clock that is set back keeps no node out of use", async (t) => {
+  const s = await fake(t, never);
+  const c = new RlnodeClient({ nodes: s.url, timeoutMs: 200, log: () => {} });
+  assert.equal((await c.check(q)).error.code, "timeout");
+  step(t, -hour);
+  s.answer = () => ({ body: yes });
+  await eventually("it is asked again", async () => (await c.check(q)).decidedBy === "owner", 5000);
+});
+
+test("a clock that is set back makes no call longer", async (t) => {
+  const s = await fake(t, () => problem(503, "no-owner"));
+  const c = new RlnodeClient({ nodes: s.url, timeoutMs: 400, log: () => {} });
+  const call = c.reserve(q);
+  await eventually("it is under way", () => s.requests.length > 0);
+  step(t, -hour);
+  const late = new Promise((resolve) => setTimeout(resolve, 2000, "no end"));
+  assert.notEqual(await Promise.race([call, late]), "no end");
+  c.close();
+});
+
+test("a clock that is set forward ends no call", async (t) => {
+  const slow = await fake(t, () => new Promise((resolve) => setTimeout(() => resolve(problem(500, "internal")), 100)));
+  const good = await fake(t);
+  const c = client({ nodes: [slow.url, good.url], log: () => {} });
+  const calls = [c.check(q), c.check(q)];
+  await eventually("they are under way", () => slow.requests.length > 0);
+  step(t, hour);
+  for (const d of await Promise.all(calls)) assert.equal(d.decidedBy, "owner");
+});
+
+test("local: a window has its own length whatever becomes of the clock", async (t) => {
+  const c = new RlnodeClient({ nodes: dead, onError: "local", local: { limit: 1, per: "1m" }, log: () => {} });
+  const [soon, long] = ["200ms", "1h"].map((per) => ({ key: "k", limits: [{ limit: 1, per }] }));
+  const allowed = async (request) => (await c.check(request)).allowed;
+  assert.deepEqual([await allowed(soon), await allowed(long)], [true, true]);
+  step(t, 2 * hour);
+  assert.equal(await allowed(long), false);
+  step(t, -3 * hour);
+  await eventually("its window ends", () => allowed(soon), 2000);
+});
+
 test("tokens and addresses", async (t) => {
   const s = await fake(t);
   await client({ nodes: [s.url + "/proxy/"], token: "secret" }).check(q);
@@ -376,8 +424,8 @@ test("a lost node is logged by default, once a minute", async (t) => {
   for (let i = 0; i < 20; i++) await c.check(q);
   assert.equal(warned.mock.callCount(), 1);
   assert.match(warned.mock.calls[0].arguments[0], /^rlnode: http:\/\/127\.255\.1\.2:4444 is passed over: /);
-  const now = Date.now();
-  t.mock.method(Date, "now", () => now + 61_000);
+  const real = performance.now;
+  t.mock.method(performance, "now", () => real.call(performance) + 61_000);
   for (let i = 0; i < 5; i++) await c.check(q);
   assert.equal(warned.mock.callCount(), 2);
 });
