@@ -1,4 +1,4 @@
-import { now } from "./clock.js";
+import { later, now, sleep } from "./clock.js";
 import { camel, decide, decisionOf, rateHeaders, type Decision, type Reservation, type Settlement, type Usage } from "./decision.js";
 import { RequestError, RlnodeError } from "./errors.js";
 import { Journal, type Log } from "./journal.js";
@@ -66,10 +66,8 @@ const tick: (f: () => void) => void = typeof setImmediate === "function" ? setIm
  */
 const apart = globalThis.navigator?.userAgent === "Cloudflare-Workers";
 
-const sleep = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
-
 /** nap sleeps without keeping the process alive. */
-const nap = (ms: number) => new Promise<void>((resolve) => (setTimeout(resolve, ms) as { unref?: () => void }).unref?.());
+const nap = (ms: number) => new Promise<void>((resolve) => later(ms, resolve));
 
 /** Call is a call in progress. */
 interface Call extends Built {
@@ -112,6 +110,7 @@ export class RlnodeClient {
   readonly #together: Lane;
   readonly #alone: Lane;
   readonly #calls = new Set<Call>(); // all in progress, the oldest first
+  readonly #rests = new Set<AbortController>(); // that calls take, each with what ends it
   readonly #slots = new Set<Slot>(); // that are held
   readonly #reserved = new Map<string, Slot>(); // those of reservations that are not settled
   readonly #keeper: Keeper = { renew: (id, ms) => this.#renew(id, ms), release: (id) => this.#release(id), ended: (slot) => this.#ended(slot) };
@@ -216,7 +215,7 @@ export class RlnodeClient {
     for (let pause = 25; ; pause = Math.min(2 * pause, 1000)) {
       const slot = await this.#acquire(request, options);
       if (slot.allowed || !request.wait || slot.never || slot.denied || slot.error) return slot;
-      await unless(options?.signal, sleep(Math.min(pause, slot.retryAfterMs || pause)));
+      await this.#rest(Math.min(pause, slot.retryAfterMs || pause), options);
     }
   }
 
@@ -266,7 +265,8 @@ export class RlnodeClient {
   async close(): Promise<void> {
     this.#closed = true;
     clearTimeout(this.#timer);
-    for (const c of this.#calls) c.end(undefined, failure("closed", "the client is closed"));
+    for (const c of this.#calls) c.end(undefined, closed());
+    for (const stop of this.#rests) stop.abort(closed());
     if (this.#slots.size) await Promise.all(Array.from(this.#slots, (slot) => slot.release()));
     this.#nodes.close();
   }
@@ -341,8 +341,21 @@ export class RlnodeClient {
       if (!(e instanceof RlnodeError) || e.code === "closed") throw e;
       d = this.#undecided(e, built, request.rule);
     }
-    if (request.wait && d.allowed && d.delayMs) await sleep(d.delayMs);
+    if (request.wait && d.allowed && d.delayMs) await this.#rest(d.delayMs, options);
     return d;
+  }
+
+  /** rest waits for as long as the call and the client last. */
+  async #rest(ms: number, options: CallOptions | undefined): Promise<void> {
+    if (this.#closed) throw closed();
+    const stop = new AbortController();
+    this.#rests.add(stop);
+    try {
+      await unless(options?.signal, sleep(ms, stop.signal));
+    } finally {
+      this.#rests.delete(stop);
+      stop.abort(); // its timer would keep the process alive
+    }
   }
 
   /** undecided returns the decision of a check that no node made, or throws the error. What it allows, it grants. */
@@ -375,7 +388,7 @@ export class RlnodeClient {
 
   /** call makes a call. It ends with its answer, its time, its signal, or the client. */
   async #call(path: string, built: Built, options: CallOptions | undefined, repeat = true): Promise<Answer> {
-    if (this.#closed) throw failure("closed", "the client is closed");
+    if (this.#closed) throw closed();
     const by = apart ? new RlnodeClient(this.#options, this) : this;
     return by.#enqueue(built.alone || path !== "check" ? by.#alone : by.#together, path, built, options, repeat);
   }
@@ -491,6 +504,7 @@ async function unless<T>(signal: AbortSignal | undefined, promise: Promise<T>, l
 }
 
 const failure = (code: string, detail: string) => new RlnodeError(0, code, detail);
+const closed = () => failure("closed", "the client is closed");
 const badAnswer = (r: { node: string }) => new RlnodeError(0, "bad-answer", "not a valid answer from a node", r.node);
 
 /** read returns the decision of an answer; its status has to agree. */

@@ -1,5 +1,6 @@
 import { addressOf } from "./address.js";
 import type { RlnodeClient } from "./client.js";
+import { sleep } from "./clock.js";
 import { clientOf, type Connection } from "./connect.js";
 import { decide, type Decision } from "./decision.js";
 import { RequestError, RlnodeError } from "./errors.js";
@@ -141,7 +142,7 @@ export class Guard<R> {
         d = decide({ ...d, allowed: false, retryAfterMs: d.delayMs });
       } else {
         this.#held++;
-        await new Promise((resolve) => setTimeout(resolve, d.delayMs));
+        await sleep(d.delayMs);
         this.#held--;
       }
     }

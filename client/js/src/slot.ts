@@ -1,16 +1,9 @@
-import { now } from "./clock.js";
+import { later, now } from "./clock.js";
 import type { Decision } from "./decision.js";
 import { RlnodeError } from "./errors.js";
 
 const firstPause = 25; // ms between attempts to renew; doubled with each, up to
 const lastPause = 1000;
-
-/** later runs f without keeping the process alive. */
-function later(ms: number, f: () => void): ReturnType<typeof setTimeout> {
-  const timer = setTimeout(f, Math.max(0, Math.min(ms, 2 ** 31 - 1)));
-  (timer as { unref?: () => void }).unref?.();
-  return timer;
-}
 
 /** What a slot is renewed and released by. */
 export interface Keeper {

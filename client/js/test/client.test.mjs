@@ -270,6 +270,38 @@ test("a delayed check waits if it is told to", async (t) => {
   assert.ok(s.requests.every((r) => r.body.wait === undefined)); // it is the client that waits
 });
 
+test("a delay ends with the call's signal and with the client", async (t) => {
+  const s = await fake(t, () => ({ body: { ...yes, delay_ms: 2000, reservation: "x" } }));
+  const c = client({ nodes: s.url });
+  const timers = () => process.getActiveResourcesInfo().filter((name) => name === "Timeout").length;
+  await c.check(q);
+  const before = timers();
+  for (const call of ["check", "count", "reserve"]) {
+    const stop = new AbortController();
+    const waiting = c[call]({ ...q, wait: true }, { signal: stop.signal });
+    setTimeout(() => stop.abort(new Error("enough")), 100);
+    const began = performance.now();
+    await assert.rejects(waiting, /enough/);
+    assert.ok(performance.now() - began < 1000, call);
+  }
+  const waiting = [c.check({ ...q, wait: true }), c.reserve({ ...q, wait: true })];
+  setTimeout(() => c.close(), 100);
+  const began = performance.now();
+  for (const one of waiting) await assert.rejects(one, { code: "closed" });
+  assert.ok(performance.now() - began < 1000);
+  assert.ok(timers() <= before, "a timer is left");
+});
+
+test("a delay that is longer than a timer can be", async (t) => {
+  const s = await fake(t, () => ({ body: { ...yes, delay_ms: 2 ** 31 + 1000 } }));
+  const c = client({ nodes: s.url });
+  const waiting = c.check({ ...q, wait: true });
+  const soon = new Promise((resolve) => setTimeout(resolve, 300, "it waits"));
+  assert.equal(await Promise.race([waiting, soon]), "it waits");
+  c.close();
+  await assert.rejects(waiting, { code: "closed" });
+});
+
 /** step moves the wall clock by `ms`; it goes on from there. */
 function step(t, ms) {
   const real = Date.now;

@@ -114,6 +114,17 @@ test("a refusal, and waiting for a slot", async (t) => {
   await assert.rejects(stopped, /enough/);
 });
 
+test("waiting for a slot ends with the client", async (t) => {
+  const s = await fake(t, { acquire: () => [429, full] });
+  const c = make(t, s);
+  const waiting = c.acquire({ ...q, wait: true });
+  await eventually("its pauses are long", () => s.count("acquire") > 6);
+  const began = performance.now();
+  c.close();
+  await assert.rejects(waiting, { code: "closed" });
+  assert.ok(performance.now() - began < 300);
+});
+
 test("no node decides", async (t) => {
   for (const [options, allowed] of [[{}, true], [{ onError: "closed" }, false]]) { // prettier-ignore
     const s = await fake(t, { acquire: () => problem(503, "too-many-slots") });
