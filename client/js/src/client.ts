@@ -180,18 +180,18 @@ export class RlnodeClient {
    * Asks whether this may happen now, and takes its cost if so: from all limits that apply, or from none. A decision comes even if no
    * node decides (`decidedBy: "error"`). It rejects with a RlnodeError if a node rejects the call, such as with an unknown rule.
    */
-  check(request: CheckRequest, options?: CallOptions): Promise<Decision> {
-    return this.#decide("check", request, undefined, options);
+  async check(request: CheckRequest, options?: CallOptions): Promise<Decision> {
+    return this.#delayed(await this.#decide("check", request, undefined, options), request, options);
   }
 
   /** The decision that check would make; takes nothing. */
   peek(request: CheckRequest, options?: CallOptions): Promise<Decision> {
-    return this.#decide("check", { ...request, wait: false }, "peek", options);
+    return this.#decide("check", request, "peek", options);
   }
 
   /** Takes the cost whether or not it fits; the decision is the one of a check. */
-  count(request: CheckRequest, options?: CallOptions): Promise<Decision> {
-    return this.#decide("check", request, "count", options);
+  async count(request: CheckRequest, options?: CallOptions): Promise<Decision> {
+    return this.#delayed(await this.#decide("check", request, "count", options), request, options);
   }
 
   /** A check whose cost is an estimate, to be settled. Without a `requestId`, one that is repeated may count twice. */
@@ -199,10 +199,16 @@ export class RlnodeClient {
     const began = now();
     const d: Reservation = { reservation: "", ...(await this.#decide("reserve", { ttlMs: 60_000, ...request } as CheckRequest, undefined, options)) };
     const { slot, expiresMs = 0 } = d as { slot?: string; expiresMs?: number };
-    if (!slot) return d;
-    const held = this.#hold(d, began + expiresMs, options);
-    this.#reserved.set(d.reservation, held);
-    return { ...d, signal: held.signal };
+    // It is held from now on: it may last for less than the delay.
+    const held = slot ? this.#hold(d, began + expiresMs, options) : undefined;
+    if (held) this.#reserved.set(d.reservation, held);
+    if (held) d.signal = held.signal;
+    try {
+      return await this.#delayed(d, request, options);
+    } catch (e) {
+      void held?.release(); // nobody knows the reservation, to settle it
+      throw e;
+    }
   }
 
   /**
@@ -341,6 +347,11 @@ export class RlnodeClient {
       if (!(e instanceof RlnodeError) || e.code === "closed") throw e;
       d = this.#undecided(e, built, request.rule);
     }
+    return d;
+  }
+
+  /** delayed returns a decision, after its delay if the request is to wait. */
+  async #delayed<D extends Decision>(d: D, request: CheckRequest, options: CallOptions | undefined): Promise<D> {
     if (request.wait && d.allowed && d.delayMs) await this.#rest(d.delayMs, options);
     return d;
   }

@@ -196,6 +196,31 @@ test("a reservation's slot is renewed until it is settled", async (t) => {
   assert.deepEqual([s.count("renew"), s.count("release")], [renewals, 0]);
 });
 
+test("a reservation's slot is renewed during its delay", async (t) => {
+  const short = { ...held, reservation: "def", expires_ms: 900, delay_ms: 1500 };
+  const s = await fake(t, { reserve: () => [200, short], renew: () => [200, { expires_ms: 20_000 }] });
+  const c = make(t, s);
+  const { signal } = await c.reserve({ ...q, wait: true });
+  assert.deepEqual([s.count("renew"), signal.aborted], [1, false]);
+  s.on.reserve = () => [200, { ...short, reservation: "ghi", slot: "late", expires_ms: 30_000, delay_ms: 30_000 }];
+  const waiting = c.reserve({ ...q, wait: true });
+  await eventually("it is reserved", () => s.count("reserve") === 2);
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  c.close();
+  await assert.rejects(waiting, { code: "closed" });
+  await eventually("it is released", () => s.calls.some((call) => call.name === "release" && call.body.slot === "late"));
+});
+
+test("a reservation whose caller goes during its delay gives its slot back", async (t) => {
+  const s = await fake(t, { reserve: () => [200, { ...held, reservation: "def", delay_ms: 30_000 }] });
+  const stop = new AbortController();
+  const waiting = make(t, s).reserve({ ...q, wait: true }, { signal: stop.signal });
+  await eventually("it is asked", () => s.count("reserve"));
+  setTimeout(() => stop.abort(new Error("gone")), 100);
+  await assert.rejects(waiting, /gone/);
+  await eventually("it is released", () => s.count("release") === 1);
+});
+
 /** What an app does with a path. At /times-out, Node cuts a connection on which nothing is sent. */
 const apps = {
   express(options, began) {
