@@ -112,7 +112,7 @@ export class RlnodeClient {
   readonly #calls = new Set<Call>(); // all in progress, the oldest first
   readonly #rests = new Set<AbortController>(); // that calls take, each with what ends it
   readonly #slots = new Set<Slot>(); // that are held
-  readonly #reserved = new Map<string, Slot>(); // those of reservations that are not settled
+  readonly #reserved = new Map<string, Slot>(); // those of reservations, by their ids
   readonly #keeper: Keeper = { renew: (id, ms) => this.#renew(id, ms), release: (id) => this.#release(id), ended: (slot) => this.#ended(slot) };
   #closed = false;
   #timer: ReturnType<typeof setTimeout> | undefined;
@@ -201,7 +201,6 @@ export class RlnodeClient {
     const { slot, expiresMs = 0 } = d as { slot?: string; expiresMs?: number };
     // It is held from now on: it may last for less than the delay.
     const held = slot ? this.#hold(d, began + expiresMs, options) : undefined;
-    if (held) this.#reserved.set(d.reservation, held);
     if (held) d.signal = held.signal;
     try {
       return await this.#delayed(d, request, options);
@@ -248,7 +247,6 @@ export class RlnodeClient {
     const id = one.reservation;
     if (!id) return Promise.resolve({ reservation: id, settled: false, costs: {}, repeated: false });
     this.#reserved.get(id)?.forget();
-    this.#reserved.delete(id);
     return this.#tell<Settlement>("settle", () => settleBody(id, costs ?? one.costs ?? {}), options);
   }
 
@@ -301,6 +299,8 @@ export class RlnodeClient {
     const slot = new Slot(d, this.#keeper, until, options?.signal);
     if (!slot.slot) return slot;
     this.#slots.add(slot);
+    const { reservation } = slot as Partial<Reservation>;
+    if (reservation) this.#reserved.set(reservation, slot);
     if (this.#closed) void slot.release();
     return slot;
   }
@@ -334,6 +334,7 @@ export class RlnodeClient {
 
   #ended(slot: Slot): void {
     this.#slots.delete(slot);
+    this.#reserved.delete((slot as Partial<Reservation>).reservation!);
   }
 
   /** decide makes a check or a reservation. Only the nodes' own trouble may let it pass: a stranger could cause the rest. */

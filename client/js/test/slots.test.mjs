@@ -3,6 +3,8 @@ import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { connect } from "node:net";
 import { test } from "node:test";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { serve as serveHono } from "@hono/node-server";
 import express from "express";
 import Fastify from "fastify";
@@ -219,6 +221,20 @@ test("a reservation whose caller goes during its delay gives its slot back", asy
   setTimeout(() => stop.abort(new Error("gone")), 100);
   await assert.rejects(waiting, /gone/);
   await eventually("it is released", () => s.count("release") === 1);
+});
+
+test("a reservation that is never settled is forgotten once its slot is lost", async (t) => {
+  const s = await fake(t, { reserve: () => [200, { ...held, reservation: "def", expires_ms: 150 }], renew: () => problem(404, "unknown-slot") });
+  const c = make(t, s);
+  const lost = async () => {
+    const { signal } = await c.reserve(q);
+    if (!signal.aborted) await new Promise((resolve) => signal.addEventListener("abort", resolve, { once: true }));
+    return new WeakRef(signal);
+  };
+  const signals = await Promise.all([lost(), lost(), lost()]);
+  setFlagsFromString("--expose-gc");
+  const gc = runInNewContext("gc");
+  await eventually("nothing of them is kept", () => (gc(), signals.every((one) => !one.deref())), 5000);
 });
 
 /** What an app does with a path. At /times-out, Node cuts a connection on which nothing is sent. */
