@@ -1,5 +1,5 @@
 import type { Decision } from "./decision.js";
-import { Guard, holdUntilClose, type Ending, type GuardOptions, type Seen } from "./guard.js";
+import { Guard, type Ending, type GuardOptions, type Seen } from "./guard.js";
 
 /** What is used of a request of Express or Connect. */
 export interface ExpressRequest {
@@ -31,7 +31,7 @@ const see = (r: ExpressRequest): Seen => ({ ip: r.ip ?? r.socket.remoteAddress, 
 export function rateLimit<R extends ExpressRequest = ExpressRequest>(options: RateLimitOptions<R>) {
   const guard = new Guard<R>(options);
   return (request: R, response: ExpressResponse, next: (error?: unknown) => void): void => {
-    guard.decide(request, see).then((v) => {
+    guard.decide(request, see, () => ({ response })).then((v) => {
       for (const [name, value] of Object.entries(v.headers)) response.setHeader(name, value);
       if (v.refusal) {
         response.statusCode = v.refusal.status;
@@ -39,7 +39,6 @@ export function rateLimit<R extends ExpressRequest = ExpressRequest>(options: Ra
         return;
       }
       if (v.decision) request.rlnode = v.decision;
-      if (v.slot) holdUntilClose(response, v.slot);
       next();
     }).catch(next); // prettier-ignore
   };

@@ -1,5 +1,5 @@
 import type { Decision } from "./decision.js";
-import { Guard, holdUntilClose, type Ending, type GuardOptions, type Seen } from "./guard.js";
+import { Guard, type Ending, type GuardOptions, type Seen } from "./guard.js";
 
 /** What is used of Fastify. */
 export interface FastifyRequestLike {
@@ -35,11 +35,10 @@ export async function rateLimit(app: Instance, options: RateLimitOptions): Promi
   const guard = new Guard<FastifyRequestLike>(options);
   app.decorateRequest("rlnode", null);
   app.addHook("onRequest", async (request: FastifyRequestLike, reply: Reply) => {
-    const v = await guard.decide(request, see);
+    const v = await guard.decide(request, see, () => ({ response: reply.raw }));
     for (const [name, value] of Object.entries(v.headers)) reply.header(name, value);
     request.rlnode = v.decision ?? null;
     if (v.refusal) return reply.code(v.refusal.status).send(v.refusal.body);
-    if (v.slot) holdUntilClose(reply.raw, v.slot);
     return undefined;
   });
 }

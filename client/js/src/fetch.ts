@@ -17,11 +17,10 @@ export function rateLimit(options: RateLimitOptions) {
   }); // prettier-ignore
   return <A extends unknown[]>(handler: (request: Request, ...more: A) => Response | Promise<Response>) =>
     async (request: Request, ...more: A): Promise<Response> => {
-      const v = await guard.decide(request, see);
+      const v = await guard.decide(request, see, () => ({ signal: request.signal }));
       if (v.refusal) return new Response(v.refusal.body, { status: v.refusal.status, headers: v.headers });
       let response: Response;
       try {
-        if (v.slot) request.signal?.addEventListener("abort", () => void v.slot!.release());
         response = await handler(request, ...more);
         if (v.slot) response = during(response, v.slot);
       } catch (e) {

@@ -93,7 +93,8 @@ export class Guard<R> {
     if (o.rule) this.client.expectRules(o.rule);
   }
 
-  async decide(request: R, see: (request: R) => Seen): Promise<Verdict> {
+  /** @param ends what says when the request is over; a slot is released then. */
+  async decide(request: R, see: (request: R) => Seen, ends: () => Ends): Promise<Verdict> {
     const o = this.o;
     if (await o.skip?.(request)) return pass;
     const q: CheckRequest = { headers: o.headers !== false };
@@ -107,9 +108,11 @@ export class Guard<R> {
     const cost = o.cost?.(request);
     if (typeof cost === "number") q.cost = cost;
     else if (cost) q.costs = cost;
+    const over = o.slots ? ends() : {}; // a platform may tell only those who asked before
     const d = await this.#check(q);
     const slot = d instanceof Slot && d.allowed ? d : undefined;
-    const v = await this.#verdict(d);
+    if (slot) releaseAfter(over, slot);
+    const v = await this.#verdict(d, slot);
     if (v.refusal) void slot?.release();
     else if (slot) v.slot = slot;
     return v;
@@ -135,17 +138,19 @@ export class Guard<R> {
     return { ip: addressOf(address) ?? address, endpoint, method };
   }
 
-  async #verdict(d: Decision): Promise<Verdict> {
+  async #verdict(d: Decision, slot: Slot | undefined): Promise<Verdict> {
     const { maxDelayMs = 30_000, maxHeld = 10_000 } = this.o;
     if (d.allowed && d.delayMs > 0 && maxDelayMs > 0) {
       if (d.delayMs > maxDelayMs || this.#held >= maxHeld) {
         d = decide({ ...d, allowed: false, retryAfterMs: d.delayMs });
       } else {
         this.#held++;
-        await sleep(d.delayMs);
+        await sleep(d.delayMs, slot?.signal).catch(() => undefined);
         this.#held--;
       }
     }
+    // The work may not begin without its slot.
+    if (slot?.signal.aborted) d = decide({ allowed: false, reason: "The slot is lost.", error: slot.signal.reason as RlnodeError });
     return d.allowed ? { decision: d, headers: d.headers } : refuse(d);
   }
 }
@@ -157,10 +162,19 @@ export interface Ending {
   destroyed?: boolean;
 }
 
-/** holdUntilClose releases a slot when a response is over. */
-export function holdUntilClose(response: Ending, slot: Slot): void {
-  response.once?.("close", () => void slot.release());
-  if (!response.once || response.closed || response.destroyed) void slot.release(); // the caller hung up meanwhile
+/** What says when a request is over: Node's response, or the signal of a Request. */
+export interface Ends {
+  response?: Ending | undefined;
+  signal?: AbortSignal | undefined;
+}
+
+/** releaseAfter releases a slot when a request is over. */
+function releaseAfter({ response, signal }: Ends, slot: Slot): void {
+  const release = () => void slot.release();
+  response?.once?.("close", release);
+  signal?.addEventListener("abort", release);
+  const closed = response && (!response.once || response.closed || response.destroyed);
+  if (closed || signal?.aborted) release(); // the caller hung up meanwhile
 }
 
 /** refuse answers as the rule's refusal says, or with application/problem+json: 429, 403 where it is denied, 503 where no node decided. */

@@ -1,4 +1,4 @@
-import { Guard, forwarded, type Ending, type GuardOptions, type Seen } from "./guard.js";
+import { Guard, forwarded, type Ending, type Ends, type GuardOptions, type Seen } from "./guard.js";
 import { during } from "./slot.js";
 
 /** What is used of Hono's context. */
@@ -22,6 +22,11 @@ function address(c: HonoContext): string | undefined {
   return env.incoming?.socket?.remoteAddress ?? env.remoteAddr?.hostname;
 }
 
+/** The response is that of @hono/node-server. */
+const ends = (c: HonoContext): Ends => ({
+  response: (c.env as { outgoing?: Ending } | undefined)?.outgoing, signal: (c.req.raw as Request | undefined)?.signal,
+}); // prettier-ignore
+
 /** A middleware for Hono that lets the server's rules decide. `c.get("rlnode")` is the decision. */
 export function rateLimit<C extends HonoContext = HonoContext>(options: RateLimitOptions<C>) {
   const guard = new Guard<C>(options);
@@ -29,14 +34,12 @@ export function rateLimit<C extends HonoContext = HonoContext>(options: RateLimi
     ip: forwarded(c.req.header("x-forwarded-for"), options.trustedHops ?? 0) ?? address(c), endpoint: c.req.path, method: c.req.method,
   }); // prettier-ignore
   return async (c: C, next: () => Promise<void>): Promise<Response | void> => {
-    const v = await guard.decide(c, see);
+    const v = await guard.decide(c, see, () => ends(c));
     for (const [name, value] of Object.entries(v.headers)) c.header(name, value);
     if (v.refusal) return c.body(v.refusal.body, v.refusal.status as never);
     if (v.decision) c.set("rlnode" as never, v.decision as never);
     const { slot } = v;
     if (!slot) return next();
-    (c.req.raw as Request | undefined)?.signal?.addEventListener("abort", () => void slot.release());
-    (c.env as { outgoing?: Ending } | undefined)?.outgoing?.once?.("close", () => void slot.release()); // of @hono/node-server
     try {
       await next();
       c.res = during(c.res!, slot);

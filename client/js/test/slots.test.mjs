@@ -237,6 +237,32 @@ test("a reservation that is never settled is forgotten once its slot is lost", a
   await eventually("nothing of them is kept", () => (gc(), signals.every((one) => !one.deref())), 5000);
 });
 
+for (const kind of ["fetch", "hono"])
+  test(`${kind}: a caller that hangs up while a slot is acquired does not hold it`, async (t) => {
+    const s = await fake(t, { acquire: () => new Promise((resolve) => setTimeout(resolve, 100, [200, held])) });
+    const options = { client: make(t, s), slots: true, ip: () => "192.0.2.1" };
+    let served = 0;
+    const work = () => (served++, new Promise(() => {}));
+    const serve = kind === "fetch" ? forFetch(options)(work) : new Hono().use(forHono(options)).get("/", work).request;
+    const stop = new AbortController();
+    const answer = serve(new Request("http://x/", { signal: stop.signal }));
+    setTimeout(() => stop.abort(), 20);
+    assert.equal((await answer).status, 503);
+    await eventually("it is released", () => s.count("release") === 1);
+    assert.equal(served, 0);
+  });
+
+test("a caller that hangs up during a delay does not hold a slot", async (t) => {
+  const s = await fake(t, { acquire: () => [200, { ...held, delay_ms: 20_000 }] });
+  const stop = new AbortController();
+  const serve = forFetch({ client: make(t, s), slots: true, ip: () => "192.0.2.1" })(() => assert.fail());
+  const answer = serve(new Request("http://x/", { signal: stop.signal }));
+  await eventually("it is acquired", () => s.count("acquire"));
+  setTimeout(() => stop.abort(), 100);
+  assert.equal((await answer).status, 503);
+  await eventually("it is released", () => s.count("release") === 1);
+});
+
 /** What an app does with a path. At /times-out, Node cuts a connection on which nothing is sent. */
 const apps = {
   express(options, began) {
