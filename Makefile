@@ -89,6 +89,8 @@ models: ## random histories of what only computes, and floods of subjects, at th
 	$(GO) test -count 1 -timeout 60m ./algorithms -args -histories 100000
 	$(GO) test -count 1 -timeout 60m ./localcache -args -longer 4
 	$(GO) test -count 1 -timeout 60m -run EnvoyModel ./rules -args -configurations 100000
+	$(GO) test -count 1 -timeout 60m -run 'Schema|AgreeWithTheModel' ./rules -args -histories 10000
+	$(GO) test -count 1 -timeout 60m -run RandomHistories ./rules/entries -args -histories 10000
 	$(GO) test -count 1 -timeout 60m -run Shares ./cluster/agreement -args -lives 150
 	$(GO) test -count 1 -timeout 60m -run Damaged ./persist -args -damages 600
 	$(GO) test -count 1 -timeout 60m -run GiveBacksFreeNothing ./counters -args -giveback-histories 100000 -giveback-seed 0

@@ -221,7 +221,7 @@ type Decision struct {
 // No table stores the State of a Concurrency limit: it sums up the slots that
 // are held, each of which is a note.
 //
-// Invariant: Count >= 0, Part >= 0; in the other buckets Part < Window.
+// Invariant: Count >= 0, Part >= 0; in buckets other than CellBucket, Part < Window.
 type State struct {
 	Count, Part, At int64
 }

@@ -120,7 +120,8 @@ func (l *Limiter) decide(now algorithms.Instant, q *Query, a *Answer) error {
 	return nil
 }
 
-// resolve decides a prepared check, and waits for other nodes if need be. It does not count it.
+// resolve decides a prepared check, and waits for other nodes if need be. The
+// caller counts the check.
 func (l *Limiter) resolve(q *Query, a *Answer) error {
 	if q.Waits && !a.scratch.bySubject && a.mayDelay() {
 		return l.resolveInQueue(q, a)
@@ -226,7 +227,7 @@ func (l *Limiter) takeFromTable(now algorithms.Instant, ops []counters.Op, peek 
 }
 
 // finish completes a check that start left undecided. It waits for replies, and
-// asks again, until the check is decided. It does not count it.
+// asks again, until the check is decided. The caller counts the check.
 func (l *Limiter) finish(q *Query, a *Answer) error {
 	c := a.scratch.cluster
 	for {

@@ -23,8 +23,8 @@ import (
 // would survive its death; see docs/design/slots.md.
 
 const (
-	// MaxSlotTTL bounds how long a slot is held unless it is renewed,
-	// algorithms.MinWindow is the least.
+	// MaxSlotTTL is the longest time for which a slot is held unless it is renewed.
+	// The shortest is algorithms.MinWindow.
 	MaxSlotTTL = algorithms.MaxSlotTTL
 	// MaxWho bounds what a slot says of its holder, in bytes.
 	MaxWho = notes.MaxWho

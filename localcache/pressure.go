@@ -53,9 +53,9 @@ func (p *pressure) backOff(now time.Duration, policy Policy, l *algorithms.Limit
 	return time.Duration(min(float64(policy.TTL)/backOffDivisor, float64(l.Capacity())*unit/backOffDivisor, gain*unit))
 }
 
-// predictRefusal predicts how, for some time after the question was sent, the
-// owner would refuse checks for more than it had left after its grant. It
-// returns an empty refusal if the node is not under pressure.
+// predictRefusal returns the refusal that the owner would give, for a short
+// pause after sent, to checks that cost more than was left after its grant. It
+// is empty if the node is not under pressure, or if no limit calls for a pause.
 func (le *lease) predictRefusal(sent time.Duration, ops []counters.Op) refusal {
 	if !le.pressure.isHigh(sent, le.policy.TTL) {
 		return refusal{}

@@ -17,7 +17,6 @@ func Share(amount int64, nodes, rank int) int64 {
 		return 0
 	}
 	share, rest := amount/int64(nodes), amount%int64(nodes)
-	// The first nodes by rank get one unit more each, so that the shares add up.
 	if int64(rank) < rest {
 		share++
 	}

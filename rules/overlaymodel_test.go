@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -141,14 +142,16 @@ func randomBeside(r *rand.Rand) *entries.Entry {
 	return e
 }
 
+var allHistories = flag.Int("histories", 2000, "random histories and documents; a quarter in a short run; make models has more")
+
 // TestEntriesAgreeWithTheModel: entries are added, replaced, removed and ended,
 // documents are applied under them, so that some sleep and wake, and the node's
 // clock steps to and fro. Checks are decided as by the naive model, and two
 // nodes that took different ways agree.
 func TestEntriesAgreeWithTheModel(t *testing.T) {
-	histories := 10_000
+	histories := *allHistories
 	if testing.Short() {
-		histories = 500
+		histories /= 4
 	}
 	var bases []*Set
 	for i := range appliedDocuments {

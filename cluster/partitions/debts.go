@@ -24,7 +24,8 @@ const (
 	maxFallbackDebts = maxDebts / 4 * 3
 	// inlineDebts divides each of these bounds to give the bound for inline counters.
 	inlineDebts = 2
-	// maxOwedCost keeps sums from overflowing.
+	// maxOwedCost bounds an owed cost, so that sums don't overflow. decodeDebt
+	// bounds both parts of a debt's number by it, too.
 	maxOwedCost = 1 << 60
 )
 

@@ -26,7 +26,7 @@ func TestAcknowledgedDebtOfTheLastWindow(t *testing.T) {
 		op.Cost = 3
 		k.debts.addDebt(op, algorithms.TakeRecord{Window: 8}, 0, false)
 		k.mu.Unlock()
-		k.debtsAnswered(ring.NodeID{1}, []*debt{first}, []byte{debtTaken}, nil)
+		k.handleDebtsReply(ring.NodeID{1}, []*debt{first}, []byte{debtTaken}, nil)
 		k.mu.Lock()
 		if list := k.debts.ofCounter(key); len(list) != 1 || list[0].cost != 3 {
 			t.Errorf("got %+v, want one debt of 3", list)

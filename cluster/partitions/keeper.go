@@ -95,9 +95,9 @@ type Keeper struct {
 
 	// Locks are taken in this order: receiving, sending, debiting, mu, and then
 	// those of the table: a shard, a partition of notes. (setPhase, DecideAsStandby
-	// and debts.putNote take those under mu.) So whatever holds one of the table's
-	// must not call the Keeper: Table.Copy and Table.Replicate yield without a
-	// lock.
+	// and debts.putNote take those under mu.) So code that holds a lock of the
+	// table must not call the Keeper. That is why Table.Copy and Table.Replicate
+	// yield without a lock.
 
 	// debiting is held while a debt is debited and while changes are collected, so
 	// a copy has either a debt and its number, or neither.

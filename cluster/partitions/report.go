@@ -99,7 +99,7 @@ func (k *Keeper) reportDebts() {
 
 	for owner, list := range reports {
 		k.config.Calls.Go(owner, MethodDebts, messages[owner], debtsTimeout, func(reply []byte, err error) {
-			k.debtsAnswered(owner, list, reply, err)
+			k.handleDebtsReply(owner, list, reply, err)
 		})
 	}
 }
@@ -142,8 +142,8 @@ const (
 	debtNoRoom       // the owner has no room for it
 )
 
-// debtsAnswered handles an owner's answers to reported debts.
-func (k *Keeper) debtsAnswered(owner ring.NodeID, list []*debt, answers []byte, err error) {
+// handleDebtsReply handles an owner's answers to reported debts.
+func (k *Keeper) handleDebtsReply(owner ring.NodeID, list []*debt, answers []byte, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
@@ -170,10 +170,10 @@ func (k *Keeper) debtsAnswered(owner ring.NodeID, list []*debt, answers []byte, 
 // one. It refuses a debt whose counter this node does not own, or has no room
 // for, and all debts while it has no authority: a node that has been ended would
 // forget them. The debtor drops what is taken, so the answer waits until each
-// standby that can be reached has it; a partition whose standby does not get it
-// is refused. While this node pulls copies from the debtor, it debits the debts
-// in them and acknowledges none, because a copy from another node may still
-// replace the counters here.
+// standby that can be reached has it. If one of them does not get it in time,
+// the debts taken in its partition are refused. While this node pulls copies
+// from the debtor, it debits the debts in them and acknowledges none, because a
+// copy from another node may still replace the counters here.
 func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	merging := k.isPullingFrom(c.From.Node)
 	if !k.config.Authority() && !merging {

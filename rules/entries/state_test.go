@@ -2,6 +2,7 @@ package entries
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -120,12 +121,14 @@ func (m *model) step(t *testing.T, r *rand.Rand, s *State) *State {
 	return next
 }
 
-// histories returns how many random histories to try: 10,000, or 500 in a short run.
+var allHistories = flag.Int("histories", 2000, "random histories; a quarter in a short run; make models has more")
+
+// histories returns how many random histories to try.
 func histories() int {
 	if testing.Short() {
-		return 500
+		return *allHistories / 4
 	}
-	return 10_000
+	return *allHistories
 }
 
 // TestRandomHistories compares states with the naive model, what Diff finds
