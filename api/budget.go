@@ -89,7 +89,8 @@ func (b *Budget) wakeLocked() {
 	}
 }
 
-// Wait calls take, which takes from the budget, until it succeeds or maxRoomWait has passed.
+// Wait calls take, which takes from the budget, until it succeeds or maxRoomWait
+// has passed. If maxRoomWaiters wait already, it tries only once.
 func (b *Budget) Wait(take func() bool) bool {
 	if take() {
 		return true

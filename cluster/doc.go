@@ -18,8 +18,8 @@
 // A Cluster has four parts over one core, which holds Raft, the agreed state
 // and the calls between nodes:
 //
-//   - The founder founds the cluster on its first start, and decides which
-//     cluster this node belongs to.
+//   - The founder founds the cluster on this node's first start, and decides
+//     which cluster the node belongs to.
 //   - The nodeTracker tracks the other nodes (see listMembers) and asks for
 //     authority. On the leader, it answers such requests.
 //   - The reconciler, on the leader, makes Raft's configuration and the feature

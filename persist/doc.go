@@ -1,5 +1,5 @@
 // Package persist stores what a node needs after a restart: its counters,
-// Raft's state and its identity.
+// Raft's state, its bills and its identity.
 //
 // [CounterFile] writes changed counters to counters.db, in a checkpoint every
 // second and a last one at a clean stop. The file is a log of frames (see

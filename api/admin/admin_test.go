@@ -183,6 +183,17 @@ func TestPieces(t *testing.T) {
 	}
 }
 
+// A document that a caller brings is no rollback, whatever it says.
+func TestDocumentsAreNoRollbacks(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	resp, body := n.Do(apitest.Call{Method: "PUT", URL: n.AdminURL + "/v1/rules?via=rollback",
+		Body: `{"version":1,"rules":[]}`})
+	if resp.StatusCode != 400 || !strings.Contains(body, "via is not one of") {
+		t.Errorf("have %d %s", resp.StatusCode, body)
+	}
+}
+
 // What GET shows of a list can't be put back: where an item comes from would be
 // an attribute that no check has, and nobody would be denied any more.
 func TestListIsNotPutBack(t *testing.T) {

@@ -225,7 +225,12 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, c rules.Change) e
 			return err
 		}
 	}
-	return s.writeChange(w, r, c, r.URL.Query().Get("via"))
+
+	via := r.URL.Query().Get("via")
+	if via == rules.ViaRollback { // only putRules rolls back, to a version
+		return api.Errorf(api.BadValue, "via is not one of apply, restore, dashboard")
+	}
+	return s.writeChange(w, r, c, via)
 }
 
 // writeChange makes the change c, under the conditions of r's headers, and

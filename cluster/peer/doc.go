@@ -13,8 +13,8 @@
 //
 // A method is a number. Each package that nodes call has a range of numbers:
 // cluster 1 to 31, authority 32 to 47, partitions 48 to 79, limiter 80 to 127,
-// usage 128 to 135, regions 200 to 207. A call of an unregistered method fails
-// with [CodeNoMethod].
+// usage 128 to 135, history 144 to 151, regions 200 to 207, and this package 254
+// and 255. A call of an unregistered method fails with [CodeNoMethod].
 //
 // # The wire
 //

@@ -27,7 +27,7 @@ type permissionFlags struct {
 // applyCmd writes rules files to a node.
 type applyCmd struct {
 	File    []string `short:"f" sep:"none" placeholder:"FILE|DIR" help:"A rules file, or a directory whose .yaml, .yml and .json files are one document; repeat for more. - is standard input."`
-	More    []string `arg:"" optional:"" name:"file" help:"More files, as of -f *.yaml."`
+	More    []string `arg:"" optional:"" name:"file" help:"More files, as when the shell expands -f *.yaml."`
 	Message string   `short:"m" placeholder:"TEXT" help:"Why, for the list of versions."`
 	IfMatch int64    `placeholder:"VERSION" help:"Only if this version is in force."`
 	permissionFlags

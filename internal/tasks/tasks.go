@@ -1,4 +1,4 @@
-// Package tasks runs goroutines for one who has to wait for them before it ends.
+// Package tasks runs goroutines whose owner must wait for them before it ends.
 package tasks
 
 import "sync"

@@ -247,9 +247,9 @@ func (s *State) HasEnded(now int64) bool {
 	return false
 }
 
-// End returns s without entries that have ended by now, in Unix ms: without the
-// first 4,096 of them. It returns how many there were, and s itself if there
-// are none.
+// End returns s without the entries that have ended by now, in Unix ms, and how
+// many it has removed: at most maxEnded, those that ended first. If there are
+// none, it returns s itself.
 func (s *State) End(now int64) (*State, int) {
 	var ended []*Entry
 	next := *s
