@@ -270,6 +270,36 @@ def test_a_reservation_holds_its_slot_until_it_is_settled(slots: Slots, connect:
     assert not client._core.slots
 
 
+def test_a_reservation_that_is_never_settled_is_forgotten(slots: Slots, connect: Callable[..., Any]) -> None:
+    slots.on["reserve"] = lambda: as_answer(200, {**HELD, "reservation": "def", "expires_ms": 100})
+    slots.on["renew"] = lambda: problem(404, "unknown-slot")
+    client = connect(slots.url, timeout=20)
+    client.reserve("r", "k")
+    eventually("its slot is lost", lambda: not client._core.slots)
+    eventually("it is forgotten", lambda: not client._core.reserved)
+
+
+def test_a_delay_ends_with_the_task_and_with_the_client(slots: Slots) -> None:
+    slots.on["reserve"] = lambda: as_answer(200, {**HELD, "reservation": "def", "delay_ms": 30000})
+
+    async def run() -> None:
+        client = AsyncClient(slots.url, timeout=20)
+        waiting = asyncio.ensure_future(client.reserve("r", "k", wait=True))
+        await until(lambda: bool(client._attach().reserved))
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await until(lambda: slots.count("release") == 1)  # nobody could settle it
+        waiting = asyncio.ensure_future(client.reserve("r", "k", wait=True))
+        await until(lambda: bool(client._attach().reserved))
+        await client.close()
+        with pytest.raises(ClosedError):
+            await asyncio.wait_for(waiting, 10)
+        assert slots.count("release") == 2
+
+    asyncio.run(run())
+
+
 def test_threads_end(slots: Slots) -> None:
     slots.expire(1500, 1500)
     client = Client(slots.url, timeout=20)

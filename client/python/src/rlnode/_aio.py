@@ -72,6 +72,7 @@ class Loop:
         self.tasks: set[asyncio.Task[None]] = set()
         self.turns = SPARE
         self.waiting: deque[asyncio.Future[bool]] = deque()  # for a turn
+        self.pauses: set[asyncio.Future[bool]] = set()
         self.flushing = False
 
     async def connect(self, address: Address, options: Options, deadline: float) -> LoopStream:
@@ -87,8 +88,15 @@ class Loop:
         return LoopStream(reader, writer)
 
     async def pause(self, seconds: float) -> bool:
-        await asyncio.sleep(seconds)
-        return not self.core.closed
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[bool] = loop.create_future()
+        self.pauses.add(over)
+        timer = loop.call_later(seconds, _resolve, over, True)
+        try:
+            return await over and not self.core.closed
+        finally:
+            timer.cancel()
+            self.pauses.discard(over)
 
     def spawn(self, make: Callable[[], Coroutine[Any, Any, None]]) -> None:
         task = asyncio.get_running_loop().create_task(make())
@@ -173,8 +181,9 @@ class Loop:
         core = self.core
         while core.queue:
             _resolve(core.queue.popleft().wake, True)
-        while self.waiting:
-            _resolve(self.waiting.popleft(), False)
+        for one in (*self.waiting, *self.pauses):
+            _resolve(one, False)
+        self.waiting.clear()
         tasks = [task for task in self.tasks if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()

@@ -149,7 +149,7 @@ class Core:
         self.queue: deque[Call] = deque()  # checks that wait, at most max_queue
         self.open: set[Stream] = set()  # connections in use
         self.slots: set[Held] = set()  # that are held
-        self.reserved: dict[str, Held] = {}  # those of reservations that are not settled
+        self.reserved: dict[str, Held] = {}  # those of reservations, by their ids
         self.local.begin()
         for node in self.nodes:
             node.idle = []
@@ -270,8 +270,12 @@ class Core:
         except RlnodeError as e:
             return Reservation(**self.undecided(e, question).__dict__)
         if slot:
-            self.reserved[reserved.id] = self.hold(slot, until)
-        await self._hold(question, reserved)
+            self.hold(slot, until, reserved.id)
+        try:
+            await self._hold(question, reserved)
+        except BaseException:
+            self.spawn(lambda: self.release_reserved(reserved.id))  # nobody knows the reservation, to settle it
+            raise
         return reserved
 
     async def settle(self, reservation: str, costs: Any, timeout: float | None) -> Settlement:
@@ -314,11 +318,13 @@ class Core:
         if held is not None:
             await held.release()
 
-    def hold(self, slot: str, until: float) -> Held:
+    def hold(self, slot: str, until: float, reservation: str = "") -> Held:
         """Begins to renew a slot."""
-        held = Held(self, slot, until)
+        held = Held(self, slot, until, reservation)
         if slot:
             self.slots.add(held)
+            if reservation:
+                self.reserved[reservation] = held
             held.begin()
         return held
 
@@ -330,6 +336,7 @@ class Core:
 
     def ended(self, held: Held) -> None:
         self.slots.discard(held)
+        self.reserved.pop(held.reservation, None)
 
     async def renew(self, slot: str, left: float) -> float:
         if left <= 0:

@@ -43,8 +43,8 @@ class Keeper(Protocol):
 class Held:
     """A slot that renews itself whenever a third of its time is over, which counts from when the request was sent."""
 
-    def __init__(self, keeper: Keeper, slot: str, until: float) -> None:
-        self.keeper, self.slot, self.until = keeper, slot, until
+    def __init__(self, keeper: Keeper, slot: str, until: float, reservation: str = "") -> None:
+        self.keeper, self.slot, self.until, self.reservation = keeper, slot, until, reservation
         self.lock = threading.Lock()  # guards what follows
         self.over = not slot  # it is renewed no longer
         self.gone = not slot  # there is nothing to release
