@@ -206,6 +206,9 @@ func TestCheckpointsHaveDebtsOfTheirNumbers(t *testing.T) {
 		}))
 	}
 	debit(1)
+	failed := errors.New("no space left on device")
+	err := table.Changed(func([]Record) error { return failed })
+	expect.Equal(t, err, failed, "error of a failed write")
 	checkpoint()
 	checkpoint()
 	if !slices.Equal(numbers, []uint64{1, 2}) {

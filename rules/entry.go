@@ -345,12 +345,9 @@ func (s *Set) SameAs(e *entries.Entry) (list []*entries.Entry) {
 			list = append(list, item.entry)
 		}
 	case e.Kind != entries.Block && s.Document.folds(e):
-		id := s.Document.canonicalEntry(e).ID()
-		sameAttribute := func(a, b entries.Condition) bool { return a.Attribute == b.Attribute }
+		canonical := s.Document.canonicalEntry(e)
 		for other := range s.Entries().All {
-			if other.Kind == e.Kind && other.Attribute == e.Attribute &&
-				slices.EqualFunc(other.Match, e.Match, sameAttribute) &&
-				s.Document.canonicalEntry(other).ID() == id {
+			if s.Document.isSpelling(other, canonical) {
 				list = append(list, other)
 			}
 		}
@@ -380,6 +377,19 @@ func (d *Document) folds(e *entries.Entry) bool {
 func (d *Document) canonicalEntry(e *entries.Entry) *entries.Entry {
 	return &entries.Entry{Kind: e.Kind, Attribute: e.Attribute, Value: d.Canonical(e.Attribute, e.Value),
 		Match: canonicalMatch(d.declared, conditionsOf(e))}
+}
+
+// isSpelling reports whether e, of a subject or a list, is about the same as
+// canonical. It may be asked of all entries, so it compares what is cheap first.
+func (d *Document) isSpelling(e, canonical *entries.Entry) bool {
+	sameAttribute := func(a, b entries.Condition) bool { return a.Attribute == b.Attribute }
+	sameCondition := func(a, b entries.Condition) bool {
+		return sameAttribute(a, b) && slices.Equal(a.Values, b.Values)
+	}
+	return e.Kind == canonical.Kind && e.Attribute == canonical.Attribute &&
+		d.Canonical(e.Attribute, e.Value) == canonical.Value &&
+		slices.EqualFunc(e.Match, canonical.Match, sameAttribute) &&
+		slices.EqualFunc(canonicalMatch(d.declared, conditionsOf(e)), canonical.Match, sameCondition)
 }
 
 // FindEntry looks for an entry in the document: an entry of a list with the

@@ -44,14 +44,17 @@ func (d *Document) ReviewPiece(c Change) error {
 	if err != nil {
 		return err
 	}
+	if list.Kind != yaml.List {
+		return nil // Apply says what is wrong
+	}
 
 	isMeant := func(attribute string) bool {
 		return attribute != "origin" && d != nil && d.declared[attribute] != nil
 	}
 	var found collector
 	for i, item := range list.Items {
-		if list.Kind != yaml.List || item.Kind != yaml.Map {
-			continue // Apply says what is wrong
+		if item.Kind != yaml.Map {
+			continue // again, Apply does
 		}
 		for key := range item.Pairs {
 			if slices.Contains(metaFields[:], key.Text) && !isMeant(key.Text) {

@@ -227,7 +227,8 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, c rules.Change) e
 	}
 
 	via := r.URL.Query().Get("via")
-	if via == rules.ViaRollback { // only putRules rolls back, to a version
+	// What a caller brings is no rollback, which goes to a version, and no seed.
+	if !rules.IsVia(via) || via == rules.ViaRollback || via == rules.ViaSeed {
 		return api.Errorf(api.BadValue, "via is not one of apply, restore, dashboard")
 	}
 	return s.writeChange(w, r, c, via)
@@ -264,12 +265,9 @@ func (s *Server) writeChange(w http.ResponseWriter, r *http.Request, c rules.Cha
 // writeOptions returns the author of a write, how it is made and why.
 func writeOptions(r *http.Request, via string) (cluster.WriteOptions, error) {
 	message := r.URL.Query().Get("message")
-	switch {
-	case len(message) > rules.MaxMessage || !utf8.ValidString(message):
+	if len(message) > rules.MaxMessage || !utf8.ValidString(message) {
 		return cluster.WriteOptions{}, api.Errorf(api.BadValue,
 			"message must be at most %d bytes of UTF-8", rules.MaxMessage)
-	case !rules.IsVia(via) || via == rules.ViaSeed:
-		return cluster.WriteOptions{}, api.Errorf(api.BadValue, "via is not one of apply, restore, dashboard")
 	}
 	// What was in force before need not pass the review of a newer release.
 	readopt := via == rules.ViaRollback || via == rules.ViaRestore

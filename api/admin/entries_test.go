@@ -260,9 +260,9 @@ func TestBlocks(t *testing.T) {
 	(&call{"GET", usage, "", 200, `"blocked_until_ms":0`}).check(t, n, "")
 }
 
-// TestEntriesInOtherSpellings: entries that were written before the document
-// folded their attribute, or counted more addresses together, are replaced and
-// removed by whoever names their subject in any spelling.
+// TestEntriesInOtherSpellings: entries were written before the document folded
+// their attribute, or counted more addresses together. A caller replaces and
+// removes them by naming their subject in any spelling.
 func TestEntriesInOtherSpellings(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, nil)

@@ -41,7 +41,12 @@ type world struct {
 	// treats what it then applies as new. careless: it ignores that it has no
 	// authority.
 	begun, careless bool
-	steps           []string
+	// wrong draws clocks that are wrong by days, at the nodes that write and at
+	// those that report for their regions. nil: there are none. credulous: the
+	// primary drops versions by the clock of its leader alone, which is two days ahead.
+	wrong     *rand.Rand
+	credulous bool
+	steps     []string
 
 	limits map[int64]int64 // by window: the highest limit of the versions then in force; unlimited without rules
 	// For buckets: the cost taken, and the limits that a region used, in order of time.
@@ -66,6 +71,7 @@ type region struct {
 	nodes               [2]*asker
 	honoured            int64 // as last reported, in a primary epoch
 	primaryEpoch, clock int64
+	latest, reported    int64           // the latest clock of all reports; when the last one came
 	used                map[int64]int64 // by window
 	bucket              algorithms.State
 	gone, cut           bool
@@ -147,7 +153,33 @@ func (w *world) report(r *region) {
 			least = min(least, n.set.Version)
 		}
 	}
-	r.honoured, r.primaryEpoch, r.clock = least, r.state.Regions.PrimaryEpoch, w.now+r.leader
+	r.honoured, r.primaryEpoch, r.clock = least, r.state.Regions.PrimaryEpoch, w.now+r.leader+w.misread()
+	r.latest, r.reported = max(r.latest, r.clock), w.now
+}
+
+// misread returns by how much a node misreads the time, in ms: mostly not at all.
+func (w *world) misread() int64 {
+	if w.wrong == nil || w.wrong.IntN(10) > 0 {
+		return 0
+	}
+	return w.wrong.Int64N(96*time.Hour.Milliseconds()) - 48*time.Hour.Milliseconds()
+}
+
+// clocks returns the earliest and the latest time that the primary's leader
+// knows of the regions' clocks. A new leader knows only the last reports.
+func (w *world) clocks(names []string) (earliest, latest int64) {
+	forget := w.wrong != nil && w.wrong.IntN(4) == 0
+	earliest = math.MaxInt64
+	for _, r := range w.regions {
+		if forget {
+			r.latest = r.clock
+		}
+		if slices.Contains(names, r.name) {
+			earliest = min(earliest, r.clock+w.now-r.reported)
+			latest = max(latest, r.latest)
+		}
+	}
+	return earliest, latest
 }
 
 func newWorld(seed uint64, bucket bool) *world {
@@ -203,7 +235,7 @@ func (w *world) step() {
 	case 0, 1:
 		text := w.document()
 		err := w.do(primary,
-			Rules{Change: rules.Change{Body: []byte(text)}, When: time.UnixMilli(w.now + primary.leader)})
+			Rules{Change: rules.Change{Body: []byte(text)}, When: time.UnixMilli(w.now + primary.leader + w.misread())})
 		what = fmt.Sprintf("writes %s: %v", text, err)
 	case 2:
 		if !other.gone {
@@ -284,9 +316,13 @@ func (w *world) follow(r *region) {
 func (w *world) mark() string {
 	primary := w.primary
 	regions := primary.state.Regions
+	earliest, latest := w.clocks(regions.Names)
 	for _, h := range regions.Held {
 		if !h.Candidate {
 			continue
+		}
+		if w.wrong != nil && latest-earliest > MaxClockSpread.Milliseconds() {
+			return "the clocks differ too much"
 		}
 		at := w.now + primary.leader + 1000 // a removed region has used something until now
 		for _, r := range w.regions {
@@ -298,13 +334,19 @@ func (w *world) mark() string {
 				return ""
 			}
 			if waits {
-				at = max(at, r.clock+1000)
+				at = max(at, r.latest+1000)
 			}
 		}
 		return fmt.Sprintf("records %d at %d: %v", h.Version, at-modelBegin, w.do(primary, Mark{h.Version, max(1, at)}))
 	}
 	if last := regions.inForce(); last != nil && last.RecordedAt == 0 {
 		return fmt.Sprintf("asks for %d: %v", last.Version, w.do(primary, Mark{Version: last.Version}))
+	} else if w.wrong != nil && len(regions.Held) > 1 {
+		if w.credulous {
+			earliest = w.now + primary.leader + 48*time.Hour.Milliseconds()
+		}
+		return fmt.Sprintf("drops what has ended by %d: %v", earliest-modelBegin,
+			w.do(primary, Mark{last.Version, max(1, earliest)}))
 	}
 	return ""
 }
@@ -394,6 +436,18 @@ func TestG8_SharesNeverAddUpToMore(t *testing.T) {
 	}
 }
 
+// Clocks that are wrong by days, at nodes that write or that report for their
+// regions, make no quota.
+func TestG8_SharesUnderWrongClocks(t *testing.T) {
+	for seed := range 2 * *lives {
+		w := newWorld(uint64(seed/2), seed%2 == 0)
+		w.wrong = rand.New(rand.NewPCG(uint64(seed), 9))
+		if broken, steps := w.run(150); broken != "" {
+			t.Fatalf("seed %d: %s after\n%s", seed, broken, strings.Join(steps, "\n"))
+		}
+	}
+}
+
 // The model notices when a rule is broken.
 func TestModelOfSharesFindsErrors(t *testing.T) {
 	// Cases that take many seeds begin with one that finds the error.
@@ -405,6 +459,7 @@ func TestModelOfSharesFindsErrors(t *testing.T) {
 		"what a restarted process applies is new":        1341,
 		"what a node without authority applies is new":   1341,
 		"what another primary may have recorded is open": 1341,
+		"one clock says what has ended":                  185,
 	}
 	for name, harm := range map[string]func(*world){
 		"what is not recorded is forgotten": func(w *world) {
@@ -440,6 +495,10 @@ func TestModelOfSharesFindsErrors(t *testing.T) {
 					x.Held[i].NotHonouredAt = math.MaxInt64
 				}
 			}
+		},
+		"one clock says what has ended": func(w *world) {
+			w.wrong = rand.New(rand.NewPCG(1, 9))
+			w.credulous = true
 		},
 		"what a restarted process applies is new":      func(w *world) { w.begun = true },
 		"what a node without authority applies is new": func(w *world) { w.careless = true },

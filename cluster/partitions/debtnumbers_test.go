@@ -438,8 +438,9 @@ func TestNoRoomForADebtTwice(t *testing.T) {
 	}
 }
 
-// A standby that is late refuses what was debited. A debt without room is told
-// so all the same, and comes under another number.
+// The owner refuses the debts that it debited if a standby does not get them in
+// time. It still answers that it had no room for a debt, so that the debtor
+// reports that one under another number.
 func TestNoRoomAndALateStandby(t *testing.T) {
 	list := []*debt{{key: keyOf(1)}, {key: keyOf(1)}, {key: keyOf(1)}}
 	answers := []byte{debtTaken, debtNoRoom, debtRefused}

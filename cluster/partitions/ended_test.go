@@ -73,11 +73,8 @@ func TestARestartedStandbyAsksTheEnded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t)
-				a, b, c := f.add(), f.add(), f.add()
-				f.bring(a, b, c)
-				f.ring(a, b, c)
-				f.settle()
+				f := newThreeNodes(t)
+				a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 				a.lag.Store(int64(time.Hour))
 				f.agree(agreement.Empty{})
 				b.kill()
@@ -169,12 +166,8 @@ func TestDebtsOutliveAnOldTurnAsOwner(t *testing.T) {
 // pulls its copy, which has what it decided alone. Once it has caught up, it
 // does not owe that again.
 func TestDebtsInAPulledCopyAreNotOwedAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
-		a, b, c := f.add(), f.add(), f.add()
-		f.bring(a, b, c)
-		f.ring(a, b, c)
-		f.settle()
+	onThreeNodes(t, func(t *testing.T, f *fleet) {
+		a, b := f.nodes[0], f.nodes[1]
 		keys := f.keysOf(a, b, 20)
 		a.lag.Store(int64(time.Hour))
 		f.agree(agreement.Empty{})

@@ -57,11 +57,8 @@ func TestD3_WhoTakesNoCopiesLags(t *testing.T) {
 // registration of the new process.
 func TestAStandbyThatIsBehindGivesItsCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t)
-		a, b, c := f.add(), f.add(), f.add()
-		f.bring(a, b, c)
-		f.ring(a, b, c)
-		f.settle()
+		f := newThreeNodes(t)
+		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
 		const keys, hits = 300, 5
 		for i := range keys * hits {
 			if _, ok, err := f.take(c, keyOf(i%keys)); err != nil || !ok {
