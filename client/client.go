@@ -341,7 +341,6 @@ func (c *Client) Settle(ctx context.Context, id string, costs map[string]int64) 
 		return Settlement{}, nil
 	}
 
-	c.slots.Settle(id)
 	body := append(appendString([]byte(`{"reservation":`), id), `,"costs":`...)
 	body, err := appendCosts(body, costs)
 	if err != nil {
@@ -352,6 +351,7 @@ func (c *Client) Settle(ctx context.Context, id string, costs map[string]int64) 
 		return Settlement{}, errTooLarge
 	}
 
+	c.slots.Settle(id)
 	r, err := c.call(ctx, "/v1/settle", body, retryAlways)
 	if err != nil {
 		return Settlement{}, err

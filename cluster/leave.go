@@ -58,6 +58,18 @@ func (c *Cluster) LeaveRing(ctx context.Context) error {
 	return nil
 }
 
+// Stay takes LeaveRing back, after it has failed. It does nothing once this
+// process has given up its authority.
+func (c *Cluster) Stay() {
+	if !c.HasGivenUp() {
+		c.leavingRing.Store(false)
+	}
+}
+
+// HasGivenUp reports whether this process has given up its authority for good,
+// because its node was to leave.
+func (c *Cluster) HasGivenUp() bool { return c.holder.HasGivenUp() }
+
 // onlyOne reports whether the rings have no other node to hand partitions to.
 func (c *Cluster) onlyOne(s *agreement.State) bool {
 	members := slices.Concat(s.From.Members(), s.To.Members())

@@ -70,24 +70,24 @@ func (n *Node) Peek(ctx context.Context, q client.Request) (client.Decision, err
 func (n *Node) Reserve(ctx context.Context, q client.Request, ttl time.Duration) (client.Reservation, error) {
 	sent := time.Now()
 	o, err := n.decide(ctx, &q, reserve, cmp.Or(ttl, limiter.DefaultReservationTime))
+	reserved := client.Reservation{Decision: o.Decision, ID: o.id}
+	slot, hasSlot := n.limiter.SlotOf(o.id)
+
+	if o.id != "" && hasSlot {
+		// The slot outlives this call: Settle ends it. It is renewed during the delay, too.
+		var slotErr error
+		reserved.Slot, slotErr = client.NewSlot(context.WithoutCancel(ctx), n, o.Decision, slot.ID,
+			sent.Add(slot.Expires))
+		if slotErr != nil {
+			return client.Reservation{Decision: client.Decision{DecidedBy: client.ByError}}, slotErr
+		}
+		n.slots.Reserve(o.id, reserved.Slot)
+	}
+
 	if err == nil && q.Wait && o.Allowed {
 		err = sleep(ctx, o.Delay)
 	}
 
-	reserved := client.Reservation{Decision: o.Decision, ID: o.id}
-	slot, hasSlot := n.limiter.SlotOf(o.id)
-	if o.id == "" || !hasSlot {
-		return reserved, err
-	}
-
-	// The slot outlives this call: Settle ends it.
-	var slotErr error
-	reserved.Slot, slotErr = client.NewSlot(context.WithoutCancel(ctx), n, o.Decision, slot.ID,
-		sent.Add(slot.Expires))
-	if slotErr != nil {
-		return client.Reservation{Decision: client.Decision{DecidedBy: client.ByError}}, slotErr
-	}
-	n.slots.Reserve(o.id, reserved.Slot)
 	return reserved, err
 }
 
@@ -101,12 +101,12 @@ func (n *Node) Settle(ctx context.Context, id string, costs map[string]int64) (c
 		return client.Settlement{}, err
 	}
 
-	n.slots.Settle(id)
 	list, err := appendUnitCosts(nil, costs)
 	if err != nil {
 		return client.Settlement{}, err
 	}
 
+	n.slots.Settle(id)
 	settled, err := n.limiter.Settle(id, list)
 	if err != nil {
 		return client.Settlement{}, n.toClientError(err)

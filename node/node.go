@@ -306,7 +306,7 @@ func (n *Node) stop(ctx context.Context) error {
 	n.doors.Drain()
 	grace := time.After(api.DrainGrace)
 
-	n.handOver(ctx) // steps 2 and 3
+	left := n.handOver(ctx) // steps 2 and 3
 
 	// Step 4.
 	if err := n.saveAhead(ctx); err != nil {
@@ -320,7 +320,7 @@ func (n *Node) stop(ctx context.Context) error {
 	}
 	n.slots.Close()
 
-	err := n.release(ctx) // steps 5 to 7, in the reverse order of build and Start
+	err := errors.Join(left, n.release(ctx)) // steps 5 to 7, in the reverse order of build and Start
 	if err == nil {
 		n.log.Info("stopped")
 	}
@@ -329,14 +329,22 @@ func (n *Node) stop(ctx context.Context) error {
 }
 
 // handOver hands the partitions over. Those that can't be handed over in time
-// are saved for the next start.
-func (n *Node) handOver(ctx context.Context) {
+// are saved for the next start. It returns an error if the node was to leave
+// for good, and is still a member.
+func (n *Node) handOver(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
 
-	if err := n.leave(ctx, n.config.LeaveOnClose); err != nil {
+	err := n.leave(ctx, n.config.LeaveOnClose, "")
+	if err != nil && n.config.LeaveOnClose {
+		return fmt.Errorf("%s has not left the cluster and keeps its vote; `rlnode remove %s` at another node removes it: %w",
+			n.config.Name, n.config.Name, err)
+	}
+	if err != nil {
 		n.log.Warn("not all counters are handed over", "error", err)
 	}
+
+	return nil
 }
 
 // release closes all open parts, in reverse order.
@@ -350,10 +358,22 @@ func (n *Node) release(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// leave hands this node's partitions over and, if forGood is set, leaves the cluster.
-func (n *Node) leave(ctx context.Context, forGood bool) error {
+// leave hands this node's partitions over and, if forGood is set, leaves the
+// cluster, once another node has the usage counted here. by names the user who
+// gave the command; it is empty if nobody did.
+//
+// Where no node takes the usage, this node stays a member, so that none reports
+// incomplete usage as complete.
+func (n *Node) leave(ctx context.Context, forGood bool, by string) error {
 	if n.leftByRequest.Load() {
 		return nil
+	}
+
+	if forGood {
+		// First of all: if this fails, nothing has changed.
+		if err := n.handOverUsage(ctx); err != nil {
+			return err
+		}
 	}
 
 	n.limiter.UseLeases(false)
@@ -364,13 +384,11 @@ func (n *Node) leave(ctx context.Context, forGood bool) error {
 		return err
 	}
 
-	return n.leaveCluster(ctx, "")
+	return n.leaveCluster(ctx, by)
 }
 
-// leaveCluster leaves for good, once another node has the usage counted here. by
-// names the user who gave the command; it is empty if nobody did. If the
-// handover of usage fails, this node stays a member, though an absent one, so
-// that no node reports incomplete usage as complete.
+// leaveCluster ends the membership, after this node has handed over its
+// partitions and what it has counted since its usage was handed over.
 func (n *Node) leaveCluster(ctx context.Context, by string) error {
 	if err := n.handOverUsage(ctx); err != nil {
 		return err

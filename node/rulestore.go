@@ -43,10 +43,9 @@ func (a adminView) Leave(ctx context.Context, force bool, by string) (last bool,
 		return true, api.ErrOnlyMember
 	}
 
-	if err := n.cluster.LeaveRing(ctx); err != nil {
-		return last, err
-	}
-	if err := n.leaveCluster(ctx, by); err != nil {
+	if err := n.leave(ctx, true, by); err != nil {
+		// The caller is told, so the node does not go on leaving.
+		n.cluster.Stay()
 		return last, err
 	}
 
@@ -59,6 +58,9 @@ func (a adminView) Leave(ctx context.Context, force bool, by string) (last bool,
 func (n *Node) membership() error {
 	if n.leftByRequest.Load() {
 		return errLeft
+	}
+	if n.cluster.HasGivenUp() {
+		return errGivenUp
 	}
 	return n.cluster.DegradedError()
 }
@@ -77,6 +79,9 @@ func (n *Node) condition() error {
 
 // errLeft makes probes fail: a node that has left gets no updates of the rules or the ring.
 var errLeft = errors.New("the node has left the cluster; stop it")
+
+// errGivenUp makes probes fail: nothing gives this process authority again.
+var errGivenUp = errors.New("the node has handed its partitions over, but is still a member; repeat the command to leave, or restart it")
 
 // View returns the cluster as this node sees it.
 func (a adminView) View() admin.ClusterView {

@@ -103,6 +103,11 @@ func TestEmbeddedReservationsHoldSlots(t *testing.T) {
 		if again, err := n.Reserve(t.Context(), q, time.Minute); err != nil || again.Allowed || again.Slot != nil {
 			t.Errorf("got %+v, %v; want a refusal", again, err)
 		}
+		if _, err := n.Settle(t.Context(), r.ID, map[string]int64{"tokens": -7}); !errors.Is(err, client.ErrRequest) {
+			t.Errorf("a negative cost: got %v", err)
+		}
+		time.Sleep(10 * time.Second)
+		expect.NoError(t, r.Slot.Context().Err())
 		if _, err := n.Settle(t.Context(), r.ID, map[string]int64{"tokens": 7}); err != nil {
 			t.Error(err)
 		}
@@ -112,6 +117,27 @@ func TestEmbeddedReservationsHoldSlots(t *testing.T) {
 		again, err := n.Reserve(t.Context(), q, time.Minute)
 		if err != nil || !again.Allowed {
 			t.Errorf("got %+v, %v", again, err)
+		}
+	})
+}
+
+// TestEmbeddedReservationsHoldSlotsInTheirDelay: a delay may be longer than the slot's ttl.
+func TestEmbeddedReservationsHoldSlotsInTheirDelay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := startReady(t, Config{Rules: []byte(`version: 1
+rules:
+  - {name: slots, key: [tenant], limits: [{limit: 2, ttl: 3s, algorithm: concurrency}]}
+  - {name: pace, key: [tenant], limits: [{limit: 1, per: 10s, algorithm: leaky-bucket, burst: 2}]}
+`)})
+		q := client.Request{Attributes: map[string]string{"tenant": "acme"}, Wait: true}
+		for range 2 {
+			r, err := n.Reserve(t.Context(), q, time.Minute)
+			if err != nil || r.Slot == nil {
+				t.Fatalf("got %+v, %v", r, err)
+			}
+			time.Sleep(time.Second)
+			expect.NoError(t, r.Slot.Context().Err())
 		}
 	})
 }

@@ -423,7 +423,7 @@ func TestG6_NodesLeaveInOneProcess(t *testing.T) {
 				}
 				v := list[0]
 				ctx, cancel := context.WithTimeout(t.Context(), 2*leaveTimeout) // leaders in turn make the sixth wait
-				if err := v.node.leave(ctx, true); err != nil {
+				if err := v.node.leave(ctx, true, ""); err != nil {
 					t.Errorf("of %d: %v", len(p.nodes), err)
 				}
 				cancel()

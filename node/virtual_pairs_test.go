@@ -344,7 +344,7 @@ func (s *faultPair) kill(v *testNode) {
 // restart stops a node as gracefully as it can, and starts it again.
 func (s *faultPair) restart(v *testNode) {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
-	err := v.node.leave(ctx, false)
+	err := v.node.leave(ctx, false, "")
 	cancel()
 	s.logEvent("%s restarts, has left the ring: %v", v.name(), err == nil)
 	s.restartProcess(v)
@@ -432,7 +432,7 @@ func (s *faultPair) removeNode(v *testNode, within time.Duration) {
 	s.logEvent("%s leaves", v.name())
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	if err := v.node.leave(ctx, false); err != nil {
+	if err := v.node.leave(ctx, false, ""); err != nil {
 		s.t.Errorf("%s leaves: not within %v: %v", v.name(), within, err)
 	}
 	s.logEvent("%s has left", v.name())

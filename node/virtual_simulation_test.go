@@ -841,7 +841,7 @@ func (tr *simTrial) restart(v *testNode, after time.Duration) {
 	tr.mu.Lock()
 	tr.down[v] = true
 	tr.mu.Unlock()
-	if err := v.node.leave(ctx, false); err != nil {
+	if err := v.node.leave(ctx, false, ""); err != nil {
 		tr.fail("%s leaves the ring: not within %v: %v", v.name(), simDone, err)
 		tr.kill(v)
 	} else {

@@ -340,7 +340,7 @@ func (v *testNode) endProcess(clean bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	if clean {
-		if err := n.leave(ctx, false); err != nil {
+		if err := n.leave(ctx, false, ""); err != nil {
 			v.cluster.t.Errorf("%s: step back: %v", v.settings.Name, err)
 		}
 	} else {

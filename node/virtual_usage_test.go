@@ -133,7 +133,7 @@ func TestBillsToTheUnitInOneProcess(t *testing.T) {
 			v := p.followers()[0]
 			ctx, cancel := context.WithTimeout(t.Context(), leaveTimeout)
 			defer cancel()
-			if err := v.node.leave(ctx, true); err != nil {
+			if err := v.node.leave(ctx, true, ""); err != nil {
 				t.Error(err)
 			}
 			time.Sleep(time.Second) // the node still answers
@@ -153,6 +153,33 @@ func TestBillsToTheUnitInOneProcess(t *testing.T) {
 
 // writeTime bounds how much of a bill a kill may lose: a second and a little more.
 const writeTime = 1100 * time.Millisecond
+
+// A node whose usage nobody takes does not leave, and goes on as before.
+func TestNodeWhoseUsageNobodyTakesStays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newTestNetwork(t).newCluster("default", "default", 0)
+		p.months = 13
+		p.startNodes(1, billedRules)
+		p.months = 0
+		p.joinNode() // it takes no usage
+		p.awaitWhole()
+
+		v := p.nodes[0]
+		if ok, err := v.check("year", "k", &limiter.Answer{}); err != nil || !ok {
+			t.Fatalf("check: %v, %v", ok, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := v.admin().Leave(ctx, false, "ann"); err == nil {
+			t.Fatal("it has left")
+		}
+
+		p.awaitWhole()
+		expect.NoError(t, v.node.membership())
+		p.end()
+	})
+}
 
 // The nodes of a cluster leave for good, one after the other. The last one has
 // nobody to hand usage over to, which is no error.
@@ -174,7 +201,7 @@ func TestUsageOfTheLastNodeToLeave(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), leaveTimeout)
 			defer cancel()
 			check(v)
-			expect.NoError(t, v.node.leave(ctx, true))
+			expect.NoError(t, v.node.leave(ctx, true, ""))
 			if len(p.nodes) > 1 {
 				check(v) // the node still answers
 			}

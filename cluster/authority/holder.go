@@ -116,6 +116,13 @@ func (h *Holder) dropAuthority(now time.Duration) {
 	h.until.Store(0)
 }
 
+// HasGivenUp reports whether GiveUp was called.
+func (h *Holder) HasGivenUp() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.gaveUp
+}
+
 // GiveUp ends this process's authority for good. It returns when the leader has
 // acknowledged that, so that the node's next process need not wait, or when ctx
 // ends.

@@ -142,6 +142,21 @@ func TestG6_LeaveUnderLoad_long(t *testing.T) {
 	}
 }
 
+// A node that can't leave at its stop says so, and how to take its vote away.
+func TestStopWithoutLeavingIsAnError(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 3, "--leave-on-term")
+	f.nodes[0].kill()
+	f.nodes[2].kill()
+	alone := f.nodes[1]
+	alone.signal(syscall.SIGTERM)
+	code := alone.awaitExit()
+	if text := alone.log.String(); code == 0 || !strings.Contains(text, "n2 has not left the cluster and keeps its vote") ||
+		!strings.Contains(text, "rlnode remove n2") {
+		t.Errorf("got exit code %d and %s", code, text)
+	}
+}
+
 func TestLeaveAndRemoveRefused(t *testing.T) {
 	t.Parallel()
 	s := start(t, t.TempDir(), "--name", "n1")
