@@ -1,15 +1,19 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -263,6 +267,12 @@ func TestTopWatch(t *testing.T) {
 		fmt.Fprint(w, `{"subjects":[{"rule":"r","key":["a","\u001b[31m"],"refused":2,"checks":3}]}`)
 	}))
 	defer node.Close()
+	var connections atomic.Int64
+	node.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			connections.Add(1)
+		}
+	}
 	out := &process.Output{}
 	cmd := runTool(t, out, "top", "--watch", "--interval", "100ms", "--admin", node.URL)
 	for range 3 {
@@ -278,6 +288,66 @@ func TestTopWatch(t *testing.T) {
 	}
 	if text := out.String(); !strings.Contains(text, `r: a, "\x1b[31m"`) || strings.Contains(text, "\x1b") {
 		t.Errorf("have %q, want the key quoted", text)
+	}
+	expect.Equal(t, connections.Load(), 1, "connections")
+}
+
+// A redirect is an error: a write that follows one would become a read, and succeed.
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	t.Parallel()
+	proxy := httptest.NewServer(http.RedirectHandler("/elsewhere", http.StatusMovedPermanently))
+	defer proxy.Close()
+	for _, command := range []string{"level --raise", "load database 0.9", "usage --csv", "backup"} {
+		code, stdout, stderr := tool(t, "", append(strings.Fields(command), "--admin", proxy.URL)...)
+		if code == 0 || !strings.Contains(stderr, `redirects to \"/elsewhere\"`) && !strings.Contains(stderr, `redirects to "/elsewhere"`) {
+			t.Errorf("%s: got %d %s%s", command, code, stdout, stderr)
+		}
+	}
+}
+
+// The answer to usage may take long, but its beginning may not.
+func TestUsageWaitsAsLongAsToldForAnAnswer(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	expect.NoError(t, err)
+	defer silent.Close()
+	code, stdout, stderr := tool(t, "", "usage", "--csv", "--timeout", "200ms", "--admin", silent.Addr().String())
+	if code == 0 || !strings.Contains(stderr, "within 200ms") {
+		t.Errorf("got %d %s%s", code, stdout, stderr)
+	}
+}
+
+// A command that waits for its input can be interrupted.
+func TestInterruptedInput(t *testing.T) {
+	t.Parallel()
+	out := &process.Output{}
+	cmd := exec.Command(binary, "validate", "-")
+	cmd.Env, cmd.Stdout, cmd.Stderr = cleanEnv(), out, out
+	input, err := cmd.StdinPipe()
+	expect.NoError(t, err)
+	defer input.Close()
+	expect.NoError(t, cmd.Start())
+	t.Cleanup(func() { cmd.Process.Kill() })
+
+	// Once a first piece is read, the command handles signals.
+	_, err = input.Write(bytes.Repeat([]byte("# a comment\n"), 20_000))
+	expect.NoError(t, err)
+	expect.NoError(t, cmd.Process.Signal(os.Interrupt))
+	if err := cmd.Wait(); err == nil || !strings.Contains(out.String(), "<stdin>") {
+		t.Errorf("got %v, %s", err, out.String())
+	}
+}
+
+// Any name but a subject's two keys may be an attribute of an entry.
+func TestReadRow(t *testing.T) {
+	t.Parallel()
+	for entry, want := range map[string]string{
+		`{"attribute":"user","value":"ann","tier":"gold"}`: "user=ann tier=gold",
+		`{"value":"5"}`:                  "value=5",
+		`{"ip":"192.0.2.1","value":"5"}`: "ip=192.0.2.1 value=5",
+		`{"attribute":"5"}`:              "attribute=5",
+	} {
+		expect.Equal(t, readRow("deny", json.RawMessage(entry)).text, want, "%s", entry)
 	}
 }
 

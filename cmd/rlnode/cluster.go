@@ -181,10 +181,17 @@ func (c *topCmd) Run(env *environment) error {
 		clear = "\x1b[H\x1b[2J" // move to the corner and clear the screen
 	}
 
+	// One for all rounds: each would keep a connection.
+	node, err := c.node()
+	if err != nil {
+		return err
+	}
+	same := func() (*remote, error) { return node, nil }
+
 	for {
 		fmt.Fprint(env.stdout, clear)
 
-		if err := sendAndPrint(env, c.node, c.JSON, request{path: "/v1/top", query: query},
+		if err := sendAndPrint(env, same, c.JSON, request{path: "/v1/top", query: query},
 			topPrinter(by, c.Recent)); err != nil {
 			if c.Watch && env.ctx.Err() != nil {
 				return nil // interrupted during the request

@@ -401,8 +401,20 @@ func readRow(kind string, entry json.RawMessage) *entryRow {
 		return row
 	}
 
+	// A subject's line has one attribute under two keys. In a list's line, any
+	// name may be an attribute's.
 	var parts []string
+	attribute, value := n.Get("attribute"), n.Get("value")
+	isSubject := attribute != nil && value != nil
+	if isSubject {
+		parts = append(parts, attribute.Text+"="+value.Text)
+	}
+
 	for key, v := range n.Pairs {
+		if isSubject && (v == attribute || v == value) {
+			continue
+		}
+
 		switch key.Text {
 		case "until":
 			row.until = v.Text
@@ -413,10 +425,6 @@ func readRow(kind string, entry json.RawMessage) *entryRow {
 		case "origin":
 			row.origin = v.Text
 		case "when":
-		case "attribute":
-			parts = append(parts, v.Text)
-		case "value":
-			parts[len(parts)-1] += "=" + v.Text
 		default:
 			text := v.Text
 			if v.Kind == yaml.Map || v.Kind == yaml.List {

@@ -7,6 +7,9 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
+	"strings"
+
+	"github.com/rlnode/rlnode/internal/yaml"
 )
 
 // Bits of a file's mode that let others in.
@@ -36,12 +39,25 @@ func (c *serveCmd) checkFiles(log *slog.Logger) error {
 			"mode", fmt.Sprintf("%04o", mode.Perm()))
 	}
 
-	// Kubernetes gives secrets to a group, so a group may read.
-	for _, secret := range []struct{ flag, path string }{
+	type file struct{ flag, path string }
+	secrets := []file{
 		{"--cluster-secret-file", c.ClusterSecretFile}, {"--gossip-key-file", c.GossipKeyFile},
 		{"--tls-key", c.TLSKey}, {"--http-key", c.HTTPKey},
 		{"--admin-token-file", c.AdminTokenFile}, {"--api-token-file", c.APITokenFile},
-	} {
+	}
+	// These hold no secret, but their writers decide who may do what.
+	publics := []file{
+		{"--tokens-file", c.TokensFile}, {"--tls-ca", c.TLSCA}, {"--tls-cert", c.TLSCert}, {"--http-cert", c.HTTPCert},
+	}
+	settings := file{"--config", c.Config}
+	if holdsSecret(c.Config) {
+		secrets = append(secrets, settings)
+	} else {
+		publics = append(publics, settings)
+	}
+
+	// Kubernetes gives secrets to a group, so a group may read.
+	for _, secret := range secrets {
 		mode := modeOf(secret.path)
 		switch {
 		case mode&(groupWrites|othersWrite) != 0:
@@ -51,10 +67,7 @@ func (c *serveCmd) checkFiles(log *slog.Logger) error {
 		}
 	}
 
-	// These files hold no secret, but their writers decide who may do what.
-	for _, public := range []struct{ flag, path string }{
-		{"--tokens-file", c.TokensFile}, {"--tls-ca", c.TLSCA}, {"--tls-cert", c.TLSCert}, {"--http-cert", c.HTTPCert},
-	} {
+	for _, public := range publics {
 		mode := modeOf(public.path)
 		if mode&(groupWrites|othersWrite) != 0 {
 			report(public.flag, public.path, mode, "may write this file")
@@ -70,6 +83,27 @@ func (c *serveCmd) checkFiles(log *slog.Logger) error {
 		return &exitError{code: exitUsage, err: errors.Join(errs...)}
 	}
 	return nil
+}
+
+// holdsSecret reports whether a file of settings has a secret itself, rather
+// than the name of its file.
+func holdsSecret(path string) bool {
+	src, err := os.ReadFile(path)
+	if err != nil {
+		return false // the reader of the file reports the error
+	}
+	root, err := yaml.Parse(string(src))
+	if err != nil {
+		return false
+	}
+
+	for key := range root.Pairs {
+		if isSecret("--"+key.Text) && !strings.HasSuffix(key.Text, "-file") {
+			return true
+		}
+	}
+
+	return false
 }
 
 // modeOf returns the mode of the file that path leads to; 0 if there is none.

@@ -23,7 +23,11 @@ func TestLooseFiles(t *testing.T) {
 	dir := t.TempDir()
 	make := func(name string, mode fs.FileMode) string {
 		path := filepath.Join(dir, name)
-		expect.NoError(t, os.WriteFile(path, []byte("x"), 0o600))
+		text := "log-level: info"
+		if name == "secret-config" {
+			text = "admin-token: t"
+		}
+		expect.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		expect.NoError(t, os.Chmod(path, mode))
 		return path
 	}
@@ -40,6 +44,8 @@ func TestLooseFiles(t *testing.T) {
 		{"http-key", 0o644, "0644"}, {"admin-token-file", 0o604, "0604"}, {"api-token-file", 0o666, "0666"},
 		{"tokens-file", 0o644, ""}, {"tokens-file", 0o664, "0664"}, {"tokens-file", 0o646, "0646"},
 		{"http-cert", 0o644, ""},
+		{"config", 0o644, ""}, {"config", 0o664, "0664"},
+		{"secret-config", 0o644, "0644"}, {"secret-config", 0o640, ""},
 		{"data-dir", 0o777, "0777"}, {"data-dir", 0o755, ""}, {"data-dir", 0o770, ""}, {"data-dir", 0o700, ""},
 	} {
 		path := data
@@ -49,7 +55,7 @@ func TestLooseFiles(t *testing.T) {
 			path = make(tt.flag, tt.mode)
 		}
 		for _, strict := range []bool{false, true} {
-			args := []string{"--" + tt.flag, path}
+			args := []string{"--" + strings.TrimPrefix(tt.flag, "secret-"), path}
 			if strict {
 				args = append(args, "--strict-files")
 			}

@@ -125,6 +125,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		var stop context.CancelFunc
 		env.ctx, stop = signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 		defer stop()
+		context.AfterFunc(env.ctx, stop) // a second signal kills
+		env.stdin = &stoppableReader{env.ctx, stdin}
 	}
 
 	return printError(stderr, config.prefixOrigins(command.Run(env)))

@@ -207,6 +207,9 @@ type request struct {
 	minTimeout  time.Duration // the least time to wait for the answer, even if --timeout is shorter
 }
 
+// patience returns how long rm waits for the answer.
+func (r *request) patience(rm *remote) time.Duration { return max(rm.timeout, r.minTimeout) }
+
 // reply is a node's answer of any status.
 type reply struct {
 	status int
@@ -227,7 +230,7 @@ func (rm *remote) send(ctx context.Context, r request) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	if answer.status >= 400 {
+	if answer.status >= 300 {
 		return nil, rm.problem(answer)
 	}
 	return answer, nil
@@ -257,13 +260,13 @@ func (rm *remote) problem(answer *reply) *problem {
 
 // exchange makes a call and returns the answer, regardless of its status.
 func (rm *remote) exchange(ctx context.Context, r request) (*reply, error) {
-	ctx, cancel := context.WithTimeout(ctx, max(rm.timeout, r.minTimeout))
+	ctx, cancel := context.WithTimeout(ctx, r.patience(rm))
 	defer cancel()
 	resp, err := rm.open(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	return rm.read(resp)
+	return rm.read(resp, r.patience(rm))
 }
 
 // open makes a call and returns the answer before its body is read.
@@ -291,20 +294,25 @@ func (rm *remote) open(ctx context.Context, r request) (*http.Response, error) {
 		}
 	}
 
-	resp, err := (&http.Client{Transport: rm.transport}).Do(req)
+	client := &http.Client{
+		Transport: rm.transport,
+		// No node redirects. If a proxy does, a write would become a read.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	resp, err := client.Do(req)
 	if err != nil {
-		return nil, rm.unreachable(err)
+		return nil, rm.unreachable(err, r.patience(rm))
 	}
 
 	return resp, nil
 }
 
-// read reads an answer to its end.
-func (rm *remote) read(resp *http.Response) (*reply, error) {
+// read reads an answer to its end. The call waits for it as long as patience.
+func (rm *remote) read(resp *http.Response, patience time.Duration) (*reply, error) {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply+1))
 	if err != nil {
-		return nil, rm.unreachable(err)
+		return nil, rm.unreachable(err, patience)
 	}
 	if len(body) > maxReply {
 		return nil, fmt.Errorf("ask %s: the answer is longer than %d bytes", rm.base, maxReply)
@@ -312,13 +320,13 @@ func (rm *remote) read(resp *http.Response) (*reply, error) {
 	return &reply{status: resp.StatusCode, header: resp.Header, body: body}, nil
 }
 
-// unreachable explains in one line why no answer arrived.
-func (rm *remote) unreachable(err error) error {
+// unreachable explains in one line why no answer arrived within patience.
+func (rm *remote) unreachable(err error, patience time.Duration) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("no answer from %s within %v", rm.base, rm.timeout)
+		return fmt.Errorf("no answer from %s within %v", rm.base, patience)
 	}
 	return fmt.Errorf("can't reach a node at %s: %w%s", rm.base, err, rm.hint(err))
 }
@@ -364,6 +372,9 @@ func newProblem(r *reply) *problem {
 		p = &problem{Title: http.StatusText(r.status), Detail: "without a reason; is this a node of rlnode?"}
 	}
 	p.Status = r.status
+	if to := r.header.Get("Location"); to != "" {
+		p.Detail = fmt.Sprintf("it redirects to %q, which is not followed: give the address of a node", to)
+	}
 	return p
 }
 

@@ -240,7 +240,7 @@ func (c *replayCmd) openDecisions(env *environment) (io.Writer, error) {
 
 	// A typo must not overwrite a log or the rules.
 	if info, err := os.Stat(c.Decisions); err == nil {
-		for _, name := range append([]string{c.Rules, c.Against}, c.Logs...) {
+		for _, name := range append([]string{c.Rules, c.Against, c.Entries}, c.Logs...) {
 			if in, err := os.Stat(name); err == nil && os.SameFile(info, in) {
 				return nil, usageError("--decisions: %s is one of the inputs", c.Decisions)
 			}

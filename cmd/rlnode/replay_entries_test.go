@@ -43,4 +43,8 @@ func TestReplayWithEntries(t *testing.T) {
 		log); code != 1 || !strings.Contains(stderr, "read ") {
 		t.Errorf("a file without entries: exit code %d, %s", code, stderr)
 	}
+	code, _, stderr = tool(t, "", "replay", "--rules", rules, "--entries", beside, "--decisions", beside, log)
+	if code != 2 || !strings.Contains(stderr, "is one of the inputs") {
+		t.Errorf("decisions over entries: got %d %s", code, stderr)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -219,14 +220,17 @@ func printRows(table *tabwriter.Writer, d *json.Decoder) (n int, err error) {
 
 // stream makes a call whose answer may be long and slow: only its header has to arrive in time.
 func (rm *remote) stream(ctx context.Context, r request) (*http.Response, error) {
+	rm.transport.DialContext = (&net.Dialer{Timeout: rm.timeout}).DialContext
+	rm.transport.TLSHandshakeTimeout = rm.timeout
+	rm.transport.ResponseHeaderTimeout = rm.timeout
 	resp, err := rm.open(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	if resp.StatusCode < 400 {
+	if resp.StatusCode < 300 {
 		return resp, nil
 	}
-	answer, err := rm.read(resp)
+	answer, err := rm.read(resp, rm.timeout)
 	if err == nil {
 		err = rm.problem(answer)
 	}
