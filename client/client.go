@@ -376,8 +376,8 @@ func (c *Client) Settle(ctx context.Context, id string, costs map[string]int64) 
 // Adjust adds n requests to what a subject has used of a rule's limits, without
 // a decision: a penalty, which may become a debt, or a reward if n is negative.
 // n must be within −(2⁵³−1)…2⁵³−1 and not 0. Adjust retries if no answer comes,
-// and takes effect at most once. After an error it may or may not have taken
-// effect.
+// and takes effect at most once: it gives up after 55 s, however long
+// Options.Timeout is. After an error it may or may not have taken effect.
 func (c *Client) Adjust(ctx context.Context, rule string, key []string, n int64) (Usage, error) {
 	return c.AdjustOnce(ctx, "", rule, key, n)
 }
@@ -486,10 +486,14 @@ func (rp *reply) usage(q *Request, err error) (Usage, error) {
 	return u.usage(q.Key)
 }
 
+// maxOnce bounds a call that takes effect once. Nodes remember its id for a
+// minute; a retry that comes later would take effect again.
+const maxOnce = 55 * time.Second
+
 // callOnce makes a call that is safe to retry because it has an id: the
 // caller's, or a generated one. If a node of an older release rejects the
 // generated id, callOnce repeats the call without it, and from then on retries
-// only if the call can't have taken effect.
+// only if the call can't have taken effect. It ends after [maxOnce] at the latest.
 func (c *Client) callOnce(ctx context.Context, path string, body []byte, id string) (*reply, error) {
 	generated := id == ""
 	if generated {
@@ -502,6 +506,8 @@ func (c *Client) callOnce(ctx context.Context, path string, body []byte, id stri
 		return nil, err
 	}
 
+	ctx, cancel := context.WithTimeoutCause(ctx, maxOnce, ErrTimeout)
+	defer cancel()
 	r, err := c.call(ctx, path, append(named, '}'), retryAlways)
 	if err == nil && generated && r.status == http.StatusBadRequest && r.problem().Code == "unknown-field" {
 		return c.call(ctx, path, body, retryIfUnprocessed)
