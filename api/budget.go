@@ -40,6 +40,15 @@ func Reuse(b []byte) []byte {
 	return b[:0]
 }
 
+// ReuseUncharged returns b with length 0, or nil if it is so large that even a
+// small message in it would be charged.
+func ReuseUncharged(b []byte) []byte {
+	if cap(b) > UnchargedBytes {
+		return nil
+	}
+	return b[:0]
+}
+
 // Budget bounds the memory that callers can tie up with large or unfinished requests and with
 // answers that they don't read. When it is used up, it closes the connections of strangers that
 // have kept the node waiting the longest, and then those whose body or answer has taken longer

@@ -47,14 +47,19 @@ func (s *Server) getCall() *call {
 	return c
 }
 
-// put returns c to the pool.
-func (c *call) put() {
+// giveBack gives back what is charged for c.
+func (c *call) giveBack() {
 	if c.charged > 0 {
 		c.server.Budget.Give(c.charged)
 		c.charged = 0
 	}
+}
+
+// put returns c to the pool.
+func (c *call) put() {
+	c.giveBack()
 	c.Reset()
-	c.buf = api.Reuse(c.buf)
+	c.buf = api.ReuseUncharged(c.buf)
 	c.server.pool.Put(c)
 }
 
@@ -72,11 +77,19 @@ func shouldRateLimit(
 	}
 
 	c := s.getCall()
+	hasPanicked := true
+	defer func() {
+		if hasPanicked { // c may be broken: it does not return to the pool
+			c.giveBack()
+		}
+	}()
+
 	c.stripe.Count()
 	began := time.Now()
 	token, e := s.admit(ctx) // callers without permission are refused before anything is received
 	if e == nil {
 		if err := c.arrival.await(ctx, nil, receive, c); err != nil {
+			hasPanicked = false
 			c.put()
 			return nil, err
 		}
@@ -89,6 +102,7 @@ func shouldRateLimit(
 		c.trace(ctx, began, token, e)
 	}
 
+	hasPanicked = false
 	if e != nil {
 		c.put()
 		return nil, statusOf(e)
@@ -117,7 +131,7 @@ func (c *call) decide(token *api.Token) *api.Error {
 	s := c.server
 	n := int64(cap(c.buf))
 	if n > api.UnchargedBytes {
-		if !s.Budget.Take(n) {
+		if !s.Budget.Wait(func() bool { return s.Budget.Take(n) }) {
 			return s.Budget.FullError()
 		}
 		c.charged = n

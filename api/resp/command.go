@@ -101,8 +101,7 @@ func (c *session) execute(args [][]byte) error {
 	if f := c.admit(spec, args); f != "" {
 		// The replies to the checks before it come first.
 		c.decide()
-		ex.out.fail(f)
-		return c.countStranger()
+		return c.failStranger(f)
 	}
 
 	if spec.asks != nil && (spec.alone == nil || !spec.alone(args[1:])) {
@@ -187,6 +186,13 @@ func (c *session) confine(q *limiter.Query) failure {
 		return failure("ERR forbidden-namespace " + e.Detail)
 	}
 	return failureOf(e)
+}
+
+// failStranger writes an error reply, and counts the command if its caller has
+// not shown the token that it needs.
+func (c *session) failStranger(f failure) error {
+	c.execution.out.fail(f)
+	return c.countStranger()
 }
 
 // countStranger counts a command of a caller without the token that it needs.

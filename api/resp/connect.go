@@ -57,11 +57,10 @@ const (
 // auth executes AUTH token, and AUTH user token: any user will do.
 func (c *session) auth(args [][]byte) error {
 	if len(args) > 2 {
-		return c.reply("ERR syntax error")
+		return c.failStranger("ERR syntax error")
 	}
 	if f := c.show(args[len(args)-1]); f != "" {
-		c.execution.out.fail(f)
-		return c.countStranger()
+		return c.failStranger(f)
 	}
 	return c.ok(nil)
 }
@@ -79,6 +78,7 @@ func (c *session) show(token []byte) failure {
 	}
 	c.authorization = authorization
 	c.cache = api.TokenCache{}
+	c.asStranger = 0
 	c.Trust()
 	return ""
 }
@@ -102,28 +102,26 @@ func (c *session) hello(args [][]byte) error {
 		version, ok := parseInt(args[0])
 		switch {
 		case !ok:
-			return c.reply("ERR Protocol version is not an integer or out of range")
+			return c.failStranger("ERR Protocol version is not an integer or out of range")
 		case version != 2 && version != 3:
-			return c.reply("NOPROTO unsupported protocol version")
+			return c.failStranger("NOPROTO unsupported protocol version")
 		}
 
 		resp3 = version == 3
 		token, name, f = helloOptions(args[1:])
 		if f != "" {
-			return c.reply(f)
+			return c.failStranger(f)
 		}
 	}
 
 	if token != nil {
 		if f := c.show(token); f != "" {
-			c.execution.out.fail(f)
-			return c.countStranger()
+			return c.failStranger(f)
 		}
 	}
 
 	if c.isStranger() {
-		c.execution.out.fail(helloNeedsOne)
-		return c.countStranger()
+		return c.failStranger(helloNeedsOne)
 	}
 
 	if name != nil && !c.setName(name) {

@@ -31,11 +31,17 @@ type execution struct {
 	hasMore bool      // another command has arrived, or the beginning of one
 	began   time.Time // when the input had arrived
 
-	acquired []limiter.Slot // those whose ids have not been sent yet
+	acquired []unsentSlot
 
 	queries []*limiter.Query
 	answers []*limiter.Answer
 	errs    []error
+}
+
+// unsentSlot is a slot whose id has not been sent yet.
+type unsentSlot struct {
+	limiter.Slot
+	end int // where its reply ends in execution.out
 }
 
 // check is a command that asks for a decision. It refers to the input.
@@ -66,7 +72,13 @@ func (s *Server) putBack(ex *execution) {
 		s.Budget.Give(ex.charged)
 		ex.charged = 0
 	}
-	ex.out.b = api.Reuse(ex.out.b)
+
+	ex.out.b = api.ReuseUncharged(ex.out.b)
+	if len(ex.checks) > freeChecks {
+		clear(ex.checks[freeChecks:])
+		ex.checks = ex.checks[:freeChecks:freeChecks]
+		ex.queries, ex.answers, ex.errs = nil, nil, nil
+	}
 	if cap(ex.args) > maxStrangerArguments {
 		ex.args = nil
 	}

@@ -69,6 +69,11 @@ func TestHostile_TokensGivenUp(t *testing.T) {
 		t.Fatalf("a stranger: got %q, want %q", got, want)
 	}
 
+	// Pools of connections do this again and again.
+	for range 2 * strangerCommands {
+		c.askAll(step{"RESET", "+RESET"}, step{"AUTH " + apitest.SlotsToken, "+OK"})
+	}
+
 	// The connection is older than what a stranger may be.
 	c.askAll(
 		step{"RESET", "+RESET"},
@@ -91,6 +96,9 @@ func TestHostile_Strangers(t *testing.T) {
 			"-ERR Protocol error: unauthenticated bulk length\r\n"},
 		{strings.Repeat(words("PING"), 100), strings.Repeat(noAuth, strangerCommands)},
 		{strings.Repeat("PING\n", 3), strings.Repeat(noAuth, 3)},
+		{strings.Repeat(words("HELLO 9"), 100), strings.Repeat("-NOPROTO unsupported protocol version\r\n", strangerCommands)},
+		{strings.Repeat(words("AUTH a b c"), 100), strings.Repeat("-ERR syntax error\r\n", strangerCommands)},
+		{strings.Repeat("*0\r\n", 100) + words("PING"), ""},
 		{"", ""},
 		{"*1\r\n", ""},
 	} {

@@ -3,10 +3,7 @@ package resp
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/rlnode/rlnode/api"
@@ -45,15 +42,9 @@ type keyAsk struct {
 	err            error
 }
 
-const (
-	// namesAtOnce bounds the names that a command asks about before the next ones,
-	// and so the memory of its asks.
-	namesAtOnce = 64
-	// asksAtOnce bounds the owners that a command asks at the same time.
-	asksAtOnce = 16
-	// askMemory is roughly what it takes to ask one more at the same time, in bytes.
-	askMemory = 8 << 10
-)
+// namesAtOnce bounds the names that a command asks about before the next ones,
+// and so the memory of its asks.
+const namesAtOnce = 64
 
 // keyCall is the call of the limiter that a command makes for each of its keys.
 type keyCall func(namespace, key string) (limiter.Kept, error)
@@ -117,54 +108,13 @@ func (c *session) keyAsks(names [][]byte) (asks []keyAsk, refused failure) {
 	return asks, refused
 }
 
-// makeAll makes all asks, several at the same time, because each may wait for
-// the owner of its key. After an error it begins no other.
+// makeAll makes all asks. After an error it begins no other.
 func (c *session) makeAll(asks []keyAsk, call keyCall) {
-	var next atomic.Int64
-	var failed atomic.Bool
-	work := func() {
-		for !failed.Load() {
-			i := int(next.Add(1)) - 1
-			if i >= len(asks) {
-				return
-			}
-
-			ask := &asks[i]
-			ask.kept, ask.err = call(ask.namespace, ask.key)
-			if ask.err != nil && !errors.Is(ask.err, limiter.ErrNamespace) {
-				failed.Store(true)
-			}
-		}
-	}
-
-	// This goroutine asks, too.
-	helpers := min(len(asks), asksAtOnce) - 1
-	memory := int64(helpers) * askMemory
-	if helpers > 0 && !c.server.Budget.Take(memory) {
-		helpers, memory = 0, 0 // one after another
-	}
-	defer c.server.Budget.Give(memory)
-
-	var group sync.WaitGroup
-	var panicked atomic.Value
-	for range helpers {
-		group.Go(func() {
-			defer func() {
-				if v := recover(); v != nil {
-					panicked.Store(fmt.Sprint(v))
-				}
-			}()
-			work()
-		})
-	}
-
-	defer group.Wait() // even if this goroutine panics: the helpers use the command's names
-	work()
-	group.Wait()
-
-	if v := panicked.Load(); v != nil {
-		panic(v) // the session's goroutine handles it
-	}
+	c.server.Budget.AskAll(len(asks), func(i int) bool {
+		ask := &asks[i]
+		ask.kept, ask.err = call(ask.namespace, ask.key)
+		return ask.err == nil || errors.Is(ask.err, limiter.ErrNamespace)
+	})
 }
 
 // kept returns what the counters of a name hold; see askAboutKeys.

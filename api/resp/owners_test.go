@@ -74,7 +74,7 @@ func startSlow(
 func TestKeysAskOwnersAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"EXISTS", "DEL", "UNLINK"} {
-		owners, c := startSlow(t, asksAtOnce, func(namespace, key string) (limiter.Kept, error) {
+		owners, c := startSlow(t, api.AsksAtOnce, func(namespace, key string) (limiter.Kept, error) {
 			if namespace != rules.IncrexNamespace || !strings.HasSuffix(key, "7") {
 				return limiter.Kept{}, nil
 			}
@@ -84,9 +84,9 @@ func TestKeysAskOwnersAtTheSameTime(t *testing.T) {
 			command += fmt.Sprint(" key", i)
 		}
 		expect.Equal(t, c.ask(command), "10", "%.6s", command)
-		if owners.most != asksAtOnce || owners.calls.Load() != 300 {
+		if owners.most != api.AsksAtOnce || owners.calls.Load() != 300 {
 			t.Errorf("%.6s: %d calls, at most %d at the same time; want 300 and %d", command,
-				owners.calls.Load(), owners.most, asksAtOnce)
+				owners.calls.Load(), owners.most, api.AsksAtOnce)
 		}
 	}
 
@@ -103,7 +103,7 @@ func TestKeysAskOwnersAtTheSameTime(t *testing.T) {
 func TestKeysFailInOrder(t *testing.T) {
 	t.Parallel()
 	errOf := func(key string) error { return fmt.Errorf("%s: %w", key, limiter.ErrNoOwner) }
-	owners, c := startSlow(t, asksAtOnce, func(_, key string) (limiter.Kept, error) {
+	owners, c := startSlow(t, api.AsksAtOnce, func(_, key string) (limiter.Kept, error) {
 		if key != "a" {
 			return limiter.Kept{}, errOf(key)
 		}
@@ -117,7 +117,7 @@ func TestKeysFailInOrder(t *testing.T) {
 		!strings.Contains(got, "b: "+limiter.ErrNoOwner.Error()) {
 		t.Errorf("got %s, want the error of b", got)
 	}
-	if n := owners.calls.Load(); n > 2*asksAtOnce {
+	if n := owners.calls.Load(); n > 2*api.AsksAtOnce {
 		t.Errorf("%d calls, although the first ones failed", n)
 	}
 	expect.Equal(t, c.ask("PING"), "+PONG", "afterwards")

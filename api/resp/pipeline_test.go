@@ -135,6 +135,23 @@ func TestPipeline_WithoutRoom(t *testing.T) {
 	expect.Equal(t, n.Budget.Used(), 0, "bytes stay charged")
 }
 
+// What a long pipeline needed does not stay in the pool: the next small command
+// would be charged for it.
+func TestPipeline_LeavesLittle(t *testing.T) {
+	t.Parallel()
+	s := &Server{}
+	ex := s.execution()
+	ex.out.b = make([]byte, 0, api.UnchargedBytes+1)
+	for range maxRun {
+		ex.next()
+	}
+	ex.queries = make([]*limiter.Query, maxRun)
+	s.putBack(ex)
+	if cap(ex.out.b) > 0 || len(ex.checks) > freeChecks || ex.queries != nil {
+		t.Errorf("got a buffer of %d bytes, %d checks and %d queries", cap(ex.out.b), len(ex.checks), len(ex.queries))
+	}
+}
+
 // HELLO and AUTH act before what follows them in the same read.
 func TestPipeline_AuthActsAtOnce(t *testing.T) {
 	t.Parallel()

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -407,6 +408,9 @@ func (c *session) executeAll(work []byte) (rest []byte, err error) {
 		ex.hasMore = len(rest) > 0
 
 		if len(ex.args) == 0 {
+			if err = c.countStranger(); err != nil {
+				break
+			}
 			continue
 		}
 		if err = c.execute(ex.args); err != nil {
@@ -449,13 +453,12 @@ func (c *session) flush() error {
 		}
 	}
 
-	_, err := c.stream.Write(ex.out.b)
+	n, err := c.stream.Write(ex.out.b)
 	ex.out.b = ex.out.b[:0]
-	if err == nil {
-		// If the write failed, the slots stay listed, and releaseUnsent gives
-		// them back.
-		ex.acquired = ex.acquired[:0]
-	}
+
+	// What the caller may have read stays held: it may work by now. releaseUnsent
+	// gives back the rest.
+	ex.acquired = slices.DeleteFunc(ex.acquired, func(s unsentSlot) bool { return s.end <= n })
 
 	return err
 }

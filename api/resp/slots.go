@@ -1,7 +1,6 @@
 package resp
 
 import (
-	"net"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -56,11 +55,10 @@ func (c *session) acquire(words [][]byte) error {
 		return c.reply(c.server.explain(err))
 	}
 
-	if slot.ID != "" {
-		c.execution.acquired = append(c.execution.acquired, slot)
-		if c.HasHungUp() {
-			return net.ErrClosed
-		}
+	if slot.ID != "" && c.HasHungUp() { // nobody would ever release it
+		c.server.Decider.ReleaseUnanswered(slot)
+		c.execution.out.fail("ERR try-again the caller hung up before the answer, so the slot was released")
+		return errOver
 	}
 
 	took := time.Since(c.execution.began)
@@ -68,6 +66,9 @@ func (c *session) acquire(words [][]byte) error {
 	answer.CountLatency(took)
 
 	c.server.replyDecision(&c.execution.out, &answer, "", slot)
+	if slot.ID != "" {
+		c.execution.acquired = append(c.execution.acquired, unsentSlot{slot, len(c.execution.out.b)})
+	}
 	return nil
 }
 
@@ -102,7 +103,7 @@ func (c *session) releaseSlot(words [][]byte) error {
 // releaseUnsent gives back the slots of which the caller does not know: nobody else would.
 func (c *session) releaseUnsent() {
 	for _, slot := range c.execution.acquired {
-		c.server.Decider.ReleaseUnanswered(slot)
+		c.server.Decider.ReleaseUnanswered(slot.Slot)
 	}
 	c.execution.acquired = nil
 }

@@ -1,12 +1,15 @@
 package resp
 
 import (
+	"net"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 )
 
@@ -105,6 +108,51 @@ func (s *slowSlots) Acquire(q *limiter.Query, a *limiter.Answer) (limiter.Slot, 
 	close(s.begun)
 	<-s.goOn
 	return slot, err
+}
+
+// halfWriter is a connection that accepts a number of bytes, and then fails.
+type halfWriter struct {
+	net.Conn
+	accepts int
+}
+
+func (w *halfWriter) Write(b []byte) (int, error) {
+	if len(b) > w.accepts {
+		return w.accepts, net.ErrClosed
+	}
+	return len(b), nil
+}
+
+func (w *halfWriter) SetWriteDeadline(time.Time) error { return nil }
+
+// A slot whose reply has gone out stays held, even if a later reply of the same
+// write has not: its caller may work by now.
+func TestSlots_OfAWriteThatFails(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct{ accepts, unsent int }{{0, 2}, {9, 2}, {10, 1}, {29, 1}, {30, 0}} {
+		c := &session{stream: &halfWriter{accepts: test.accepts}, server: &Server{}, execution: &execution{}}
+		c.execution.out.b = make([]byte, 40)
+		c.execution.acquired = []unsentSlot{{end: 10}, {end: 30}}
+		if err := c.flush(); err == nil {
+			t.Fatal("the write succeeds")
+		}
+		expect.Equal(t, len(c.execution.acquired), test.unsent, "after %d bytes, slots to release", test.accepts)
+	}
+}
+
+// A caller that sends nothing more, and reads still, gets the replies to what it
+// asked before.
+func TestSlots_OfAHalfClosedConnection(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, nil)
+	n.UseRules(slotRules)
+	c := dial(t, n)
+	c.send(words("RL.CHECK a ann") + words("RL.ACQUIRE render acme"))
+	expect.NoError(t, c.Conn.(*net.TCPConn).CloseWrite())
+	rest := c.rest()
+	if !strings.Contains(rest, "remaining") {
+		t.Errorf("got %q, without the check's reply", rest)
+	}
 }
 
 // A slot whose caller can't be told is free again.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -507,6 +506,13 @@ func (c *Call) addRateHeaders() {
 	}
 }
 
+// gift is what a request gives back for one descriptor.
+type gift struct {
+	descriptor *descriptor
+	subjects   []limiter.Subject
+	err        error
+}
+
 // giveBack gives back the hits of descriptors that ask for it and, if all
 // quotas are used up, what the request took from other limits. It returns an
 // error only if the request does nothing else, or is invalid. Otherwise it
@@ -519,8 +525,7 @@ func (c *Call) giveBack(d *api.Doors) *api.Error {
 		return nil
 	}
 
-	var group sync.WaitGroup
-	var errs [MaxDescriptors]error
+	var gifts []gift
 	for i := range c.descriptors {
 		desc := &c.descriptors[i]
 		hits := int64(0)
@@ -540,22 +545,32 @@ func (c *Call) giveBack(d *api.Doors) *api.Error {
 			continue
 		}
 
-		// This is filled here and not in the goroutine, because that takes c's
+		// This is filled here and not where it is asked, because that takes c's
 		// scratch space.
 		subjects := make([]limiter.Subject, 1)
 		c.fillSubject(&subjects[0], desc, hits, counters.CheckMode)
-		group.Go(func() {
-			u, err := returner.GiveBack(&limiter.Query{Subjects: subjects})
-			errs[i] = err
-			if err == nil && desc.givesBack {
-				desc.setGivenStatus(u)
-			}
-		})
+		gifts = append(gifts, gift{desc, subjects, nil})
 	}
 
-	group.Wait()
+	if len(gifts) == 0 {
+		return nil // as nearly always: AskAll allocates
+	}
 
-	if err := errors.Join(errs[:]...); err != nil {
+	d.Budget.AskAll(len(gifts), func(i int) bool {
+		g := &gifts[i]
+		u, err := returner.GiveBack(&limiter.Query{Subjects: g.subjects})
+		g.err = err
+		if err == nil && g.descriptor.givesBack {
+			g.descriptor.setGivenStatus(u)
+		}
+		return true
+	})
+
+	var errs []error
+	for i := range gifts {
+		errs = append(errs, gifts[i].err)
+	}
+	if err := errors.Join(errs...); err != nil {
 		e := c.explain(d, err)
 		mistake := e.Code == api.BadValue || e.Code == api.Forbidden
 		if mistake || !c.Asked && !c.zeroOverride {
