@@ -289,15 +289,76 @@ def test_a_delay_ends_with_the_task_and_with_the_client(slots: Slots) -> None:
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        await until(lambda: slots.count("release") == 1)  # nobody could settle it
+        await until(lambda: slots.count("settle") == 1)  # nobody else knows it
         waiting = asyncio.ensure_future(client.reserve("r", "k", wait=True))
         await until(lambda: bool(client._attach().reserved))
         await client.close()
         with pytest.raises(ClosedError):
             await asyncio.wait_for(waiting, 10)
-        assert slots.count("release") == 2
+        assert slots.count("release") == 1
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_the_attempt_under_way_ends_although_its_task_is_cancelled(slots: Slots, wait: bool) -> None:
+    go_on = threading.Event()
+
+    def acquire() -> Answer:
+        go_on.wait(PATIENCE)
+        return as_answer(200, HELD)
+
+    slots.on["acquire"] = acquire
+
+    async def main() -> None:
+        from rlnode._requests import question
+
+        async with AsyncClient(slots.url, timeout=20) as client:
+            task = asyncio.ensure_future(client._acquire(question("r", "k", wait=wait), None, None, None))
+            await until(lambda: bool(slots.names()))
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            go_on.set()
+            await until(lambda: slots.count("release") == 1)
+
+    asyncio.run(main())
+
+
+def test_listeners_of_lost_slots(slots: Slots) -> None:
+    slots.on["acquire"] = lambda: as_answer(200, {**HELD, "expires_ms": 300})
+    slots.on["renew"] = lambda: problem(404, "unknown-slot")
+    client = Client(slots.url, timeout=20)
+
+    def raises() -> None:
+        raise ZeroDivisionError
+
+    one, other = client.acquire("r", "k"), client.acquire("r", "k")
+    one.on_lost(raises)
+    eventually("both are lost", lambda: one.lost and other.lost)
+    late = client.acquire("r", "k")
+    eventually("what came later is lost, too", lambda: late.lost)
+    heard: list[str] = []
+    late.on_lost(lambda: heard.append("late"))
+    assert heard == ["late"]
+    client.close()
+
+
+def test_a_watch_keeps_nothing_for_each_message() -> None:
+    async def main() -> None:
+        from rlnode.asgi import Watch
+
+        messages: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        watch = Watch(messages.get, lambda: None)
+        for _ in range(20):
+            waiting = asyncio.ensure_future(watch.receive())
+            await asyncio.sleep(0)
+            await messages.put({"type": "websocket.receive"})
+            await waiting
+        assert len(watch._task._callbacks) == 1
+        watch.stop()
+
+    asyncio.run(main())
 
 
 def test_threads_end(slots: Slots) -> None:
@@ -447,9 +508,7 @@ def answer_of(conn: socket.socket) -> bytes:
     return found
 
 
-@pytest.mark.parametrize("kind", ["asgi", "fastapi", "wsgi"])
-def test_middleware(kind: str, slots: Slots) -> None:
-    seen = App()
+def serve_kind(kind: str, slots: Slots, seen: App) -> None:
     if kind == "asgi":
         serve_asgi(asgi_app(seen, nodes=slots.url, slots=True, slot_ttl=3), seen)
     elif kind == "fastapi":
@@ -458,6 +517,27 @@ def test_middleware(kind: str, slots: Slots) -> None:
         )
     else:
         serve_wsgi(seen, client=Client(slots.url, timeout=20), slots=True, slot_ttl=3)
+
+
+@pytest.mark.parametrize("kind", ["asgi", "fastapi", "wsgi"])
+def test_middleware_with_a_delay(kind: str, slots: Slots) -> None:
+    seen = App()
+    serve_kind(kind, slots, seen)
+    try:
+        slots.on["acquire"] = lambda: as_answer(200, {**HELD, "delay_ms": 60000})
+        assert b" 429 " in answer_of(ask(seen.port, "/"))
+        eventually("released after a delay that is too long", lambda: slots.count("release") == 1)
+        slots.on["acquire"] = lambda: as_answer(200, {**HELD, "delay_ms": 600, "expires_ms": 200})
+        slots.on["renew"] = lambda: problem(404, "unknown-slot")
+        assert b" 503 " in answer_of(ask(seen.port, "/"))
+    finally:
+        seen.stop()
+
+
+@pytest.mark.parametrize("kind", ["asgi", "fastapi", "wsgi"])
+def test_middleware(kind: str, slots: Slots) -> None:
+    seen = App()
+    serve_kind(kind, slots, seen)
     try:
         assert b"ok" in answer_of(ask(seen.port, "/"))
         assert slots.node.requests[0][2]["ttl_ms"] == 3000

@@ -195,9 +195,7 @@ def _resolve(future: asyncio.Future[bool], value: bool) -> None:
         future.set_result(value)
 
 
-async def _give_back(task: asyncio.Future[tuple[Decision, Held]], wait: bool) -> None:
-    if wait and not task.done():
-        task.cancel()
+async def _give_back(task: asyncio.Future[tuple[Decision, Held]]) -> None:
     with suppress(RlnodeError, asyncio.CancelledError):
         _, held = await task
         await held.release()
@@ -327,7 +325,8 @@ class AsyncClient:
         try:
             decision, held = await asyncio.shield(task)
         except asyncio.CancelledError:
-            core.spawn(lambda: _give_back(task, asked.wait))
+            asked.wait = False  # what is under way may get a slot; it is the last attempt
+            core.spawn(lambda: _give_back(task))
             raise
         return AsyncSlot(decision, held)
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 from uuid import uuid4
@@ -274,9 +275,14 @@ class Core:
         try:
             await self._hold(question, reserved)
         except BaseException:
-            self.spawn(lambda: self.release_reserved(reserved.id))  # nobody knows the reservation, to settle it
+            self.spawn(lambda: self._cancel(reserved.id))
             raise
         return reserved
+
+    async def _cancel(self, reservation: str) -> None:
+        """Settles a reservation that nobody knows. That releases its slot, too."""
+        with suppress(RlnodeError):
+            await self.settle(reservation, None, None)
 
     async def settle(self, reservation: str, costs: Any, timeout: float | None) -> Settlement:
         if not reservation:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from ._answers import Decision
+from ._setup import LOGGER
 from .errors import NodeError, RefusedError, RlnodeError, SlotLostError
 
 if TYPE_CHECKING:
@@ -91,11 +92,22 @@ class Held:
                 self.pause = min(max(2 * self.pause, FIRST_PAUSE), LAST_PAUSE)
                 self.cancels[1:] = [self.keeper.later(time.monotonic() + self.pause, self._due)]
 
+    def listen(self, f: Callable[[], None]) -> None:
+        """Has f called when it is lost; at once if it is already."""
+        with self.lock:
+            if self.lost is None:
+                self.listeners.append(f)
+                return
+        f()
+
     def lose(self, why: str) -> None:
         """Notes that it is held no longer."""
         if self.end(SlotLostError(f"the slot is lost: {why}")):
             for listener in self.listeners:
-                listener()
+                try:
+                    listener()
+                except Exception:
+                    LOGGER.exception("a function given to on_lost")
 
     def end(self, lost: SlotLostError | None = None) -> bool:
         """Ends the renewals, and reports whether they had not ended yet."""
@@ -144,8 +156,8 @@ class _Slot:
         return self._held.lost is not None
 
     def on_lost(self, f: Callable[[], None]) -> None:
-        """Has f called, from wherever, when the slot is lost."""
-        self._held.listeners.append(f)
+        """Has f called, from wherever, when the slot is lost; at once if it is already."""
+        self._held.listen(f)
 
     def raise_if_lost(self) -> None:
         """Raises SlotLostError if the slot is lost."""
@@ -198,8 +210,6 @@ class AsyncSlot(_Slot):
             raise RefusedError(self.decision)
         self._task = asyncio.current_task()
         self.on_lost(self._cancel)
-        if self.lost:
-            self._cancel()
         return self
 
     def _cancel(self) -> None:

@@ -171,7 +171,10 @@ class Threads:
                     self.wakes = min((timer.at for timer in self.timers), default=now + 1)
                     self.changed.wait(self.wakes - now)
             for timer in due:
-                timer.call()
+                try:
+                    timer.call()
+                except Exception:  # as where no thread can be started: the other slots go on
+                    LOGGER.exception("a slot's timer")
 
     async def enter(self, deadline: float) -> bool:
         return self.turns.acquire(timeout=max(0.0, deadline - time.monotonic()))

@@ -161,6 +161,7 @@ class Watch:
         self._messages: deque[Message] = deque()
         self._changed = asyncio.Condition()
         self._task = asyncio.ensure_future(self._read())
+        self._task.add_done_callback(lambda _: asyncio.ensure_future(self._wake()))
 
     async def _read(self) -> None:
         while True:
@@ -181,7 +182,6 @@ class Watch:
             while not self._messages:
                 if self._task.done():
                     self._task.result()
-                self._task.add_done_callback(lambda _: asyncio.ensure_future(self._wake()))
                 await self._changed.wait()
             message = self._messages[0]
             if not message["type"].endswith(".disconnect"):
@@ -216,12 +216,16 @@ async def decide(
         raise  # as the option says
     except RlnodeError as e:
         return guard.failed(e), None
+    allowed = False
     try:
-        return await _wait(guard, decision), held
-    except BaseException:
-        if held is not None:
+        decision = await _wait(guard, decision)
+        if held is not None and held.lost is not None:
+            decision = guard.failed(held.lost)  # the work may not begin without its slot
+        allowed = decision.allowed
+        return decision, held
+    finally:
+        if held is not None and not allowed:
             held.keeper.spawn(lambda: give_back(held))
-        raise
 
 
 async def _wait(guard: Guard[Any], decision: Decision) -> Decision:

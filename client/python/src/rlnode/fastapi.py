@@ -37,7 +37,7 @@ def limit(
 ) -> Callable[..., Any]:
     """Returns a dependency whose value is the decision. The arguments are those of asgi.RateLimitMiddleware.
 
-    With slots, FastAPI ends the dependency, which releases them, when the answer has been sent.
+    With slots, FastAPI ends the dependency, which releases them, when the answer has been sent. Versions before 0.118 did so before.
 
     What is refused gets an HTTPException: 429, 403 if it is denied, 400 if its key is missing, 503 if no node decided.
     """

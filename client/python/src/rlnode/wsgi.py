@@ -116,6 +116,8 @@ class RateLimitMiddleware:
         except RlnodeError as e:
             return guard.failed(e), None
         waited = self._wait(decision)
+        if held is not None and held.lost is not None:
+            waited = guard.failed(held.lost)  # the work may not begin without its slot
         if held is not None and not waited.allowed:
             run(held.release())
         return waited, held
