@@ -205,7 +205,7 @@ export class RlnodeClient {
     try {
       return await this.#delayed(d, request, options);
     } catch (e) {
-      void held?.release(); // nobody knows the reservation, to settle it
+      void this.settle(d, {}).catch(() => 0); // nobody else knows the reservation. Its slot is released, too
       throw e;
     }
   }

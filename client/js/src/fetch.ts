@@ -22,7 +22,7 @@ export function rateLimit(options: RateLimitOptions) {
       let response: Response;
       try {
         response = await handler(request, ...more);
-        if (v.slot) response = during(response, v.slot);
+        if (v.slot) response = during(response, v.slot, request.method);
       } catch (e) {
         void v.slot?.release();
         throw e;

@@ -186,22 +186,20 @@ function refuse(d: Decision): Verdict {
   let status = 429;
   const headers: Record<string, string> = { ...d.headers, ...problemHeaders };
   if (d.denied) p = { type: "about:blank", title: "The rules deny this", status: (status = 403), code: "denied", detail: d.reason };
-  else if (d.error && !d.rule) {
+  else if (d.decidedBy === "error") {
     p = { type: "about:blank", title: "Service Unavailable", status: (status = 503), detail: d.reason };
     headers["Retry-After"] = "1";
   }
   const own = d.refusal;
   if (!own) return { decision: d, headers, refusal: { status, body: JSON.stringify(p) } };
 
-  if (own.status && ((own.status >= 400 && own.status <= 499) || own.status === 503)) status = own.status;
+  const { status: asked = 0, body } = own;
+  if ((asked >= 400 && asked < 500) || asked === 503) status = asked;
   Object.assign(headers, own.headers);
-  if (typeof own.body === "string") {
-    headers["Content-Type"] = "text/plain; charset=utf-8";
-    return { decision: d, headers, refusal: { status, body: own.body } };
-  }
-  if (own.body) {
-    headers["Content-Type"] = "application/json";
-    return { decision: d, headers, refusal: { status, body: JSON.stringify(own.body) } };
+  if (body != null) {
+    const isText = typeof body === "string";
+    headers["Content-Type"] = isText ? "text/plain; charset=utf-8" : "application/json";
+    return { decision: d, headers, refusal: { status, body: isText ? body : JSON.stringify(body) } };
   }
   const { type, title, detail, code } = own;
   p = { ...p, ...(type && { type }), ...(title && { title }), status, ...(detail && { detail }), ...(code && { code }), "violated-policies": undefined };

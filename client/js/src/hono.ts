@@ -42,7 +42,7 @@ export function rateLimit<C extends HonoContext = HonoContext>(options: RateLimi
     if (!slot) return next();
     try {
       await next();
-      c.res = during(c.res!, slot);
+      c.res = during(c.res!, slot, c.req.method);
     } catch (e) {
       void slot.release();
       throw e;

@@ -124,10 +124,10 @@ export class RefusedError extends RlnodeError {
   }
 }
 
-/** during releases a slot when a response has been read to its end, given up, or has no body. */
-export function during(response: Response, slot: Slot): Response {
+/** during releases a slot when a response has been read to its end, given up, or has no body. The one to a HEAD is never read. */
+export function during(response: Response, slot: Slot, method: string): Response {
   const { body } = response;
-  if (!body) {
+  if (!body || method === "HEAD") {
     void slot.release();
     return response;
   }

@@ -213,14 +213,14 @@ test("a reservation's slot is renewed during its delay", async (t) => {
   await eventually("it is released", () => s.calls.some((call) => call.name === "release" && call.body.slot === "late"));
 });
 
-test("a reservation whose caller goes during its delay gives its slot back", async (t) => {
+test("a reservation whose caller goes during its delay is settled", async (t) => {
   const s = await fake(t, { reserve: () => [200, { ...held, reservation: "def", delay_ms: 30_000 }] });
   const stop = new AbortController();
   const waiting = make(t, s).reserve({ ...q, wait: true }, { signal: stop.signal });
   await eventually("it is asked", () => s.count("reserve"));
   setTimeout(() => stop.abort(new Error("gone")), 100);
   await assert.rejects(waiting, /gone/);
-  await eventually("it is released", () => s.count("release") === 1);
+  await eventually("it is settled", () => s.count("settle") === 1);
 });
 
 test("a reservation that is never settled is forgotten once its slot is lost", async (t) => {
@@ -250,6 +250,16 @@ for (const kind of ["fetch", "hono"])
     assert.equal((await answer).status, 503);
     await eventually("it is released", () => s.count("release") === 1);
     assert.equal(served, 0);
+  });
+
+for (const kind of ["fetch", "hono"])
+  test(`${kind}: the body of an answer to a HEAD is never read, so its slot does not wait for that`, async (t) => {
+    const s = await fake(t, { acquire: () => [200, held] });
+    const options = { client: make(t, s), slots: true, ip: () => "192.0.2.1" };
+    const work = () => new Response("never read");
+    const serve = kind === "fetch" ? forFetch(options)(work) : new Hono().use(forHono(options)).get("/", work).request;
+    assert.equal((await serve(new Request("http://x/", { method: "HEAD" }))).status, 200);
+    await eventually("it is released", () => s.count("release") === 1);
   });
 
 test("a caller that hangs up during a delay does not hold a slot", async (t) => {
