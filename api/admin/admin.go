@@ -410,7 +410,7 @@ func (s *Server) reply(w http.ResponseWriter, v any) error {
 func (s *Server) sendJSON(w http.ResponseWriter, body []byte) {
 	w.Header().Set("Content-Type", codec.TypeJSON)
 	w.Header().Set("Cache-Control", "no-store")
-	s.send(w, append(body, '\n'))
+	s.send(w, append(slices.Clip(body), '\n')) // other callers may get the same body
 }
 
 func (s *Server) send(w http.ResponseWriter, body []byte) {

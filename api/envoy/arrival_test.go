@@ -18,6 +18,7 @@ import (
 
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/api/rls"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // appendFrame appends an HTTP/2 frame.
@@ -165,6 +166,30 @@ func TestWatchersAreBounded(t *testing.T) {
 	if have := n.answer(oneDescriptor("k", "a", "")); have != ok(two, "1") {
 		t.Errorf("have %s", have)
 	}
+}
+
+// A watch that is refused does not count as a call that is incomplete: a prober
+// without a token goes on.
+func TestRefusedWatchesAreComplete(t *testing.T) {
+	n := startNode(t, vectorRules, apitest.TheirTokens)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for i := range maxOpenStreams + 2*maxStrangersCalls {
+		if i%(maxStreams-1) == 0 && i < maxOpenStreams {
+			n.conn = dial(t, n)
+		}
+		watch, err := healthpb.NewHealthClient(n.conn).Watch(ctx, &healthpb.HealthCheckRequest{})
+		if err == nil {
+			_, err = watch.Recv()
+		}
+		if i < maxOpenStreams {
+			expect.NoError(t, err)
+		} else if err == nil || !strings.Contains(err.Error(), "more than 512 streams are open") {
+			t.Fatalf("watch %d: got %v", i, err)
+		}
+	}
+	_, err := healthpb.NewHealthClient(n.conn).Check(ctx, &healthpb.HealthCheckRequest{})
+	expect.NoError(t, err)
 }
 
 // heap returns how many bytes are in use.

@@ -265,6 +265,11 @@ func (s *Server) stream(
 	defer s.recover(info.FullMethod, &err)
 
 	s.latency.Stripe().Count()
+	conn := connectionOf(ss.Context())
+	if conn != nil {
+		conn.noteReceived() // also of a stream that is refused: its call is complete
+	}
+
 	defer s.openStreams.Add(-1)
 
 	if s.openStreams.Add(1) > maxOpenStreams {
@@ -278,9 +283,8 @@ func (s *Server) stream(
 	}
 
 	s.updateHealth()
-	if conn := connectionOf(ss.Context()); conn != nil {
+	if conn != nil {
 		conn.tracked.KeepIdle() // a caller that watches says nothing for long
-		conn.noteReceived()
 	}
 
 	ctx, cancel := context.WithCancel(ss.Context())

@@ -15,6 +15,9 @@ const (
 	// how many of them are not charged to the budget.
 	checkMemory = 2 << 10
 	freeChecks  = api.UnchargedBytes / checkMemory
+	// keptChecks is how many of them stay for the next commands: as many as
+	// clients mostly send together.
+	keptChecks = 32
 )
 
 // execution is what the commands that arrived together need while they are
@@ -74,9 +77,9 @@ func (s *Server) putBack(ex *execution) {
 	}
 
 	ex.out.b = api.ReuseUncharged(ex.out.b)
-	if len(ex.checks) > freeChecks {
-		clear(ex.checks[freeChecks:])
-		ex.checks = ex.checks[:freeChecks:freeChecks]
+	if len(ex.checks) > keptChecks {
+		clear(ex.checks[keptChecks:])
+		ex.checks = ex.checks[:keptChecks:keptChecks]
 		ex.queries, ex.answers, ex.errs = nil, nil, nil
 	}
 	if cap(ex.args) > maxStrangerArguments {

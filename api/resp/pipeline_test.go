@@ -147,7 +147,7 @@ func TestPipeline_LeavesLittle(t *testing.T) {
 	}
 	ex.queries = make([]*limiter.Query, maxRun)
 	s.putBack(ex)
-	if cap(ex.out.b) > 0 || len(ex.checks) > freeChecks || ex.queries != nil {
+	if cap(ex.out.b) > 0 || len(ex.checks) > keptChecks || ex.queries != nil {
 		t.Errorf("got a buffer of %d bytes, %d checks and %d queries", cap(ex.out.b), len(ex.checks), len(ex.queries))
 	}
 }
