@@ -67,7 +67,7 @@ func (t *Table) ShutAll() {
 }
 
 // Open opens the gate of p: from now on this table decides its counters, which
-// are of the given lineage, not 0. What was taken from counters of another
+// are of the given lineage. It must not be 0. What was taken from counters of another
 // lineage does not come back to them.
 func (t *Table) Open(p int, lineage uint64) {
 	// The lineage first: with the old one and an open gate, what was taken from

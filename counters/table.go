@@ -42,8 +42,7 @@ type Table struct {
 	replicated    atomic.Bool // partitions were copied or replicated, so replicas must receive resets
 	gates         gates
 	notes         *notes.Store
-	// lineages are of the counters of each partition, as of when its gate was last
-	// opened.
+	// lineages[p] is the lineage that was given to the last Open of p.
 	lineages      [ring.Partitions]atomic.Uint64
 	outgrewCaches atomic.Bool // shards have drawn more than cachedCounters
 
@@ -148,8 +147,8 @@ func (t *Table) shardOf(k Key) *shard { return &t.shards[t.shardIndex(k)] }
 // shardIndex also works for a single shard: shifting by 64 gives 0.
 func (t *Table) shardIndex(k Key) int { return int(k.Subject >> t.shift) }
 
-// lock locks the shard of k. It returns the time at which what the caller then
-// does with k takes place.
+// lock locks the shard of k. It also returns now, moved up to the latest time
+// that the shard has seen, on the clock of the partition: use it from then on.
 func (t *Table) lock(now algorithms.Instant, k Key) (*shard, algorithms.Instant) {
 	s := t.shardOf(k)
 	s.mu.Lock()
@@ -205,10 +204,10 @@ func (t *Table) lockAndTake(now algorithms.Instant, ops []Op, holder *Holder, ga
 // changes nothing but the op's Decision. The caller must hold s, the shard of
 // op.
 //
-// Most checks end here. A plain token bucket in the first group of its search
-// needs hardly any calls: while the processor waits for the counter, it looks
-// only a few hundred instructions ahead, and the caller's next check should be
-// among them.
+// Most checks end here, so this path is short: a plain token bucket in the first
+// group of its search needs hardly any calls. While a counter comes from memory,
+// the processor executes a few hundred instructions ahead. If the caller's next
+// check is among them, the two counters come at the same time.
 func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	l := op.Limit
 	d := &op.Decision

@@ -220,8 +220,8 @@ type scratch struct {
 	// soleStats are the counts of the only limit of a check that is repeatable and
 	// that no bill counts; nil for any other check.
 	soleStats *ruleCounts
-	isCounted bool   // the check counts in the metrics of its rules, and its latency does not yet
-	isTop     bool   // with soleStats: the list of refusals may hold the subject
+	isCounted bool   // the metrics of the rules have the check, but not its latency yet
+	isTop     bool   // with soleStats: the list of refused subjects may hold this one
 	unsampled uint32 // checks since one was sampled
 	hasLocal  bool   // some rule has `consistency: local`
 	hasBlocks bool   // ops include blocks, each after the limits of its hit

@@ -47,8 +47,9 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 }
 
 // listAlone appends the subjects' ops to aloneOps, within this node's shares.
-// refused means that a limit has refused without its counter. ok is false if
-// the subjects can't be decided alone.
+// refused means that a limit refuses whatever its counter says: on_partition is
+// deny, or the node's share is 0. ok is false if the subjects can't be decided
+// alone.
 func (c *clusterCheck) listAlone(list []int, by DecidedBy) (refused, ok bool) {
 	m := c.limiter.membership
 	nodes, rank := m.rankInRing()

@@ -163,8 +163,8 @@ func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 	return len(c.asks) == 0 && c.fold()
 }
 
-// mayDecideHere reports whether this node, if it has authority, owns all
-// counters of a prepared check.
+// mayDecideHere reports whether this node's table may decide all ops of a
+// prepared check. Whether the node has authority is seen by takeAsOwner.
 func (l *Limiter) mayDecideHere(a *Answer) bool {
 	sc := &a.scratch
 	return l.membership == nil || !sc.hasLocal && !sc.bySubject && l.table.AllOpen(sc.ops)

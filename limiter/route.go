@@ -38,8 +38,8 @@ type candidates struct {
 }
 
 // locate returns where the subject is decided now. Frozen means that it will be
-// decided here or elsewhere once the hand-off is over. An open gate is Route's
-// answer Here, without its cost.
+// decided here or elsewhere once the hand-off is over. Where the gate is open,
+// Route would answer Here; to look at the gate takes less time.
 func (cs *candidates) locate(l *Limiter) partitions.Place {
 	p := ring.PartitionOf(cs.subject)
 	mayBeHere := cs.attempts < maxAttempts && !slices.Contains(cs.tried, l.membership.Self)

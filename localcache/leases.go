@@ -169,7 +169,7 @@ func (sh *leaseShard) removeLease(le *lease) {
 // Spend takes ops, all of one subject, from its lease, all or nothing. Ops in
 // PeekMode take nothing; Spend reports whether they could. owner is the node
 // that presumably decides the subject now. If the lease is from another node,
-// it ends.
+// Spend ends the lease.
 func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op) (Outcome, Receipt) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()

@@ -33,7 +33,7 @@ type ledgerShard struct {
 	mu        sync.Mutex // guards everything below
 	subjects  map[uint64]*ledgerSubject
 	inline    int           // inline ones in subjects
-	nextSweep time.Duration // when the first subject's grants may all have ended
+	nextSweep time.Duration // the earliest time at which all grants of some subject have ended
 }
 
 // ledgerSubject holds the outstanding grants of one subject.

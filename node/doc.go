@@ -37,7 +37,7 @@
 //
 //   - version.go, config.go, environment.go, alone.go, protection.go: this build,
 //     and settings;
-//   - counterfiles.go, history.go, rulestore.go, usage.go, regions.go: what a node
+//   - counterfiles.go, history.go, adminview.go, usage.go, regions.go: what a node
 //     keeps on disk, and what the admin plane and other packages get of it;
 //   - adapt.go, clockoffset.go, clockwatch.go, sweeper.go, recent.go, vitals.go,
 //     tracing.go: what a node watches, and does again and again;

@@ -10,17 +10,21 @@
 // request only after a majority of the voters has confirmed that it still led
 // after the request arrived ([Confirmations]). So a deposed leader that does
 // not know it yet grants nothing. To end a node's authority, the leader stops
-// granting it requests, waits for a term and 1 % on its own clock, and only
-// then proposes the entry Ended. All decisions are made by [reignState], which
+// granting it requests, waits [EndingWait] on its own clock, which is
+// [Validity] and 1 %, and only then proposes the entry Ended. All decisions are made by [reignState], which
 // has no clock and no goroutine. [Granter] is a thin loop around it.
+//
+// A leader's first entry, agreement.Reign, is its mark in the log. Its reign
+// lasts until the next mark of any leader. That may be its own: a leader that
+// finds another's mark last must start over.
 //
 // Why a node is never valid when its Ended is applied: let node X have
 // authority from a grant, and let leader L propose Ended{X}. If L made the
 // grant, it did so before it stopped granting X's requests. X sent the request
-// even earlier, and L has since waited for a term and 1 %. If an earlier leader
+// even earlier, and L has since waited EndingWait. If an earlier leader
 // made the grant, X sent the request before a moment when that leader still
 // led. That was before L was elected, and so before the mark of L's reign was
-// committed. L has since waited for a term and 1 %. A later leader grants
+// committed. L has since waited EndingWait. A later leader grants
 // nothing before it has applied its own mark, and Ended{X} comes before that
 // mark. If L loses the lead and wins it back without noticing, an entry delayed
 // from the earlier time carries the number of the old reign, and is rejected.

@@ -93,7 +93,8 @@ type Granter struct {
 	reign *reign // nil while this node follows
 }
 
-// reign is a leader's time from its mark in the log to the next mark. A leader
+// reign is a leader's time from its mark in the log to the next mark of any
+// leader; see the package comment. A leader
 // whose proposal or confirmation fails begins a new reign.
 type reign struct {
 	number uint64

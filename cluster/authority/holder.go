@@ -270,7 +270,7 @@ func (h *Holder) request() Request {
 	return r
 }
 
-// ask makes one attempt. The term counts from before the request is built, so
+// ask makes one attempt. Validity counts from before the request is built, so
 // that delays in this process, the network or the leader can only shorten it.
 func (h *Holder) ask(ctx context.Context) {
 	// The era is read before the request is built: anything that drops authority

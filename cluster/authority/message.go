@@ -8,11 +8,11 @@ import (
 )
 
 const (
-	// Validity is how long authority lasts. Its holder counts the term from when it
-	// sent the request. In docs/guarantees.md, A is this and the 1 % of EndingWait.
+	// Validity is how long authority lasts. Its holder counts from when it sent the
+	// request. In docs/guarantees.md, A is this and the 1 % of EndingWait.
 	Validity = 2 * time.Second
 	// EndingWait is how long a leader waits until authority that it granted has
-	// certainly expired: the term plus 1 %, the maximum by which two nodes' clocks
+	// certainly expired: Validity plus 1 %, the maximum by which two nodes' clocks
 	// may differ in pace.
 	EndingWait = Validity + Validity/100
 )

@@ -187,15 +187,16 @@ type partState struct {
 	frozenAt           time.Time   // when the partition was frozen
 
 	source ring.NodeID // the node that pushed the copy here; zero if there is no copy
-	// complete means that the copy from source is complete; without a source, that
-	// the counters here are all that there were when this node froze the partition.
+	// complete means that no counter is missing here: none of source's copy or, if
+	// source is zero, none of those that there were when this node froze the
+	// partition.
 	complete     bool
 	pusherBoot   uint64 // boot of the process that pushed last
 	lastPush     uint64 // number of its last push
 	sectionCount uint64 // sections received so far of a copy in progress
-	// stale holds the counters here that a copy in progress, which was sent again,
-	// has not brought yet. It is nil while there is none, and unless the phase is
-	// away or handedOver.
+	// While a complete copy is sent again, stale holds the counters here that it has
+	// not brought yet: they are reset when it ends. It is nil otherwise, and in all
+	// phases but away and handedOver.
 	stale map[counters.Key]algorithms.Kind
 
 	search *search // recovering: what is known about copies elsewhere
