@@ -668,6 +668,7 @@ func TestRealNodesKeepSlots(t *testing.T) {
 		wantFull(tenant)
 		expect.NoError(t, context.Cause(slots[1].Context()))
 	}
+
 	close(stop)
 	busy.Wait()
 	c.Close()

@@ -48,8 +48,8 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 
 // listAlone appends the subjects' ops to aloneOps, within this node's shares.
 // refused means that a limit refuses whatever its counter says: on_partition is
-// deny, or the node's share is 0. ok is false if the subjects can't be decided
-// alone.
+// deny, or it limits slots, or this node's share of it is 0. ok is false if the
+// subjects can't be decided alone.
 func (c *clusterCheck) listAlone(list []int, by DecidedBy) (refused, ok bool) {
 	m := c.limiter.membership
 	nodes, rank := m.rankInRing()

@@ -44,7 +44,7 @@ func (a adminView) Leave(ctx context.Context, force bool, by string) (last bool,
 	}
 
 	if err := n.leave(ctx, true, by); err != nil {
-		// The caller is told, so the node does not go on leaving.
+		// Whoever gave the command hears that it failed, so the node stays.
 		n.cluster.Stay()
 		return last, err
 	}

@@ -362,8 +362,8 @@ func (n *Node) release(ctx context.Context) error {
 // cluster, once another node has the usage counted here. by names the user who
 // gave the command; it is empty if nobody did.
 //
-// Where no node takes the usage, this node stays a member, so that none reports
-// incomplete usage as complete.
+// If no other node takes the usage, this node stays a member. Without it, the
+// others would report incomplete usage as complete.
 func (n *Node) leave(ctx context.Context, forGood bool, by string) error {
 	if n.leftByRequest.Load() {
 		return nil

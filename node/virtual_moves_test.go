@@ -444,3 +444,41 @@ func TestG6_NodesLeaveInOneProcess(t *testing.T) {
 		})
 	}
 }
+
+// A command to leave that fails can be repeated, or the node goes on.
+func TestLeaveThatFailsInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newTestCluster(t, 3, exactRules(1_000_000))
+		p.awaitWhole()
+		v := p.followers()[0]
+		leave := func(within time.Duration) error {
+			ctx, cancel := context.WithTimeout(t.Context(), within)
+			defer cancel()
+			_, err := v.admin().Leave(ctx, false, "ann")
+			return err
+		}
+
+		// It reaches nobody, so nothing moves.
+		p.net.Isolate(v.ip)
+		if err := leave(3 * time.Second); err == nil {
+			t.Fatal("a node that is cut off has left")
+		}
+		p.net.Rejoin(v.ip)
+		p.awaitWhole()
+		expect.NoError(t, v.node.membership())
+
+		// It has left the ring, and not the cluster.
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		expect.NoError(t, v.node.cluster.LeaveRing(ctx))
+		v.node.cluster.Stay()
+		if err := v.node.membership(); err != errGivenUp {
+			t.Errorf("got %v, want %v", err, errGivenUp)
+		}
+		expect.NoError(t, leave(time.Minute))
+		if err := v.node.membership(); err != errLeft {
+			t.Errorf("got %v, want %v", err, errLeft)
+		}
+	})
+}

@@ -77,10 +77,10 @@ func shouldRateLimit(
 	}
 
 	c := s.getCall()
-	hasPanicked := true
 	defer func() {
-		if hasPanicked { // c may be broken: it does not return to the pool
+		if v := recover(); v != nil { // c may be broken: it does not return to the pool
 			c.giveBack()
+			panic(v)
 		}
 	}()
 
@@ -89,7 +89,6 @@ func shouldRateLimit(
 	token, e := s.admit(ctx) // callers without permission are refused before anything is received
 	if e == nil {
 		if err := c.arrival.await(ctx, nil, receive, c); err != nil {
-			hasPanicked = false
 			c.put()
 			return nil, err
 		}
@@ -102,7 +101,6 @@ func shouldRateLimit(
 		c.trace(ctx, began, token, e)
 	}
 
-	hasPanicked = false
 	if e != nil {
 		c.put()
 		return nil, statusOf(e)

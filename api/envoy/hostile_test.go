@@ -17,7 +17,11 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
+	"github.com/rlnode/rlnode/api/rls"
+	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/limiter"
 )
 
 var hostileRequests = flag.Int("hostile", 5_000, "how many random requests are sent") // make hostile sends a million
@@ -122,4 +126,31 @@ func TestNothingStays(t *testing.T) {
 		open, _ := n.server.conns.Count()
 		return open <= 1 && runtime.NumGoroutine() <= before+2
 	})
+}
+
+// panicking is a decider that panics.
+type panicking struct{ api.Decider }
+
+func (panicking) Check(*limiter.Query, *limiter.Answer) error { panic("a bug") }
+
+// A panic gives back what its call was charged.
+func TestPanicsKeepNothingCharged(t *testing.T) {
+	n := startNode(t, vectorRules, func(c *apitest.Config) { c.Decider = panicking{c.Decider} })
+	one := strings.TrimSuffix(strings.TrimPrefix(oneDescriptor("k", strings.Repeat("a", 400), ""), `{"domain":"d","descriptors":[`), `]}`)
+	request := `{"domain":"d","descriptors":[` + strings.Repeat(one+",", rls.MaxDescriptors-1) + one + `]}`
+	if _, err := ask(t, n.conn, "", request); status.Code(err) != codes.Internal {
+		t.Fatalf("got %v", err)
+	}
+	expect.Equal(t, n.Panics.Load(), 1, "panics")
+	expect.Equal(t, n.Budget.Used(), 0, "bytes stay charged")
+}
+
+// What a large request needed does not stay in the pool: the next small one
+// would be charged for it.
+func TestLargeRequestsLeaveNoBuffers(t *testing.T) {
+	n := startNode(t, vectorRules, nil)
+	c := n.server.getCall()
+	c.buf = make([]byte, 0, api.UnchargedBytes+1)
+	c.put()
+	expect.Equal(t, cap(c.buf), 0, "bytes in the pool")
 }

@@ -1,6 +1,7 @@
 package resp
 
 import (
+	"sync"
 	"time"
 
 	"github.com/rlnode/rlnode/api"
@@ -15,9 +16,6 @@ const (
 	// how many of them are not charged to the budget.
 	checkMemory = 2 << 10
 	freeChecks  = api.UnchargedBytes / checkMemory
-	// keptChecks is how many of them stay for the next commands: as many as
-	// clients mostly send together.
-	keptChecks = 32
 )
 
 // execution is what the commands that arrived together need while they are
@@ -29,6 +27,7 @@ type execution struct {
 	// checks are the checks of the current run, which is not decided yet. Only the
 	// first pending of them are in use.
 	checks  []*check
+	spare   *sync.Pool // the server's, where further checks come from
 	pending int
 	charged int64     // bytes charged for checks
 	hasMore bool      // another command has arrived, or the beginning of one
@@ -66,7 +65,7 @@ func (s *Server) execution() *execution {
 	if ex, ok := s.executions.Get().(*execution); ok {
 		return ex
 	}
-	return &execution{}
+	return &execution{spare: &s.checks}
 }
 
 // putBack returns ex to the pool. What refers to input is cleared already.
@@ -76,18 +75,32 @@ func (s *Server) putBack(ex *execution) {
 		ex.charged = 0
 	}
 
-	ex.out.b = api.ReuseUncharged(ex.out.b)
-	if len(ex.checks) > keptChecks {
-		clear(ex.checks[keptChecks:])
-		ex.checks = ex.checks[:keptChecks:keptChecks]
-		ex.queries, ex.answers, ex.errs = nil, nil, nil
+	// No check stays beyond those that are free of charge: else there would be
+	// as many as the longest run of each execution had.
+	for i := freeChecks; i < len(ex.checks); i++ {
+		s.checks.Put(ex.checks[i])
+		ex.checks[i] = nil
 	}
+	ex.checks = ex.checks[:min(len(ex.checks), freeChecks)]
+	clear(ex.queries[:cap(ex.queries)])
+	clear(ex.answers[:cap(ex.answers)])
+	clear(ex.errs[:cap(ex.errs)])
+
+	ex.out.b = api.Reuse(ex.out.b)
 	if cap(ex.args) > maxStrangerArguments {
 		ex.args = nil
 	}
 	// They point into the input, whose buffer another connection gets.
 	clear(ex.args[:cap(ex.args)])
 	s.executions.Put(ex)
+}
+
+// fitOut makes the buffer of small replies small. An earlier pipeline may have
+// left a large one behind, for which this caller would be charged.
+func (ex *execution) fitOut() {
+	if len(ex.out.b) <= api.UnchargedBytes && cap(ex.out.b) > api.UnchargedBytes {
+		ex.out.b = append(make([]byte, 0, api.UnchargedBytes), ex.out.b...)
+	}
 }
 
 // makeRoom reports whether the run may have another check. It charges the budget for long runs.
@@ -108,7 +121,11 @@ func (ex *execution) makeRoom(b *api.Budget) bool {
 // next returns an empty check at the end of the run.
 func (ex *execution) next() *check {
 	if ex.pending == len(ex.checks) {
-		ex.checks = append(ex.checks, &check{})
+		q, ok := ex.spare.Get().(*check)
+		if !ok {
+			q = &check{}
+		}
+		ex.checks = append(ex.checks, q)
 	}
 	ex.pending++
 	return ex.checks[ex.pending-1]

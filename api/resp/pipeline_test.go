@@ -2,9 +2,11 @@ package resp
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
@@ -141,14 +143,38 @@ func TestPipeline_LeavesLittle(t *testing.T) {
 	t.Parallel()
 	s := &Server{}
 	ex := s.execution()
-	ex.out.b = make([]byte, 0, api.UnchargedBytes+1)
 	for range maxRun {
 		ex.next()
 	}
-	ex.queries = make([]*limiter.Query, maxRun)
 	s.putBack(ex)
-	if cap(ex.out.b) > 0 || len(ex.checks) > keptChecks || ex.queries != nil {
-		t.Errorf("got a buffer of %d bytes, %d checks and %d queries", cap(ex.out.b), len(ex.checks), len(ex.queries))
+	if len(ex.checks) > freeChecks || ex.checks[:maxRun][freeChecks] != nil {
+		t.Errorf("%d checks stay", len(ex.checks))
+	}
+
+	ex.out.b = append(make([]byte, 0, api.UnchargedBytes+1), "+OK\r\n"...)
+	ex.fitOut()
+	if size := cap(ex.out.b); size > api.UnchargedBytes {
+		t.Errorf("a small reply has a buffer of %d bytes", size)
+	}
+}
+
+// BenchmarkPipeline is the time of one check of as many as arrive together.
+func BenchmarkPipeline(b *testing.B) {
+	for _, depth := range []int{1, 16, 50, 100} {
+		b.Run(strconv.Itoa(depth), func(b *testing.B) {
+			n := startNode(b, nil)
+			n.UseRules(`{"version":1,"rules":[{"name":"a","key":["user"],"limits":[{"limit":1000000000,"per":"1h"}]}]}`)
+			c := dial(b, n)
+			_ = c.SetDeadline(time.Now().Add(time.Minute))
+			text := strings.Repeat(words("RL.CHECK a ann"), depth)
+			b.ReportAllocs()
+			for i := 0; i < b.N; i += depth {
+				c.send(text)
+				for range depth {
+					c.reply()
+				}
+			}
+		})
 	}
 }
 

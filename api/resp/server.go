@@ -43,6 +43,7 @@ type Server struct {
 	latency    api.Latency
 	inputs     sync.Pool // of *input
 	executions sync.Pool // of *execution
+	checks     sync.Pool // of *check
 
 	sessions  atomic.Int64 // how many there have been
 	authNoted atomic.Int64 // when a needless AUTH was logged last, in Unix nanoseconds

@@ -437,6 +437,7 @@ func (c *session) flush() error {
 		return nil
 	}
 
+	ex.fitOut()
 	size := cap(ex.out.b)
 	if size > api.UnchargedBytes {
 		var sent api.Transfer

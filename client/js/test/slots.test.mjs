@@ -139,6 +139,9 @@ test("no node decides", async (t) => {
   const local = make(t, down, { onError: "local", local: { limit: 1, per: "1m" } });
   const alone = await local.acquire({ key: "k", limits: [{ limit: 1, ttl: "1s", algorithm: "concurrency" }] });
   assert.deepEqual([alone.allowed, alone.decidedBy, alone.retryAfterMs], [false, "local", 1000]);
+  // It is a refusal of the limiter, and no failure, as in Go and Python.
+  const serve = forFetch({ client: local, slots: true, rule: "r", key: () => "k", cost: () => 2 })(() => assert.fail());
+  assert.equal((await serve(new Request("http://x/"))).status, 429);
   const s = await fake(t, { acquire: () => problem(400, "bad-value") });
   await assert.rejects(make(t, s).acquire(q), { code: "bad-value" });
 });

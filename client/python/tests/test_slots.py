@@ -189,7 +189,8 @@ def test_async_with(slots: Slots) -> None:
     asyncio.run(main())
 
 
-def test_a_slot_that_is_granted_to_a_cancelled_task_is_released(slots: Slots) -> None:
+@pytest.mark.parametrize("wait", [False, True])
+def test_a_slot_that_is_granted_to_a_cancelled_task_is_released(slots: Slots, wait: bool) -> None:
     answer = threading.Event()
 
     def acquire() -> Answer:
@@ -200,7 +201,7 @@ def test_a_slot_that_is_granted_to_a_cancelled_task_is_released(slots: Slots) ->
 
     async def main() -> None:
         async with AsyncClient(slots.url, timeout=20) as client:
-            task = asyncio.ensure_future(client._acquire(client_question(), None, None, None))
+            task = asyncio.ensure_future(client._acquire(client_question(wait), None, None, None))
             await until(lambda: bool(slots.names()))
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -211,10 +212,10 @@ def test_a_slot_that_is_granted_to_a_cancelled_task_is_released(slots: Slots) ->
     asyncio.run(main())
 
 
-def client_question() -> Any:
+def client_question(wait: bool) -> Any:
     from rlnode._requests import question
 
-    return question("r", "k")
+    return question("r", "k", wait=wait)
 
 
 def test_waiting_for_a_slot(slots: Slots, connect: Callable[..., Any]) -> None:
@@ -298,31 +299,6 @@ def test_a_delay_ends_with_the_task_and_with_the_client(slots: Slots) -> None:
         assert slots.count("release") == 1
 
     asyncio.run(run())
-
-
-@pytest.mark.parametrize("wait", [False, True])
-def test_the_attempt_under_way_ends_although_its_task_is_cancelled(slots: Slots, wait: bool) -> None:
-    go_on = threading.Event()
-
-    def acquire() -> Answer:
-        go_on.wait(PATIENCE)
-        return as_answer(200, HELD)
-
-    slots.on["acquire"] = acquire
-
-    async def main() -> None:
-        from rlnode._requests import question
-
-        async with AsyncClient(slots.url, timeout=20) as client:
-            task = asyncio.ensure_future(client._acquire(question("r", "k", wait=wait), None, None, None))
-            await until(lambda: bool(slots.names()))
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            go_on.set()
-            await until(lambda: slots.count("release") == 1)
-
-    asyncio.run(main())
 
 
 def test_listeners_of_lost_slots(slots: Slots) -> None:
