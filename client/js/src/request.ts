@@ -291,7 +291,7 @@ export function targetBody(request: AdjustRequest, id?: string, changes?: boolea
   need(!rule === !!(limits || namespace), "either a rule, or a namespace or limits, are wanted");
   need(rule || key !== undefined, "key is missing");
   need(!changes || cost !== undefined || Object.keys(costs ?? {})[0], "a cost, or costs, are wanted");
-  return bounded(fieldsOf({ requestId: id, ...request }, undefined, -most));
+  return bounded(fieldsOf({ ...request, requestId: request.requestId === undefined ? id : request.requestId }, undefined, -most));
 }
 
 /** settleBody returns the body of a settlement. */

@@ -142,6 +142,10 @@ test("what is repeated, and what not", async (t) => {
   assert.equal(bodies.at(-1).request_id, a.requests.at(-1).body.request_id); // the same call
   await fresh().reset(q);
   assert.ok(bodies.at(-1).request_id);
+  for (const call of ["adjust", "reset"]) {
+    await fresh()[call]({ ...q, ...(call === "adjust" && { cost: 1 }), requestId: undefined }); // as if it were not there
+    assert.ok(bodies.at(-1).request_id, call);
+  }
   await assert.rejects(fresh().adjust({ ...q, cost: 1, requestId: null }), { httpStatus: 500 });
   assert.equal(a.requests.at(-1).body.request_id, undefined);
   a.answer = () => problem(503, "not-ready"); // it was not carried out
