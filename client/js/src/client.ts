@@ -77,7 +77,7 @@ interface Call extends Built {
   ms: number; // how long it may take once it is sent
   sent?: boolean;
   ended?: boolean;
-  /** end ends the call with an answer or an error, unless it has ended. */
+  /** end ends the call with an answer or an error. If it has ended, what a late answer takes is given back. */
   end(reply: Answer | undefined, error?: unknown): void;
 }
 
@@ -197,7 +197,7 @@ export class RlnodeClient {
   /** A check whose cost is an estimate, to be settled. Without a `requestId`, one that is repeated may count twice. */
   async reserve(request: ReserveRequest, options?: CallOptions): Promise<Reservation> {
     const began = now();
-    const d: Reservation = { reservation: "", ...(await this.#decide("reserve", { ttlMs: 60_000, ...request } as CheckRequest, undefined, options)) };
+    const d: Reservation = { reservation: "", ...(await this.#decide("reserve", { ...request, ttlMs: request.ttlMs ?? 60_000 } as CheckRequest, undefined, options)) };
     const { slot, expiresMs = 0 } = d as { slot?: string; expiresMs?: number };
     // It is held from now on: it may last for less than the delay.
     const held = slot ? this.#hold(d, began + expiresMs, options) : undefined;
@@ -281,16 +281,13 @@ export class RlnodeClient {
     let d: Decision;
     let sent = 0;
     try {
-      // The caller's signal does not end the call: if it is answered with a slot later, that is released.
-      const calling = this.#call("acquire", built, undefined);
-      const r = await unless(options?.signal, calling, (late) => this.#giveBack(late));
+      const r = await this.#call("acquire", built, options);
       sent = r.sent ?? 0;
       d = read(r, request, false);
       const { slot, expiresMs } = d as Partial<Slot> & { expiresMs?: number };
       if (slot && !(expiresMs! > 0)) throw failure("bad-answer", "it gives a slot without a time");
     } catch (e) {
-      if (!(e instanceof RlnodeError) || e.code === "closed") throw e;
-      d = this.#undecided(e, built, request.rule);
+      d = this.#undecided(e, built, request.rule, options);
     }
     return this.#hold(d, sent + ((d as { expiresMs?: number }).expiresMs ?? 0), options);
   }
@@ -305,9 +302,11 @@ export class RlnodeClient {
     return slot;
   }
 
-  #giveBack(r: Answer): void {
-    const { slot } = (r.json ?? {}) as { slot?: string };
-    if (slot) void this.#release(slot);
+  /** giveBack cancels what an answer takes that nobody waits for any more. To settle a reservation releases its slot, too. */
+  #giveBack({ json }: Answer): void {
+    const { allowed, reservation, slot } = (json ?? {}) as { allowed?: boolean; reservation?: string; slot?: string };
+    if (allowed && reservation) void this.settle(reservation, {}).catch(() => 0);
+    else if (allowed && slot) void this.#release(slot);
   }
 
   async #renew(id: string, ms: number): Promise<number> {
@@ -345,8 +344,7 @@ export class RlnodeClient {
       d = read(await this.#call(path, built, options), request, built.counts);
       if (path !== "check" && d.allowed && !(d as Reservation).reservation) throw failure("bad-answer", "it reserves without an id");
     } catch (e) {
-      if (!(e instanceof RlnodeError) || e.code === "closed") throw e;
-      d = this.#undecided(e, built, request.rule);
+      d = this.#undecided(e, built, request.rule, options);
     }
     return d;
   }
@@ -360,18 +358,24 @@ export class RlnodeClient {
   /** rest waits for as long as the call and the client last. */
   async #rest(ms: number, options: CallOptions | undefined): Promise<void> {
     if (this.#closed) throw closed();
+    const signal = options?.signal;
     const stop = new AbortController();
+    const follow = () => stop.abort(signal!.reason);
+    signal?.throwIfAborted();
+    signal?.addEventListener("abort", follow);
     this.#rests.add(stop);
     try {
-      await unless(options?.signal, sleep(ms, stop.signal));
+      await sleep(ms, stop.signal);
     } finally {
       this.#rests.delete(stop);
-      stop.abort(); // its timer would keep the process alive
+      signal?.removeEventListener("abort", follow);
     }
   }
 
   /** undecided returns the decision of a check that no node made, or throws the error. What it allows, it grants. */
-  #undecided(e: RlnodeError, built: Built, rule: string | undefined): Decision {
+  #undecided(e: unknown, built: Built, rule: string | undefined, options: CallOptions | undefined): Decision {
+    options?.signal?.throwIfAborted(); // its reason may be a RlnodeError, too, as of a lost slot
+    if (!(e instanceof RlnodeError) || e.code === "closed") throw e;
     const d = this.#onError(e, built, rule);
     const { mode, cost, costs } = built.fields.subjects?.[0] ?? built.fields;
     if (d.allowed && mode === "at_most") d.granted = costs ? Math.max(cost ?? 0, ...(Object.values(costs) as number[])) : (cost ?? 1);
@@ -414,7 +418,7 @@ export class RlnodeClient {
       const c: Call = {
         ms: this.#timeoutMs, ...built, path: "/v1/" + path, repeat, until: now() + 2 * this.#timeoutMs,
         end: (answer, error) => {
-          if (c.ended) return;
+          if (c.ended) return void (answer && this.#giveBack(answer));
           c.ended = true;
           signal?.removeEventListener("abort", abort);
           this.#calls.delete(c);
@@ -493,25 +497,6 @@ export class RlnodeClient {
     if (results?.length !== batch.length) throw badAnswer(r);
     for (const one of results) if (typeof one?.refusal === "number") one.refusal = refusals[one.refusal];
     batch.forEach((c, i) => c.end({ node: r.node, json: results[i] }));
-  }
-}
-
-/** unless returns what a promise does, unless a signal ends first: then what it does later goes to `late`. */
-async function unless<T>(signal: AbortSignal | undefined, promise: Promise<T>, late?: (value: T) => void): Promise<T> {
-  if (!signal) return promise;
-  let stop: () => void;
-  const aborted = new Promise<never>((_, reject) => {
-    stop = () => reject(signal.reason as Error);
-    if (signal.aborted) stop();
-    else signal.addEventListener("abort", stop);
-  });
-  try {
-    return await Promise.race([promise, aborted]);
-  } catch (e) {
-    if (signal.aborted) promise.then(late, () => undefined);
-    throw e;
-  } finally {
-    signal.removeEventListener("abort", stop!);
   }
 }
 

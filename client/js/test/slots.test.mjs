@@ -166,6 +166,29 @@ test("a slot that is granted to a caller who has gone is released", async (t) =>
   await eventually("it is released", () => s.count("release") === 1);
 });
 
+test("a reservation that is made for a caller who has gone is settled", async (t) => {
+  for (const also of [held, { ...held, slot: undefined, expires_ms: undefined }]) {
+    let answer;
+    const s = await fake(t, { reserve: () => new Promise((resolve) => (answer = () => resolve([200, { ...also, reservation: "def" }]))) });
+    const stop = new AbortController();
+    const call = make(t, s).reserve(q, { signal: stop.signal });
+    await eventually("it is asked", () => answer);
+    stop.abort(new Error("gone"));
+    await assert.rejects(call, /gone/);
+    answer();
+    await eventually("it is settled", () => s.count("settle") === 1);
+    assert.deepEqual(s.calls.at(-1), { name: "settle", body: { reservation: "def", costs: {} } });
+  }
+});
+
+test("a call that ends with a lost slot is not allowed by onError", async (t) => {
+  const s = await fake(t, { acquire: () => [200, { ...held, expires_ms: 300 }], renew: () => problem(404, "unknown-slot"), check: () => new Promise(() => {}) });
+  const c = make(t, s, { onError: "open" });
+  const { signal } = await c.acquire(q);
+  await assert.rejects(c.check(q, { signal }), { code: "slot-lost" });
+  await assert.rejects(c.acquire(q, { signal }), { code: "slot-lost" });
+});
+
 test("the signal of the call ends that of the slot, which is held until it is released", async (t) => {
   const s = await fake(t, { acquire: () => [200, { ...held, expires_ms: 1500 }], renew: () => [200, { expires_ms: 1500 }] });
   const stop = new AbortController();
