@@ -301,6 +301,31 @@ def test_a_delay_ends_with_the_task_and_with_the_client(slots: Slots) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("also", [{}, {"slot": "", "expires_ms": 0}])
+def test_a_reservation_that_is_made_for_a_cancelled_task_is_settled(slots: Slots, also: dict[str, Any]) -> None:
+    go_on = threading.Event()
+
+    def reserve() -> Answer:
+        go_on.wait(PATIENCE)
+        return as_answer(200, {**HELD, "reservation": "def", **also})
+
+    slots.on["reserve"] = reserve
+
+    async def main() -> None:
+        async with AsyncClient(slots.url, timeout=20) as client:
+            task = asyncio.ensure_future(client.reserve("r", "k"))
+            await until(lambda: bool(slots.names()))
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            go_on.set()
+            await until(lambda: slots.count("settle") == 1)
+            assert slots.node.requests[-1][2] == {"reservation": "def", "costs": {}}
+            assert not client._attach().slots
+
+    asyncio.run(main())
+
+
 def test_listeners_of_lost_slots(slots: Slots) -> None:
     slots.on["acquire"] = lambda: as_answer(200, {**HELD, "expires_ms": 300})
     slots.on["renew"] = lambda: problem(404, "unknown-slot")

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._answers import Decision, Reservation, Settlement, Usage
 from ._core import SPARE, WAITING, Call, Core
@@ -20,12 +20,13 @@ from ._http import ResponseReader
 from ._local import LocalLimiter
 from ._options import Address, OnError, OnRejected, Options, options_of
 from ._requests import Check, Key, Limit, Question, Target, changes_of, part_of, question, target
-from ._slots import Acquiring, AsyncSlot, Held
+from ._slots import Acquiring, AsyncSlot
 from .errors import ClosedError, DeadlineError, QueueFullError, RlnodeError
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
+T = TypeVar("T")
 
 GRACE = 0.05
 
@@ -156,6 +157,14 @@ class Loop:
         if call.decision is None and call.error is None:
             call.error = ClosedError("the client is closed") if core.closed else core.expired(call)
 
+    async def finish(self, making: Coroutine[Any, Any, T], undo: Callable[[T], Coroutine[Any, Any, Any]]) -> T:
+        task = asyncio.ensure_future(making)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self.spawn(lambda: _undo(task, undo))
+            raise
+
     def _flush(self) -> None:
         self.flushing = False
         core = self.core
@@ -195,10 +204,9 @@ def _resolve(future: asyncio.Future[bool], value: bool) -> None:
         future.set_result(value)
 
 
-async def _give_back(task: asyncio.Future[tuple[Decision, Held]]) -> None:
+async def _undo(task: asyncio.Future[T], undo: Callable[[T], Coroutine[Any, Any, Any]]) -> None:
     with suppress(RlnodeError, asyncio.CancelledError):
-        _, held = await task
-        await held.release()
+        await undo(await task)
 
 
 class AsyncClient:
@@ -319,16 +327,7 @@ class AsyncClient:
         return Acquiring(lambda: self._acquire(asked, n, ttl, who))
 
     async def _acquire(self, asked: Question, n: int | None, ttl: float | None, who: str | None) -> AsyncSlot:
-        core = self._attach()
-        # A slot that is granted to a task that has been cancelled meanwhile is released.
-        task = asyncio.ensure_future(core.acquire(asked, n, ttl, who))
-        try:
-            decision, held = await asyncio.shield(task)
-        except asyncio.CancelledError:
-            asked.wait = False  # what is under way may get a slot; it is the last attempt
-            core.spawn(lambda: _give_back(task))
-            raise
-        return AsyncSlot(decision, held)
+        return AsyncSlot(*await self._attach().acquire(asked, n, ttl, who))
 
     async def settle(self, reservation: str, costs: Mapping[str, int] | None = None, *, timeout: float | None = None) -> Settlement:
         """See Client.settle."""

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
 from . import _answers as answers
@@ -52,6 +52,8 @@ MAX_BATCH_BYTES = 4 << 20  # of a batch, below the node's 8 MiB
 
 WELL, FAILING, SILENT = range(3)  # FAILING: it fails at once, so it is asked if no other is left. SILENT: it is not asked.
 WAITING, SENT, ABANDONED = range(3)
+
+T = TypeVar("T")
 
 
 def passes(error: RlnodeError) -> bool:
@@ -95,6 +97,9 @@ class Runtime(Protocol):
 
     async def submit(self, call: Call) -> None:
         """Has a check decided, alone or together with others."""
+
+    async def finish(self, making: Coroutine[Any, Any, T], undo: Callable[[T], Coroutine[Any, Any, Any]]) -> T:
+        """Runs what makes something to its end. If the caller is cancelled meanwhile, undo gets what was made."""
 
 
 class Node:
@@ -265,19 +270,22 @@ class Core:
         if on_expiry is not None:
             fields["on_expiry"] = expiry_of(on_expiry)
         try:
-            reply = await self._tell("/v1/reserve", encode(fields), True, self._budget(question.timeout))
-            reserved = answers.reservation_of(reply, question)
-            slot, until = answers.slot_of(reply, reply.json())
+            reserved, until = await self.runtime.finish(self._reserve(question, fields), lambda made: self._cancel(made[0].id))
         except RlnodeError as e:
             return Reservation(**self.undecided(e, question).__dict__)
-        if slot:
-            self.hold(slot, until, reserved.id)
+        if reserved.slot:
+            self.hold(reserved.slot, until, reserved.id)
         try:
             await self._hold(question, reserved)
         except BaseException:
             self.spawn(lambda: self._cancel(reserved.id))
             raise
         return reserved
+
+    async def _reserve(self, question: Question, fields: dict[str, Any]) -> tuple[Reservation, float]:
+        """Makes a reservation, and returns until when its slot is held."""
+        reply = await self._tell("/v1/reserve", encode(fields), True, self._budget(question.timeout))
+        return answers.reservation_of(reply, question), answers.slot_of(reply, reply.json())[1]
 
     async def _cancel(self, reservation: str) -> None:
         """Settles a reservation that nobody knows. That releases its slot, too."""
@@ -300,7 +308,7 @@ class Core:
         fields = acquire_of(question, n, ttl, who)
         pause = FIRST_SLOT_PAUSE
         while True:
-            decision, held = await self._acquire(question, fields)
+            decision, held = await self.runtime.finish(self._acquire(question, fields), lambda made: made[1].release())
             if decision.allowed or not question.wait or decision.never or decision.denied or decision.error is not None:
                 return decision, held
             if not await self.runtime.pause(min(pause, decision.retry_after or pause)):

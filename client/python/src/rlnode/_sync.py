@@ -202,6 +202,9 @@ class Threads:
         if call.lead is not None:
             self._lead(call, call.lead)
 
+    async def finish(self, making: Coroutine[Any, Any, T], undo: Callable[[T], Coroutine[Any, Any, Any]]) -> T:
+        return await making  # nobody cancels a thread
+
     def _wait(self, call: Call) -> None:
         """Waits until the call is decided, or is to lead a batch."""
         core = self.core
