@@ -372,6 +372,33 @@ def test_threads_end(slots: Slots) -> None:
     client.close()
 
 
+def _cannot_start(thread: threading.Thread, start: Callable[[threading.Thread], None] = threading.Thread.start) -> None:
+    if thread.name.startswith("rlnode"):
+        raise RuntimeError("can't start new thread")
+    start(thread)
+
+
+def test_slots_are_renewed_although_no_thread_could_be_started_once(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> None:
+    slots.expire(1500, 1500)
+    with Client(slots.url, timeout=20) as client:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", _cannot_start)
+            with pytest.raises(RuntimeError):
+                client.acquire("r", "k")
+        client.acquire("r", "k")
+        eventually("it is renewed", lambda: slots.count("renew") > 1)
+
+
+def test_a_node_is_not_passed_over_for_ever_if_no_thread_can_be_started(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> None:
+    slots.on["check"] = lambda: problem(500, "internal")
+    with Client(slots.url, timeout=20) as client:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", _cannot_start)
+            assert client.check("r", "k").decided_by == "error"
+        node = client._core.nodes[0]
+        assert (node.condition, node.watched) == (0, False)
+
+
 # The middlewares. Each application begins something at /waits, /streams and /times-out, and counts that.
 
 

@@ -23,6 +23,7 @@ from ._http import ResponseReader, request
 from ._local import LocalLimiter
 from ._options import Address, Options
 from ._requests import DEFAULT_TTL, Question, acquire_of, costs_of, encode, expiry_of, ttl_ms, with_id
+from ._setup import LOGGER
 from ._slots import FIRST_PAUSE as FIRST_SLOT_PAUSE
 from ._slots import LAST_PAUSE as LAST_SLOT_PAUSE
 from ._slots import Held
@@ -665,8 +666,14 @@ class Core:
             node.failures = min(node.failures + 1, 16)
             watched, node.watched = node.watched, True
         self._passed_over(node, error)
-        if not watched:
+        if watched:
+            return
+        try:
             self.runtime.spawn(lambda: self._watch(node))
+        except RuntimeError as e:  # no thread can be started: the node is asked again, since nobody would find out that it is well
+            LOGGER.warning("node %s can't be watched: %s", node.address.base, e)
+            with self.lock:
+                node.condition, node.watched = WELL, False
 
     def _passed_over(self, node: Node, why: object) -> None:
         self.options.setup.log(logging.WARNING, node.address.base, "node %s is passed over: %s", node.address.base, why)

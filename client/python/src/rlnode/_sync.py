@@ -143,12 +143,12 @@ class Threads:
     def later(self, at: float, f: Callable[[], None]) -> Callable[[], None]:
         timer = Timer(at, f)
         with self.changed:
-            self.timers.add(timer)
             if not self.ticking:
-                self.ticking = True
                 threading.Thread(target=self._tick, name="rlnode-slots", daemon=True).start()
+                self.ticking = True  # only now: if no thread can be started, the next slot tries that again
             elif at < self.wakes:
                 self.changed.notify()
+            self.timers.add(timer)
         return lambda: self._cancel(timer)
 
     def _cancel(self, timer: Timer) -> None:
