@@ -19,7 +19,7 @@ from fastapi.responses import StreamingResponse
 from nodes import PATIENCE, Answer, Fake, as_answer, eventually, release
 from rlnode import AsyncClient, Client, ClosedError, NodeError, RefusedError, SlotLostError
 from rlnode.asgi import RateLimitMiddleware as ASGI
-from rlnode.fastapi import limit
+from rlnode.fastapi import _until_gone, limit
 from rlnode.wsgi import RateLimitMiddleware as WSGI
 
 HELD = {
@@ -397,6 +397,48 @@ def test_a_node_is_not_passed_over_for_ever_if_no_thread_can_be_started(slots: S
             assert client.check("r", "k").decided_by == "error"
         node = client._core.nodes[0]
         assert (node.condition, node.watched) == (0, False)
+
+
+def test_a_wsgi_request_that_is_ended_during_its_delay_releases_its_slot(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> None:
+    slots.on["acquire"] = lambda: as_answer(200, {**HELD, "delay_ms": 600})
+
+    def end(seconds: float) -> None:
+        raise SystemExit
+
+    with Client(slots.url, timeout=20) as client:
+        app = WSGI(lambda environ, start: [], client=client, slots=True)
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "sleep", end)
+            with pytest.raises(SystemExit):
+                app({"REQUEST_METHOD": "GET", "PATH_INFO": "/", "REMOTE_ADDR": "1.2.3.4"}, lambda *_: None)
+        assert (slots.count("release"), len(client._core.slots)) == (1, 0)
+
+
+def test_a_release_goes_on_when_the_dependency_of_a_request_that_hung_up_ends(slots: Slots) -> None:
+    go_on = threading.Event()
+
+    def release_late() -> Answer:
+        if slots.count("release") > 1:
+            return as_answer(200, {"released": True})
+        go_on.wait(PATIENCE)
+        return problem(503, "no-owner")
+
+    slots.on["release"] = release_late
+
+    class Gone(fastapi.Request):
+        async def receive(self) -> Any:
+            return {"type": "http.disconnect"}
+
+    async def main() -> None:
+        async with AsyncClient(slots.url, timeout=20) as client:
+            held = (await client.acquire("r", "k"))._held
+            watching = asyncio.ensure_future(_until_gone(Gone({"type": "http", "headers": []}), held))
+            await until(lambda: slots.count("release") == 1)
+            watching.cancel()
+            go_on.set()
+            await until(lambda: slots.count("release") == 2)
+
+    asyncio.run(main())
 
 
 # The middlewares. Each application begins something at /waits, /streams and /times-out, and counts that.

@@ -95,4 +95,4 @@ async def _until_gone(request: Request, held: Held) -> None:
         return
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    await held.release()
+    held.keeper.spawn(lambda: give_back(held))  # the dependency's end does not cancel that

@@ -115,12 +115,16 @@ class RateLimitMiddleware:
             raise  # as the option says
         except RlnodeError as e:
             return guard.failed(e), None
-        waited = self._wait(decision)
-        if held is not None and held.lost is not None:
-            waited = guard.failed(held.lost)  # the work may not begin without its slot
-        if held is not None and not waited.allowed:
-            run(held.release())
-        return waited, held
+        allowed = False
+        try:
+            decision = self._wait(decision)
+            if held is not None and held.lost is not None:
+                decision = guard.failed(held.lost)  # the work may not begin without its slot
+            allowed = decision.allowed
+            return decision, held
+        finally:
+            if held is not None and not allowed:
+                run(held.release())
 
     def _wait(self, decision: Decision) -> Decision:
         guard = self.guard
