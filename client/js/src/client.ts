@@ -75,6 +75,7 @@ interface Call extends Built {
   repeat: boolean;
   until: number; // when it ends without an answer
   ms: number; // how long it may take once it is sent
+  answers: number; // of nodes, until it began to wait
   sent?: boolean;
   ended?: boolean;
   /** end ends the call with an answer or an error. If it has ended, what a late answer takes is given back. */
@@ -416,7 +417,7 @@ export class RlnodeClient {
       if (lane.queue.length >= this.#maxQueue) throw failure("queue-full", `${this.#maxQueue} calls are waiting`);
       const abort = () => c.end(undefined, signal!.reason);
       const c: Call = {
-        ms: this.#timeoutMs, ...built, path: "/v1/" + path, repeat, until: now() + 2 * this.#timeoutMs,
+        ms: this.#timeoutMs, ...built, path: "/v1/" + path, repeat, until: now() + 2 * this.#timeoutMs, answers: this.#nodes.answers,
         end: (answer, error) => {
           if (c.ended) return void (answer && this.#giveBack(answer));
           c.ended = true;
@@ -447,7 +448,9 @@ export class RlnodeClient {
       this.#timer = undefined;
       for (const c of this.#calls) {
         if (c.until > now()) break;
-        c.end(undefined, c.sent ? failure("timeout", "no answer in time") : failure("queue-full", "its turn did not come in time"));
+        // If nodes have answered meanwhile, they are healthy: too much is in front of it.
+        const full = !c.sent && c.answers !== this.#nodes.answers;
+        c.end(undefined, full ? failure("queue-full", "its turn did not come in time") : failure("timeout", "no answer in time"));
       }
       this.#watch();
     }, oldest.until - now());

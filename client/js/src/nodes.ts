@@ -76,6 +76,8 @@ export class Nodes {
   readonly #nodes: Node[];
   readonly #headers: Record<string, string> = { "content-type": "application/json" };
   readonly #live = new Set<AbortController>();
+  /** How many were answered. */
+  answers = 0;
 
   constructor(
     addresses: readonly string[],
@@ -118,6 +120,7 @@ export class Nodes {
         const r = await this.#send(n, path, body, Math.min(deadline - began, more ? whole / 2 : Infinity));
         if (r.status >= 500) throw problem(r);
         this.#well(n);
+        this.answers++;
         if (!rejects(r.status, () => problem(r).code)) return r;
         if (rejection || !more) return this.#rejected(rejection ?? r);
         rejection = r;

@@ -249,6 +249,13 @@ test("what strangers could cause is refused, also with open", async (t) => {
   await assert.rejects(fresh.check({ attributes: Object.fromEntries(Array.from({ length: 80 }, (_, i) => [i, "x".repeat(1000)])) }), { code: "invalid" });
 });
 
+test("a call whose turn does not come since no node answers is decided by onError", async (t) => {
+  const silent = await Promise.all(Array.from({ length: 8 }, () => fake(t, never)));
+  const c = client({ nodes: silent.map((s) => s.url), timeoutMs: 300, maxInFlight: 1, maxBatch: 1 });
+  const all = await Promise.all(Array.from({ length: 6 }, () => c.check(q)));
+  assert.ok(all.every((d) => d.allowed && d.error), JSON.stringify(all));
+});
+
 test("signals and close end calls", async (t) => {
   const s = await fake(t, never);
   const c = new RlnodeClient({ nodes: s.url, timeoutMs: 60_000 });
