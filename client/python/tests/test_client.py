@@ -220,6 +220,15 @@ def test_on_error_local(connect: Connect) -> None:
     assert [ruled.check(attributes={"ip": "192.0.2.1", "endpoint": str(i)}).allowed for i in range(3)] == [True, True, False]
 
 
+def test_local_windows_begin_with_a_hit(connect: Connect) -> None:
+    client = connect(f"http://127.0.0.1:{free_port()}", on_error="local", local_limits=[{"limit": 2, "per": "1h"}])
+    assert (client.peek("r", "k").allowed, client.check("r", "k", cost=3).allowed) == (True, False)
+    assert len(client._core.local) == 0
+    assert [client.check("r", "k").remaining for _ in range(2)] == [1, 0]
+    twice = [{"key": "k", "limits": [{"limit": 2, "per": "1h"}]}] * 2
+    assert [client.check(subjects=twice).allowed, client.check(key="k", limits=[{"limit": 2, "per": "1h"}]).allowed] == [True, False]
+
+
 def test_local_memory_is_bounded() -> None:
     client = Client(f"http://127.0.0.1:{free_port()}", on_error="local", local_limits=LIMIT)
     client._core.nodes[0].condition = 2  # as after a failure

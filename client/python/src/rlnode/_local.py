@@ -77,21 +77,23 @@ class LocalLimiter:
 
     def _decide(self, subjects: list[dict[str, Any]], error: Exception) -> Decision:
         now = time.monotonic()
-        taken: list[tuple[_Counter, int, str]] = []
+        counters: dict[tuple[Any, ...], _Counter] = {}  # of this check
+        taken: list[tuple[tuple[Any, ...], int, str]] = []
         verdicts: list[tuple[Decision, str]] = []
         for subject in subjects:
             mode = subject.get("mode", "check")
             for limit in subject["limits"]:
                 window = window_of(limit)
                 unit = limit.get("unit", "requests")
-                counter = self._counter((*_name(subject), unit, limit.get("algorithm", ""), window), now, window)
+                name = (*_name(subject), unit, limit.get("algorithm", ""), window)
+                counter = counters.get(name) or self._counter(name, now, window, len(counters))
                 if counter is None:
                     reason = "Too many are limited while no node answers."
-                    full = Decision(allowed=False, retry_after=1.0, decided_by="local", reason=reason, error=error)
-                    return with_headers(full, {})
+                    return with_headers(Decision(False, retry_after=1.0, decided_by="local", code="rate-limited", reason=reason, error=error), {})
+                counters[name] = counter
                 cost, capacity = _cost(subject, unit), _capacity(limit)
                 fits = counter.used + cost <= capacity
-                taken.append((counter, cost, mode))
+                taken.append((name, cost, mode))
                 after = counter.used + (cost if mode == "count" or (fits and mode != "peek") else 0)
                 verdict = Decision(
                     allowed=fits or bool(subject.get("shadow")),
@@ -109,28 +111,30 @@ class LocalLimiter:
                 )
                 verdicts.append((verdict, mode))
         passes = all(d.allowed for d, mode in verdicts if mode != "count")
-        for counter, cost, mode in taken:
-            if passes and mode != "peek":
-                counter.used += cost
+        # What takes nothing leaves nothing: a window begins with a hit.
+        for name, cost, mode in taken if passes else ():
+            if mode != "peek":
+                self._counters[name] = counters[name]
+                counters[name].used += cost
         tightest = min(verdicts, key=lambda v: (v[0].allowed, -v[0].retry_after, v[0].remaining / max(1, v[0].limit)))[0]
         if tightest.allowed:
             return tightest
         found = Decision(**{**tightest.__dict__, "counted": passes, "reason": explain(tightest), "violated": (tightest.rule,)})
         return with_headers(found, {})
 
-    def _counter(self, name: tuple[Any, ...], now: float, window: float) -> _Counter | None:
+    def _counter(self, name: tuple[Any, ...], now: float, window: float, more: int) -> _Counter | None:
+        """Returns a counter, perhaps a fresh one that is not kept yet; None if there is no room for it and so many more."""
         counter = self._counters.get(name)
         if counter is not None and counter.ends > now:
             return counter
-        if counter is None and len(self._counters) >= MAX_COUNTERS:
+        if counter is None and len(self._counters) + more >= MAX_COUNTERS:
             if now - self._swept >= 1:
                 self._swept = now
                 for ended in [one for one, kept in self._counters.items() if kept.ends <= now]:
                     del self._counters[ended]
-            if len(self._counters) >= MAX_COUNTERS:
+            if len(self._counters) + more >= MAX_COUNTERS:
                 return None
-        counter = self._counters[name] = _Counter(now + window)
-        return counter
+        return _Counter(now + window)
 
 
 def _name(subject: Mapping[str, Any]) -> tuple[Any, ...]:
