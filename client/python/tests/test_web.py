@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -203,6 +204,25 @@ def test_websockets(fake: Callable[..., Fake]) -> None:
             pass
     assert caught.value.status_code == 429
     assert caught.value.headers["Retry-After"] == "2"
+
+
+def test_the_reason_of_a_closed_websocket_fits_its_frame(fake: Callable[..., Fake]) -> None:
+    url = fake(lambda path, body: as_answer(429, {**allowed(allowed=False, retry_after_ms=1500), "detail": "x" + "é" * 200})).url
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def main() -> None:
+        async with AsyncClient(url) as client:
+            app = ASGI(Starlette(), client=client)
+            await app({"type": "websocket", "path": "/ws", "headers": [], "client": ("192.0.2.1", 1)}, receive, send)
+
+    asyncio.run(main())
+    assert sent == [{"type": "websocket.close", "code": 1013, "reason": "x" + "é" * 59}]
 
 
 def test_the_lifespan_closes_the_client(fake: Callable[..., Fake]) -> None:

@@ -260,7 +260,8 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, decision: Decision
     if scope["type"] == "websocket":
         await receive()  # websocket.connect
         if "websocket.http.response" not in (scope.get("extensions") or {}):
-            await send({"type": "websocket.close", "code": 1013, "reason": decision.reason[:120]})
+            reason = decision.reason.encode()[:120].decode(errors="ignore")  # a close frame has room for 123 bytes
+            await send({"type": "websocket.close", "code": 1013, "reason": reason})
             return
         kind = "websocket.http.response"
     lines = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
