@@ -47,7 +47,7 @@ export interface ClientOptions {
 }
 
 export interface CallOptions {
-  /** Ends the call: it rejects with the signal's reason. */
+  /** Ends the call: it rejects with the signal's reason. A reservation or a slot that is granted later is given back. */
   signal?: AbortSignal | undefined;
 }
 

@@ -309,7 +309,7 @@ class AsyncClient:
         on_expiry: str | Mapping[str, int] | None = None,
         **more: Unpack[Check],
     ) -> Reservation:
-        """See Client.reserve."""
+        """See Client.reserve. What is reserved for a task that has been cancelled meanwhile is given back."""
         return await self._attach().reserve(question(rule, key, **more), ttl, on_expiry)
 
     def acquire(
