@@ -272,8 +272,9 @@ func (c *Client) waitDelay(ctx context.Context, d time.Duration) error {
 // up to milliseconds; 0 means one minute.
 //
 // The Decision and the error are as for Check. Settle every Reservation that
-// has an ID, even if the work that it was made for has failed. With
-// q.RequestID, a retried call reserves only once.
+// has an ID, even if the work that it was made for has failed. What is reserved
+// only after ctx has ended is given back. With q.RequestID, a retried call
+// reserves only once.
 //
 // Where q's rules limit slots, too, the Reservation has a Slot, which renews itself until Settle.
 func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Reservation, error) {
@@ -288,7 +289,7 @@ func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Res
 		return fail(err)
 	}
 
-	r, err := c.call(ctx, "/v1/reserve", body, retryAlways)
+	r, err := c.callToTake(ctx, "/v1/reserve", body)
 	if err != nil {
 		return fail(err)
 	}

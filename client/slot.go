@@ -340,7 +340,7 @@ func (c *Client) acquire(ctx context.Context, q *Request, body []byte) (*Slot, e
 		return nil, &Refused{c.fallbackDecision(q, err), err}
 	}
 
-	r, err := c.callForSlot(ctx, append(body, '}'))
+	r, err := c.callToTake(ctx, "/v1/acquire", append(body, '}'))
 	var a answer
 	var d Decision
 	if err == nil {
@@ -376,16 +376,16 @@ func (c *Client) acquire(ctx context.Context, q *Request, body []byte) (*Slot, e
 	return s, nil
 }
 
-// callForSlot makes the call of an acquire. If ctx ends first, a slot that is
-// granted later is released.
-func (c *Client) callForSlot(ctx context.Context, body []byte) (*reply, error) {
+// callToTake makes a call that takes a slot or a reservation. If ctx ends first,
+// what is taken later is given back.
+func (c *Client) callToTake(ctx context.Context, path string, body []byte) (*reply, error) {
 	var r *reply
 	var err error
 	// The channel has no buffer: either the caller takes the answer, or the
-	// goroutine knows that nobody will and gives the slot back.
+	// goroutine knows that nobody will and gives back what it took.
 	answered := make(chan struct{})
 	ok := c.spawn(func() {
-		r, err = c.call(context.WithoutCancel(ctx), "/v1/acquire", body, retryAlways)
+		r, err = c.call(context.WithoutCancel(ctx), path, body, retryAlways)
 		select {
 		case answered <- struct{}{}:
 		case <-ctx.Done(): // nobody waits any more
@@ -404,13 +404,26 @@ func (c *Client) callForSlot(ctx context.Context, body []byte) (*reply, error) {
 	}
 }
 
-// giveBack releases the slot of an answer that comes too late, if it has one.
+// giveBack cancels what an answer took that comes too late.
 func (c *Client) giveBack(r *reply, err error) {
-	var late struct {
-		Slot string `json:"slot"`
+	if err != nil || r.status != http.StatusOK {
+		return
 	}
-	if err == nil && r.status == http.StatusOK && r.decode(&late) == nil && late.Slot != "" {
-		_ = c.ReleaseSlot(context.Background(), late.Slot) // else it ends by itself
+
+	var late struct {
+		Reservation string `json:"reservation"`
+		Slot        string `json:"slot"`
+	}
+	if err := r.decode(&late); err != nil {
+		return
+	}
+
+	// If a call fails, what it would give back ends by itself.
+	switch {
+	case late.Reservation != "":
+		_, _ = c.Settle(context.Background(), late.Reservation, nil) // with its slot
+	case late.Slot != "":
+		_ = c.ReleaseSlot(context.Background(), late.Slot)
 	}
 }
 

@@ -36,7 +36,7 @@ func (f *fake) slots(acquire string, renew func() (int, string)) {
 		f.answer = func(w http.ResponseWriter, r *http.Request) bool {
 			status, text := 200, "{}"
 			switch r.URL.Path {
-			case "/v1/acquire":
+			case "/v1/acquire", "/v1/reserve":
 				text = acquire
 				if acquire == allHeld {
 					status = 429
@@ -181,29 +181,46 @@ func TestSlotCountsFromWhenItWasSent(t *testing.T) {
 	})
 }
 
-// TestSlotOfACallerWhoHasGone: it is released when it is granted.
-func TestSlotOfACallerWhoHasGone(t *testing.T) {
-	onVirtualTime(t, "", func(t *testing.T, f *fake, connectTo func(Options) *Client) {
-		f.slots(held, nil)
-		f.set(func() {
-			inner := f.answer
-			f.answer = func(w http.ResponseWriter, r *http.Request) bool {
-				if r.URL.Path == "/v1/acquire" {
-					time.Sleep(300 * time.Millisecond)
+// TestCallerWhoHasGone: what is granted to it later is given back.
+func TestCallerWhoHasGone(t *testing.T) {
+	acquire := func(ctx context.Context, c *Client) error {
+		_, err := c.Acquire(ctx, byIP("a"), 0)
+		return err
+	}
+	reserve := func(ctx context.Context, c *Client) error {
+		_, err := c.Reserve(ctx, byIP("a"), 0)
+		return err
+	}
+	for _, v := range []struct {
+		name, answer string
+		call         func(context.Context, *Client) error
+		paths        []string
+	}{
+		{"slot", held, acquire, []string{"acquire", "release"}},
+		{"reservation", `{"allowed":true,"reservation":"def"}`, reserve, []string{"reserve", "settle"}},
+		{"both", `{"allowed":true,"reservation":"def","slot":"abc","expires_ms":3000}`, reserve, []string{"reserve", "settle"}},
+	} {
+		onVirtualTime(t, v.name, func(t *testing.T, f *fake, connectTo func(Options) *Client) {
+			f.slots(v.answer, nil)
+			f.set(func() {
+				inner := f.answer
+				f.answer = func(w http.ResponseWriter, r *http.Request) bool {
+					if r.URL.Path == "/v1/"+v.paths[0] {
+						time.Sleep(300 * time.Millisecond)
+					}
+					return inner(w, r)
 				}
-				return inner(w, r)
+			})
+			c := connectTo(Options{OnError: Closed})
+			ctx, hangUp := context.WithCancel(background)
+			time.AfterFunc(100*time.Millisecond, hangUp)
+			if err := v.call(ctx, c); !errors.Is(err, context.Canceled) {
+				t.Errorf("got %v", err)
 			}
+			time.Sleep(time.Second)
+			f.wantPaths(t, v.paths...)
 		})
-		c := connectTo(Options{OnError: Closed})
-		ctx, hangUp := context.WithCancel(background)
-		time.AfterFunc(100*time.Millisecond, hangUp)
-		s, err := c.Acquire(ctx, byIP("a"), 0)
-		if s != nil || !errors.Is(err, context.Canceled) {
-			t.Errorf("got %v, %v", s, err)
-		}
-		time.Sleep(time.Second)
-		f.wantPaths(t, "acquire", "release")
-	})
+	}
 }
 
 // slowKeeper renews after its slot is over.
