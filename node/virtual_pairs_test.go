@@ -473,7 +473,7 @@ func (s *faultPair) writeRule(at int, within time.Duration) {
 				return
 			}
 			// A node that can't catch up must not decide as owner by older rules.
-			if v.alive.Load() && lags(v) {
+			if v.alive.Load() && v.node.limiter.Rules() != nil && lags(v) {
 				var a limiter.Answer
 				_, err := v.check("year", "written", &a)
 				if err == nil && a.DecidedBy != limiter.ByFallback && lags(v) {
