@@ -33,7 +33,7 @@ func (c checkpoint) since(t time.Time) float64 {
 // changed counters, compared with checks just before, when checkpoints hold
 // only what these checks change.
 func (b *bench) underCheckpoints(ctx context.Context) error {
-	n, err := b.startOne(ctx, b.program, "saving", b.host(1))
+	n, err := b.startOne(ctx, b.program, "saving", b.host(1), benchRules)
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ type fleet struct {
 
 // inCluster measures S4, S5, S7 and S15.
 func (b *bench) inCluster(ctx context.Context) error {
-	one, err := b.startOne(ctx, b.program, "alone", b.host(1))
+	one, err := b.startOne(ctx, b.program, "alone", b.host(1), benchRules+slotRules)
 	if err != nil {
 		return err
 	}

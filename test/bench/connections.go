@@ -51,7 +51,7 @@ func (b *bench) memoryOfConnections(ctx context.Context) error {
 // holdConnections starts a node and returns how many KiB each connection takes
 // that has made checks and stays open.
 func (b *bench) holdConnections(ctx context.Context, program, name string) (each float64, err error) {
-	n, err := b.startOne(ctx, program, name, b.host(27))
+	n, err := b.startOne(ctx, program, name, b.host(27), benchRules)
 	if err != nil {
 		return 0, err
 	}

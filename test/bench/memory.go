@@ -196,7 +196,7 @@ func (b *bench) memoryOfNode(ctx context.Context) error {
 // fillNode starts a node, creates counters with batches, and returns its memory
 // before, and after the counters are on disk.
 func (b *bench) fillNode(ctx context.Context, name string, size int) (before, after residence, err error) {
-	n, err := b.startNode(b.program, name, b.host(1), "--max-counters", strconv.FormatInt(tableBound(size), 10))
+	n, err := b.startNode(b.program, name, b.host(1), benchRules, "--max-counters", strconv.FormatInt(tableBound(size), 10))
 	if err != nil {
 		return before, after, err
 	}

@@ -23,17 +23,13 @@ type node struct {
 }
 
 // startNode starts a program as a node on a loopback address, without waiting until it is ready.
-func (b *bench) startNode(program, name string, address string, more ...string) (*node, error) {
-	rules := filepath.Join(b.dir, name+".yaml")
-	text := benchRules
-	if program != b.beside {
-		text += slotRules
-	}
-	if err := os.WriteFile(rules, []byte(text), 0o644); err != nil {
+func (b *bench) startNode(program, name, address, rules string, more ...string) (*node, error) {
+	file := filepath.Join(b.dir, name+".yaml")
+	if err := os.WriteFile(file, []byte(rules), 0o644); err != nil {
 		return nil, fmt.Errorf("write the rules: %w", err)
 	}
 	args := append([]string{
-		"serve", "--name", name, "--bind", address, "--data-dir", filepath.Join(b.dir, name), "--rules", rules,
+		"serve", "--name", name, "--bind", address, "--data-dir", filepath.Join(b.dir, name), "--rules", file,
 	}, more...)
 	p, err := b.procs.start(name, nil, nil, program, args...)
 	if err != nil {
@@ -44,8 +40,8 @@ func (b *bench) startNode(program, name string, address string, more ...string) 
 }
 
 // startOne starts a lone node and waits until it is ready.
-func (b *bench) startOne(ctx context.Context, program, name, address string) (*node, error) {
-	n, err := b.startNode(program, name, address)
+func (b *bench) startOne(ctx context.Context, program, name, address, rules string) (*node, error) {
+	n, err := b.startNode(program, name, address, rules)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +76,7 @@ func (b *bench) startCluster(ctx context.Context, addresses []string, more ...st
 			}
 		}
 
-		n, err := b.startNode(b.program, "n"+strconv.Itoa(i+1), address,
+		n, err := b.startNode(b.program, "n"+strconv.Itoa(i+1), address, benchRules+slotRules,
 			append(more[:len(more):len(more)], "--bootstrap-expect", strconv.Itoa(len(addresses)),
 				"--join", strings.Join(others, ","))...)
 		if err != nil {

@@ -200,7 +200,7 @@ func (b *bench) startRespServer(ctx context.Context, name, command, address stri
 func (b *bench) asRedis(ctx context.Context) error {
 	const port = 6379
 	flag := []string{"--redis-port", strconv.Itoa(port)}
-	one, err := b.startNode(b.program, "redis-one", b.host(20), flag...)
+	one, err := b.startNode(b.program, "redis-one", b.host(20), benchRules, flag...)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 )
 
@@ -65,12 +66,12 @@ type contender struct {
 	run  func(ctx context.Context) error // one round
 }
 
-// takeTurns runs each contender once per round. The first one changes from
-// round to round, so that none always follows the same other.
+// takeTurns runs each contender once per round, in another order each time: what
+// one leaves to be done in the background falls on any other.
 func takeTurns(ctx context.Context, rounds int, all []contender, progress func(string)) error {
 	for r := range rounds {
-		for i := range all {
-			c := all[(r+i)%len(all)]
+		for _, i := range rand.New(rand.NewPCG(0, uint64(r))).Perm(len(all)) {
+			c := all[i]
 			progress(fmt.Sprintf("round %d of %d: %s", r+1, rounds, c.name))
 			if err := c.run(ctx); err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)

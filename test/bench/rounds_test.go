@@ -44,14 +44,14 @@ func TestRatioOfMediansAndSpreadOfRounds(t *testing.T) {
 	}
 }
 
-func TestTurnsBeginWithAnotherOneEachRound(t *testing.T) {
+func TestTurnsAreInAnotherOrderEachRound(t *testing.T) {
 	var order string
 	var all []contender
 	for _, name := range []string{"a", "b", "c"} {
 		all = append(all, contender{name, func(context.Context) error { order += name; return nil }})
 	}
 	quiet := func(string) {}
-	if err := takeTurns(t.Context(), 4, all, quiet); err != nil || order != "abcbcacababc" {
+	if err := takeTurns(t.Context(), 4, all, quiet); err != nil || order != "cbabcaacbacb" {
 		t.Errorf("have %s, %v", order, err)
 	}
 	broken := errors.New("broken")

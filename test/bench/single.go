@@ -74,29 +74,37 @@ func (s *server) figures(r *report, id string) {
 
 // overHTTP measures S2 and S3.
 func (b *bench) overHTTP(ctx context.Context) error {
-	one, err := b.startOne(ctx, b.program, "single", b.host(1))
+	one, err := b.startOne(ctx, b.program, "single", b.host(1), benchRules)
 	if err != nil {
 		return err
 	}
 
 	defer one.stop()
 
+	// It has a node of its own: the counters that it leaves would be written while
+	// others are measured.
+	inline, err := b.startOne(ctx, b.program, "inline", b.host(10), benchRules)
+	if err != nil {
+		return err
+	}
+	defer inline.stop()
+
 	var beside *node
 	if b.beside != "" {
-		if beside, err = b.startOne(ctx, b.beside, "beside", b.host(5)); err != nil {
+		if beside, err = b.startOne(ctx, b.beside, "beside", b.host(5), benchRules); err != nil {
 			return err
 		}
 		defer beside.stop()
 	}
 
 	if b.wants("S2") {
-		if err := b.singleChecks(ctx, one, beside); err != nil {
+		if err := b.singleChecks(ctx, one, inline, beside); err != nil {
 			return err
 		}
 	}
 
 	if b.wants("S3") {
-		return b.batchChecks(ctx, one, beside)
+		return b.batchChecks(ctx, one, inline, beside)
 	}
 
 	return nil
@@ -131,7 +139,7 @@ func (b *bench) rivals(
 }
 
 // singleChecks measures S2.
-func (b *bench) singleChecks(ctx context.Context, n, beside *node) error {
+func (b *bench) singleChecks(ctx context.Context, n, withLimits, beside *node) error {
 	keys := keysUpTo(singleKeys)
 	all, err := b.rivals(ctx, n, beside, "empty handler", b.host(2)+":8080", checks(plenty, keys), 1)
 	if err != nil {
@@ -145,7 +153,7 @@ func (b *bench) singleChecks(ctx context.Context, n, beside *node) error {
 		turns = append(turns, s.contender(b))
 	}
 
-	inline := inlineBeside(all[0], inlineChecks(keys))
+	inline := inlineServer(withLimits, inlineChecks(keys), 1)
 	turns = append(turns, inline.contender(b))
 	bucket, err := b.startRedis(ctx, b.host(4), keys)
 	if err != nil {
@@ -179,10 +187,9 @@ func (b *bench) singleChecks(ctx context.Context, n, beside *node) error {
 	return nil
 }
 
-// inlineBeside is the node of s with requests whose checks bring their limits.
-func inlineBeside(s *server, requests [][]byte) *server {
-	return &server{process: s.process, name: "rlnode, limits with the call",
-		target: target{s.target.address, requests}, perReply: s.perReply}
+// inlineServer is n under requests whose checks bring their limits.
+func inlineServer(n *node, requests [][]byte, perReply float64) *server {
+	return &server{process: n.process, name: "rlnode, limits with the call", target: target{n.data, requests}, perReply: perReply}
 }
 
 // reportInline compares checks that bring their limits with checks by a rule.
@@ -260,7 +267,7 @@ func sizesDiffer(a, b *server) string {
 }
 
 // batchChecks measures S3.
-func (b *bench) batchChecks(ctx context.Context, n, beside *node) error {
+func (b *bench) batchChecks(ctx context.Context, n, withLimits, beside *node) error {
 	requests := batches(batchKinds, batchSize, keysUpTo(singleKeys),
 		func(key string) string { return checkBody(plenty, key) })
 	all, err := b.rivals(ctx, n, beside, "the same answers without deciding", b.host(3)+":8080", requests, batchSize)
@@ -275,7 +282,7 @@ func (b *bench) batchChecks(ctx context.Context, n, beside *node) error {
 		turns = append(turns, s.contender(b))
 	}
 
-	inline := inlineBeside(all[0], batches(batchKinds, batchSize, keysUpTo(singleKeys), inlineBody))
+	inline := inlineServer(withLimits, batches(batchKinds, batchSize, keysUpTo(singleKeys), inlineBody), batchSize)
 	turns = append(turns, inline.contender(b))
 	if err := takeTurns(ctx, b.rounds, turns, b.progress); err != nil {
 		return err

@@ -19,7 +19,7 @@ func (b *bench) fromDisk(ctx context.Context) error {
 	const name = "stored"
 	start := func(ctx context.Context) (*node, float64, error) {
 		begin := time.Now()
-		n, err := b.startNode(b.program, name, b.host(1), "--max-counters", strconv.FormatInt(tableBound(b.stored), 10))
+		n, err := b.startNode(b.program, name, b.host(1), benchRules, "--max-counters", strconv.FormatInt(tableBound(b.stored), 10))
 		if err == nil {
 			err = n.awaitReady(ctx)
 		}
