@@ -206,7 +206,7 @@ func (t *Table) dropFrom(s *shard, p int) (found bool) {
 			}
 		}
 
-		s.dropLead(p)
+		s.dropAheadClock(p)
 		sub.shrink()
 	})
 	t.returnSpare(s)

@@ -18,11 +18,11 @@ type shard struct {
 	// A Take of an existing counter touches only the first of these cache lines, up
 	// to the groups of single.
 
-	mu        sync.Mutex                // guards everything below
-	latest    algorithms.Instant        // the latest readings of this process's clocks; see advance
-	leads     map[int]algorithms.Course // partitions that follow a clock that is ahead; see Follow
-	subtables *subtables                // nil if single holds all counters
-	single    subtable
+	mu          sync.Mutex                // guards everything below
+	latest      algorithms.Instant        // the latest readings of this process's clocks; see advance
+	aheadClocks map[int]algorithms.Course // partitions that follow a clock that is ahead; see Follow
+	subtables   *subtables                // nil if single holds all counters
+	single      subtable
 
 	table      *Table
 	hint       *groupsHint // where the groups of single are

@@ -52,7 +52,7 @@ type Table struct {
 	logEntries  [numClasses]atomic.Int64
 	sweepCursor atomic.Int64 // the shard that Sweep visited last
 	drops       atomic.Int64 // see Drops
-	leads       atomic.Int64 // in all shards
+	aheadCount  atomic.Int64 // in all shards
 	// budget is the number of counters that may still be added beyond the room that
 	// shards have drawn. Invariant: budget, the room of all shards and the counters
 	// in them add up to maxCounters.
@@ -133,7 +133,7 @@ func (t *Table) Close() {
 		s.subtables = nil
 		s.unsaved = 0
 		s.unsent = 0
-		s.leads = nil
+		s.aheadClocks = nil
 
 		t.budget.Add(int64(s.room))
 		s.room = 0
@@ -240,7 +240,7 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	// plain bucket drains by Steady.
 	op.At = now
 	if !l.IsPlain() || !g.takePlain(slot, now, op) {
-		if s.leads != nil {
+		if s.aheadClocks != nil {
 			op.At = s.timeIn(op.Key.Partition(), now)
 		}
 

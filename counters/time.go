@@ -27,38 +27,38 @@ func (s *shard) advance(now algorithms.Instant) algorithms.Instant {
 
 // timeIn returns now as partition p counts its windows. The caller must hold s.
 func (s *shard) timeIn(p int, now algorithms.Instant) algorithms.Instant {
-	if s.leads == nil {
+	if s.aheadClocks == nil {
 		return now
 	}
-	return s.timeInLead(p, now)
+	return s.timeAhead(p, now)
 }
 
-// timeInLead is timeIn for a shard with a partition that follows another clock.
+// timeAhead is timeIn for a shard with a partition that follows another clock.
 // It forgets such a clock once this node's own has caught up.
-func (s *shard) timeInLead(p int, now algorithms.Instant) algorithms.Instant {
-	lead, follows := s.leads[p]
+func (s *shard) timeAhead(p int, now algorithms.Instant) algorithms.Instant {
+	lead, follows := s.aheadClocks[p]
 	if !follows {
 		return now
 	}
 
 	wall := lead.At(now.Steady)
 	if wall <= now.Wall {
-		s.dropLead(p)
+		s.dropAheadClock(p)
 		return now
 	}
 	return algorithms.Instant{Steady: now.Steady, Wall: wall}
 }
 
-// dropLead makes the shard count p's windows by this node's clock. The caller must hold s.
-func (s *shard) dropLead(p int) {
-	if _, follows := s.leads[p]; !follows {
+// dropAheadClock makes the shard count p's windows by this node's clock. The caller must hold s.
+func (s *shard) dropAheadClock(p int) {
+	if _, follows := s.aheadClocks[p]; !follows {
 		return
 	}
 
-	s.table.leads.Add(-1)
-	delete(s.leads, p)
-	if len(s.leads) == 0 {
-		s.leads = nil
+	s.table.aheadCount.Add(-1)
+	delete(s.aheadClocks, p)
+	if len(s.aheadClocks) == 0 {
+		s.aheadClocks = nil
 	}
 }
 
@@ -86,13 +86,13 @@ func (s *shard) follow(now algorithms.Instant, p int, wall int64) {
 		return
 	}
 
-	if s.leads == nil {
-		s.leads = make(map[int]algorithms.Course)
+	if s.aheadClocks == nil {
+		s.aheadClocks = make(map[int]algorithms.Course)
 	}
-	if _, follows := s.leads[p]; !follows {
-		s.table.leads.Add(1)
+	if _, follows := s.aheadClocks[p]; !follows {
+		s.table.aheadCount.Add(1)
 	}
-	s.leads[p] = algorithms.Course{Steady: now.Steady, Wall: wall, Surplus: wall - now.Wall}
+	s.aheadClocks[p] = algorithms.Course{Steady: now.Steady, Wall: wall, Surplus: wall - now.Wall}
 }
 
 // WallIn returns the reading at now of the wall clock by which p counts its
@@ -112,10 +112,10 @@ func (t *Table) WallIn(now algorithms.Instant, p int) int64 {
 	return wall
 }
 
-// Lead returns by how many nanoseconds, at most, the clocks by which partitions
+// MaxClockLead returns by how many nanoseconds, at most, the clocks by which partitions
 // count their windows are ahead of this node's; 0 if none is.
-func (t *Table) Lead(now algorithms.Instant) (most int64) {
-	if t.leads.Load() == 0 {
+func (t *Table) MaxClockLead(now algorithms.Instant) (most int64) {
+	if t.aheadCount.Load() == 0 {
 		return 0
 	}
 
@@ -125,7 +125,7 @@ func (t *Table) Lead(now algorithms.Instant) (most int64) {
 		at := s.advance(now)
 
 		// The call may forget p, which is safe in a loop over the map.
-		for p := range s.leads {
+		for p := range s.aheadClocks {
 			most = max(most, s.timeIn(p, at).Wall-at.Wall)
 		}
 		s.mu.Unlock()

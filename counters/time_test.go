@@ -174,11 +174,11 @@ func TestFollow(t *testing.T) {
 		}
 
 		half := shifted(now, 32*ahead)
-		left := time.Duration(table.Lead(half))
+		left := time.Duration(table.MaxClockLead(half))
 		if left < ahead/2-ahead/10 || left > ahead/2+ahead/10 {
 			t.Errorf("%v: after 32 times as long it is %v ahead, want half of %v", kind, left, ahead)
 		}
-		if left := table.Lead(shifted(now, 65*ahead)); left != 0 {
+		if left := table.MaxClockLead(shifted(now, 65*ahead)); left != 0 {
 			t.Errorf("%v: after 65 times as long it is still %v ahead", kind, time.Duration(left))
 		}
 	}
@@ -195,12 +195,12 @@ func TestFollowNeverGoesBack(t *testing.T) {
 
 	table.Follow(now, 7, now.Wall+int64(time.Hour))
 	table.Follow(now, 7, now.Wall+int64(time.Minute))
-	if got := table.Lead(now); got != int64(time.Hour) {
+	if got := table.MaxClockLead(now); got != int64(time.Hour) {
 		t.Errorf("it is %v ahead, want an hour", time.Duration(got))
 	}
 
 	table.Drop(7)
-	if got := table.Lead(now); got != 0 {
+	if got := table.MaxClockLead(now); got != 0 {
 		t.Errorf("after the drop it is %v ahead", time.Duration(got))
 	}
 }

@@ -81,9 +81,9 @@ type LimitAnswer struct {
 	// All limits of the rule refuse until the block ends.
 	Blocked bool
 	// ByHand means that an entry beside the rules blocks the subject.
-	ByHand bool
-	alone  bool // decided within this node's share, without the owner
-	lack   lack // whose share has refused
+	ByHand      bool
+	byNodeShare bool // decided within this node's share, without the owner
+	lack        lack // whose share has refused
 	// isCutOff means that a region's share has refused, and that the region reaches no other.
 	isCutOff bool
 	Subject  int32 // index in Query.Subjects; 0 if there are none
@@ -215,7 +215,7 @@ type scratch struct {
 	active        *activeRules // the rules that decide the check
 	matchDecides  bool         // matching alone has decided the check
 	isDecidedHere bool         // this node decided all ops as the owner, in one Take or Peek
-	isListed      bool         // match has listed the ops
+	hasOps        bool         // match has listed the ops
 	isRepeatable  bool         // the ops suit another check with the same hits, but for their subjects
 	// soleStats are the counts of the only limit of a check that is repeatable and
 	// that no bill counts; nil for any other check.
@@ -239,12 +239,12 @@ type scratch struct {
 // in the package comment. A plain check has none.
 type terms struct {
 	takesSlots bool // the check is an acquire or a reservation, so limits of slots apply
-	// bySubject asks the counters themselves, subject by subject: no lease, no
-	// queue, and each subject's debit is known.
-	bySubject bool
-	isAtMost  bool      // the check takes at most its cost: what this node holds leased is not left
-	holding   *holding  // of a check that acquires slots; nil for all others
-	deadline  time.Time // the check must be decided by then; zero for the usual deadline
+	// atCounters asks the counters themselves, subject by subject: no lease, no
+	// queue, and what each subject gave is known.
+	atCounters bool
+	isAtMost   bool      // the check takes at most its cost: what this node holds leased is not left
+	holding    *holding  // of a check that acquires slots; nil for all others
+	deadline   time.Time // the check must be decided by then; zero for the usual deadline
 }
 
 // addTerms changes the terms until restore is called.

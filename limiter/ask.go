@@ -309,7 +309,7 @@ func (ak *ask) refunds() (list []refund) {
 	first := 0
 	for ops := ak.q.ops; first < len(ops); subject++ {
 		n := countSubjectOps(ops[first:])
-		back := refund{debit: debit{subject: ops[first].Key.Subject, boot: ak.boot,
+		back := refund{takenCosts: takenCosts{subject: ops[first].Key.Subject, boot: ak.boot,
 			life: ak.lives[subject], steady: ak.steady}}
 		if ak.q.placing != nil && ak.q.placing.home == back.subject {
 			back.place = ak.q.placing.id

@@ -43,7 +43,7 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 	}
 
 	defer a.addTerms(func(t *terms) {
-		t.bySubject = true
+		t.atCounters = true
 		t.isAtMost = true
 	})()
 

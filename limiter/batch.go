@@ -183,7 +183,7 @@ func (b *batch) start(i int) {
 func (b *batch) complete(i int, err error) {
 	b.errs[i] = err
 	if err == nil {
-		b.limiter.count(b.queries[i], b.answers[i])
+		b.limiter.recordMetrics(b.queries[i], b.answers[i])
 	}
 }
 

@@ -47,9 +47,9 @@ type change struct {
 	holders []heldSlots
 	// applied, by op, is part of the result of an adjustment.
 	applied []int64
-	bill    *bill  // of an adjustment: corrected by what was applied; may be nil
-	taken   *debit // for verbCharge by a late settlement: what the reservation took; has ops
-	local   bool   // of a `consistency: local` rule: concerns only this node's counters; never sent
+	bill    *bill       // of an adjustment: corrected by what was applied; may be nil
+	taken   *takenCosts // for verbCharge by a late settlement: what the reservation took; has ops
+	local   bool        // of a `consistency: local` rule: concerns only this node's counters; never sent
 	// inlineSubject is for verbList and verbClear, in place of ops: an inline
 	// subject whose limits are not known.
 	inlineSubject uint64
@@ -109,7 +109,7 @@ func (ch *change) Code(w *wire.Coder) {
 // codeCharge codes what only a charge has, and its ops if it has taken.
 func (ch *change) codeCharge(w *wire.Coder) (isLate bool) {
 	wire.Fixed(w, &ch.made)
-	wire.Optional(w, &ch.taken, func(d *debit) { d.code(w) })
+	wire.Optional(w, &ch.taken, func(d *takenCosts) { d.code(w) })
 	if ch.taken == nil {
 		return false
 	}

@@ -22,9 +22,9 @@ const (
 	checkTimeout = 900 * time.Millisecond
 	// replySlack is the part of checkTimeout that is left when a check stops waiting for replies.
 	replySlack = 20 * time.Millisecond
-	// frozenTimeout bounds how long a check waits for partitions that are being
-	// handed over. This time counts towards checkTimeout.
-	frozenTimeout = 500 * time.Millisecond
+	// pendingTimeout bounds how long a check waits for pending partitions: those
+	// that are being handed over. This time counts towards checkTimeout.
+	pendingTimeout = 500 * time.Millisecond
 	// catchUpTimeout bounds how long a node that lags behind waits for the rules or
 	// the ring that another node uses.
 	catchUpTimeout = 50 * time.Millisecond
@@ -52,8 +52,8 @@ const (
 // to its owner. *partitions.Keeper implements it.
 type Ownership interface {
 	Route(p int) partitions.Route
-	// WaitUnfrozen returns when p is no longer frozen, or when ctx ends.
-	WaitUnfrozen(ctx context.Context, p int)
+	// WaitWhilePending returns when p is no longer pending, or when ctx ends.
+	WaitWhilePending(ctx context.Context, p int)
 	// LearnOwner records that another node named owner as the owner of p at the
 	// given revision of the ring.
 	LearnOwner(p int, revision int64, owner ring.NodeID)

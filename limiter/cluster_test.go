@@ -606,16 +606,16 @@ func TestRefundsAreChecked(t *testing.T) {
 		other := counters.Life{Lineage: life.Lineage + 1}
 		for _, tt := range []struct {
 			name string
-			gift debit
+			gift takenCosts
 			want int64
 		}{
-			{"another lineage", debit{boot: n.boot, life: other}, 5},
-			{"no lineage", debit{boot: n.boot}, 5},
-			{"as it was taken", debit{boot: n.boot, life: life}, 0},
+			{"another lineage", takenCosts{boot: n.boot, life: other}, 5},
+			{"no lineage", takenCosts{boot: n.boot}, 5},
+			{"as it was taken", takenCosts{boot: n.boot, life: life}, 0},
 		} {
 			tt.gift.subject, tt.gift.steady, tt.gift.marks, tt.gift.ops = op.Key.Subject, a.Now.Steady, []algorithms.TakeMark{markOf(&op, a.Now)}, []counters.Op{op}
 			n.ServeNear(w.nodes[0].id, MethodRefund,
-				wire.Encode(nil, &refundList{[]refund{{debit: tt.gift}}}), &testResponder{})
+				wire.Encode(nil, &refundList{[]refund{{takenCosts: tt.gift}}}), &testResponder{})
 			expect.Equal(t, n.used("r", key), tt.want, "%s, used", tt.name)
 		}
 	})

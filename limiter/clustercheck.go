@@ -33,11 +33,11 @@ type clusterCheck struct {
 	peeksAreLooks bool // its peeks count as looks; see Query.PeeksAreLooks
 	// anyVersion means that no owner turns the check away for old rules: its
 	// subjects came with limits or were matched before.
-	anyVersion     bool
-	ignoreNewer    bool      // owners decide even if they have newer rules
-	askSeparately  bool      // the first round of questions was sent: from now on each subject has its own question
-	deadline       time.Time // the check must be decided by then; see setDeadlines
-	frozenDeadline time.Time // when to stop waiting for frozen partitions
+	anyVersion      bool
+	ignoreNewer     bool      // owners decide even if they have newer rules
+	askSeparately   bool      // the first round of questions was sent: from now on each subject has its own question
+	deadline        time.Time // the check must be decided by then; see setDeadlines
+	pendingDeadline time.Time // when to stop waiting for frozen partitions
 
 	subjects   []subject
 	decided    int       // number of decided subjects
@@ -103,7 +103,7 @@ func (c *clusterCheck) reset(l *Limiter, q *Query, a *Answer) {
 
 	c.ignoreNewer = false
 	c.deadline = time.Time{}
-	c.frozenDeadline = time.Time{}
+	c.pendingDeadline = time.Time{}
 }
 
 // begin routes a check, decides what needs no other node, and asks the other
@@ -220,7 +220,7 @@ func (c *clusterCheck) selectSubjects(state subjectState) bool {
 }
 
 // routeSubject routes an open subject, or decides it from its lease. It waits
-// while the partition is frozen.
+// while the partition is pending.
 func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 	m := c.limiter.membership
 	for ; ; s.attempts++ {
@@ -239,9 +239,9 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 		c.setDeadlines(now)
 
 		// Without authority this node could not decide the subject even after the hand-off.
-		if place == partitions.Frozen && now.Before(c.frozenDeadline) && m.Authority() {
-			c.wait(c.frozenDeadline,
-				func(ctx context.Context) { m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(s.subject)) })
+		if place == partitions.Pending && now.Before(c.pendingDeadline) && m.Authority() {
+			c.wait(c.pendingDeadline,
+				func(ctx context.Context) { m.Ownership.WaitWhilePending(ctx, ring.PartitionOf(s.subject)) })
 			continue
 		}
 
@@ -253,7 +253,7 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 			}
 		}
 
-		if s.state != stateAlone || len(s.redirected) == 0 || !now.Before(c.frozenDeadline) {
+		if s.state != stateAlone || len(s.redirected) == 0 || !now.Before(c.pendingDeadline) {
 			return
 		}
 
@@ -299,11 +299,11 @@ func (c *clusterCheck) awaitPath(s *subject) bool {
 
 // setDeadlines sets the check's deadlines, unless they are set already.
 func (c *clusterCheck) setDeadlines(now time.Time) {
-	if !c.frozenDeadline.IsZero() {
+	if !c.pendingDeadline.IsZero() {
 		return
 	}
 	c.deadline = now.Add(checkTimeout - replySlack)
-	c.frozenDeadline = now.Add(frozenTimeout)
+	c.pendingDeadline = now.Add(pendingTimeout)
 	u := c.answer.scratch.deadline
 	if !u.IsZero() && u.Before(c.deadline) {
 		c.deadline = u
@@ -337,7 +337,7 @@ func (c *clusterCheck) markDecided(s *subject, by DecidedBy, admitted bool, undo
 	if by <= ByStandby { // decided without the owner
 		limits := c.answer.Limits[s.firstOp : s.firstOp+s.numOps]
 		for i := range limits {
-			limits[i].alone = by == ByStandby || limits[i].Rule.OnPartition == rules.Share
+			limits[i].byNodeShare = by == ByStandby || limits[i].Rule.OnPartition == rules.Share
 		}
 	}
 }
@@ -399,7 +399,7 @@ func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 	// A reservation must know when, and in which life of a counter, its cost
 	// was taken, and a receipt does not say that. A peek asks what the owner
 	// has left.
-	if c.answer.scratch.bySubject || ops[0].Mode == counters.PeekMode && !c.peeksAreLooks {
+	if c.answer.scratch.atCounters || ops[0].Mode == counters.PeekMode && !c.peeksAreLooks {
 		return false
 	}
 
@@ -504,7 +504,7 @@ func (c *clusterCheck) addToAsk(ak *ask, s *subject, h *rules.Hit) {
 
 	// policies has an element per subject once one of them may be leased.
 	var policy localcache.Policy
-	if (c.ops(s)[0].Mode != counters.PeekMode || c.peeksAreLooks) && !c.answer.scratch.bySubject {
+	if (c.ops(s)[0].Mode != counters.PeekMode || c.peeksAreLooks) && !c.answer.scratch.atCounters {
 		policy = c.limiter.membership.policyOf(h.Rule, h.Limits)
 	}
 	if !policy.None() && ak.policies == nil {

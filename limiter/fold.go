@@ -114,7 +114,7 @@ func (c *clusterCheck) rollBackHere(s *subject) {
 // refundHere returns what gives s's cost back to this node's counters.
 func (c *clusterCheck) refundHere(s *subject) refund {
 	l := c.limiter
-	back := refund{debit: debit{subject: s.subject, boot: l.boot, life: s.life, steady: s.decidedAt.Steady}}
+	back := refund{takenCosts: takenCosts{subject: s.subject, boot: l.boot, life: s.life, steady: s.decidedAt.Steady}}
 	back.place = c.takeBackPlace(s)
 	back.addTaken(c.ops(s), s.decidedAt)
 	return back

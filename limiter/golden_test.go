@@ -27,13 +27,13 @@ func message(name string, m wire.Message) goldenMessage {
 func TestGolden(t *testing.T) {
 	key := []byte("key")
 	limit := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: time.Second}
-	taken := debit{
+	taken := takenCosts{
 		subject: 1, life: counters.Life{Lineage: 2, Resets: 9}, boot: 3, steady: 4, marks: []algorithms.TakeMark{7},
 		ops: []counters.Op{{Key: counters.Key{Subject: 1, Counter: 5}, Limit: &limit, Cost: 6}},
 	}
 	reservation := reservation{made: 1, until: 2, hasPlace: true, group: 300,
 		units:    []string{"tokens"},
-		subjects: []reservedSubject{{debit: taken, units: []int{0}, hashLo: 8, rule: "r", key: []string{"k", ""}}}}
+		subjects: []reservedSubject{{takenCosts: taken, units: []int{0}, hashLo: 8, rule: "r", key: []string{"k", ""}}}}
 	all := algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 2, Window: time.Minute, MaxDelay: time.Second}
 	ops := someOps()
 	ops[3].Limit = &all
@@ -63,7 +63,7 @@ func TestGolden(t *testing.T) {
 			&unspentReport{localcache.Unspent{LastGrant: 9,
 				Held: []localcache.HeldGrant{{ID: 8, Left: []int64{300, 0}}}}}),
 		message("places", &passedPlaces{
-			places: []*QueuePlace{{taken: []refund{{debit: taken}}}}, next: []ring.NodeID{{1}, {2, 3}},
+			places: []*QueuePlace{{taken: []refund{{takenCosts: taken}}}}, next: []ring.NodeID{{1}, {2, 3}},
 		}),
 		message("forgetting", &forgetMessage{subject: 1, refusalsOnly: true}),
 		message("change", someChange()),

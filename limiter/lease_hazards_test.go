@@ -268,7 +268,7 @@ func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 		for i := range list {
 			op := counters.Op{Key: counters.Key{Subject: u.Hash.Hi, Counter: 1},
 				Limit: &u.Limits[0].Limit.Limit, Cost: 1}
-			list[i] = refund{debit: debit{subject: op.Key.Subject, boot: 1,
+			list[i] = refund{takenCosts: takenCosts{subject: op.Key.Subject, boot: 1,
 				life: counters.Life{Lineage: 1}, ops: []counters.Op{op},
 				marks: []algorithms.TakeMark{0}}, grant: uint64(i + 1)}
 		}

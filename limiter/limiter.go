@@ -116,14 +116,14 @@ func (l *Limiter) decide(now algorithms.Instant, q *Query, a *Answer) error {
 		return err
 	}
 
-	l.count(q, a)
+	l.recordMetrics(q, a)
 	return nil
 }
 
 // resolve decides a prepared check, and waits for other nodes if need be. The
 // caller counts the check.
 func (l *Limiter) resolve(q *Query, a *Answer) error {
-	if q.Waits && !a.scratch.bySubject && a.mayDelay() {
+	if q.Waits && !a.scratch.atCounters && a.mayDelay() {
 		return l.resolveInQueue(q, a)
 	}
 	if l.start(q, a) {
@@ -167,7 +167,7 @@ func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 // prepared check. Whether the node has authority is seen by takeAsOwner.
 func (l *Limiter) mayDecideHere(a *Answer) bool {
 	sc := &a.scratch
-	return l.membership == nil || !sc.hasLocal && !sc.bySubject && l.table.AllOpen(sc.ops)
+	return l.membership == nil || !sc.hasLocal && !sc.atCounters && l.table.AllOpen(sc.ops)
 }
 
 // recordDecidedHere records that this node decided the whole check as the owner.

@@ -14,7 +14,7 @@ import (
 // match has listed them or decided the check.
 func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 	a.Now = now
-	if a.scratch.matchDecides || a.scratch.isListed {
+	if a.scratch.matchDecides || a.scratch.hasOps {
 		return nil
 	}
 
@@ -111,7 +111,7 @@ func (a *Answer) addOp(h *rules.Hit, limit *rules.Limit, subject int, cost int64
 	la.Cost = cost
 	la.ByHand = false
 	la.Blocked = false
-	la.alone = false
+	la.byNodeShare = false
 	la.lack = lackNothing
 	la.isCutOff = false
 

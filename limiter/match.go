@@ -152,7 +152,7 @@ func (a *Answer) begin(active *activeRules) {
 	a.scratch.hasBlocks = false
 	a.scratch.isDecidedHere = false
 	a.scratch.matchDecides = false
-	a.scratch.isListed = false
+	a.scratch.hasOps = false
 	a.scratch.isByHand = false
 	a.scratch.failure = nil
 	a.Limits = a.Limits[:0]
@@ -186,7 +186,7 @@ func (a *Answer) listOpsAgain(n int) {
 	sc := &a.scratch
 	sc.ops = sc.ops[:n]
 	a.Limits = a.Limits[:n]
-	sc.isListed = true
+	sc.hasOps = true
 
 	i := 0
 	for j := range sc.match.Hits {

@@ -60,9 +60,9 @@ func someLeaseRequests() []leaseRequest {
 
 func someRefunds() *refundList {
 	return &refundList{[]refund{
-		{debit: debit{subject: 1, boot: 7, life: counters.Life{Lineage: 1 << 63, Resets: 3},
+		{takenCosts: takenCosts{subject: 1, boot: 7, life: counters.Life{Lineage: 1 << 63, Resets: 3},
 			ops: someOps()[:1], marks: []algorithms.TakeMark{-3}}, grant: 5, hops: 1},
-		{debit: debit{subject: 2, steady: -5, ops: someOps()[2:3], marks: []algorithms.TakeMark{12}}, made: 9},
+		{takenCosts: takenCosts{subject: 2, steady: -5, ops: someOps()[2:3], marks: []algorithms.TakeMark{12}}, made: 9},
 	}}
 }
 
@@ -279,7 +279,7 @@ func FuzzReservation(f *testing.F) {
 	key := []byte("key")
 	limits := []algorithms.Limit{{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: time.Second}}
 	r := reservation{made: 1, until: 2, units: []string{"tokens"}, subjects: []reservedSubject{{
-		debit: debit{subject: 1, life: counters.Life{Lineage: 2}, boot: 3, steady: 4,
+		takenCosts: takenCosts{subject: 1, life: counters.Life{Lineage: 2}, boot: 3, steady: 4,
 			ops:   []counters.Op{{Key: counters.Key{Subject: 1, Counter: 5}, Limit: &limits[0], Cost: 6}},
 			marks: []algorithms.TakeMark{7}},
 		units: []int{0},

@@ -76,7 +76,7 @@ func (l *Limiter) Metrics(sink metrics.Sink) {
 	l.showLoans(sink)
 	l.showReservations(sink)
 
-	lead := time.Duration(l.table.Lead(l.clock.Now()))
+	lead := time.Duration(l.table.MaxClockLead(l.clock.Now()))
 	sink.Gauge("clock_lead_seconds",
 		"How far the clock by which a partition counts its windows is ahead of this node's, at most. Counters came "+
 			"from a node, or from disk, whose clock was ahead.", lead.Seconds())

@@ -33,7 +33,7 @@ type nearEntry struct {
 	rule        string
 	key         keptKey
 	used, limit int64 // of the tightest limit, after the last check
-	freshAt     int64 // Unix nanoseconds: when nothing is used any longer, unless there are more checks
+	expiresAt   int64 // Unix nanoseconds: when nothing is used any longer, unless there are more checks
 }
 
 func newNearLimits() *nearLimits {
@@ -47,7 +47,7 @@ func newNearLimits() *nearLimits {
 // note records what a check left of a limit.
 func (n *nearLimits) note(h *rules.Hit, la *LimitAnswer, now int64, q *Query) {
 	e := nearEntry{
-		hash: h.Subject, rule: h.Rule.Name, used: la.Used, limit: la.share(), freshAt: now + int64(la.ResetAfter),
+		hash: h.Subject, rule: h.Rule.Name, used: la.Used, limit: la.share(), expiresAt: now + int64(la.ResetAfter),
 	}
 	stripe := &n.stripe[h.Subject.Lo%nearStripes]
 	stripe.mu.Lock()
@@ -78,7 +78,7 @@ func (stripe *nearStripe) placeFor(e *nearEntry, now int64) int {
 	}
 
 	i := stripe.farthest(now)
-	if stripe.entries[i].freshAt > now && !isNearer(e.used, e.limit, stripe.entries[i].used, stripe.entries[i].limit) {
+	if stripe.entries[i].expiresAt > now && !isNearer(e.used, e.limit, stripe.entries[i].used, stripe.entries[i].limit) {
 		return -1
 	}
 
@@ -91,7 +91,7 @@ func (stripe *nearStripe) placeFor(e *nearEntry, now int64) int {
 func (stripe *nearStripe) farthest(now int64) (at int) {
 	for i := range stripe.entries {
 		e := &stripe.entries[i]
-		if e.freshAt <= now {
+		if e.expiresAt <= now {
 			return i
 		}
 		if isNearer(stripe.entries[at].used, stripe.entries[at].limit, e.used, e.limit) {
@@ -108,7 +108,7 @@ func (n *nearLimits) list(now int64) (all []TopSubject) {
 		stripe.mu.Lock()
 		for j := range stripe.entries {
 			e := &stripe.entries[j]
-			if e.freshAt > now {
+			if e.expiresAt > now {
 				all = append(all, TopSubject{Rule: e.rule, Key: e.key.values(), Used: e.used, Limit: e.limit})
 			}
 		}

@@ -48,9 +48,9 @@ func (pp *passedPlaces) Code(c *wire.Coder) {
 // code writes or reads the place. Times travel as how long they are from now.
 func (qp *QueuePlace) code(c *wire.Coder) {
 	goesOn := min(max(0, time.Until(qp.GoesOn)), algorithms.LongestDelay)
-	life := min(max(0, time.Until(qp.until)), maxDebitAge)
+	life := min(max(0, time.Until(qp.until)), maxTakenAge)
 	wire.Number(c, &goesOn, int64(algorithms.LongestDelay))
-	wire.Number(c, &life, int64(maxDebitAge))
+	wire.Number(c, &life, int64(maxTakenAge))
 	if c.Reads() {
 		qp.GoesOn, qp.until = time.Now().Add(goesOn), time.Now().Add(life)
 	}

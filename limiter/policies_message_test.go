@@ -45,7 +45,7 @@ func TestPoliciesTravel(t *testing.T) {
 			t.Errorf("%s was read", name)
 		}
 	}
-	g := &refundList{[]refund{{debit: debit{ops: []counters.Op{{Limit: &slow, Cost: 1}}, marks: []algorithms.TakeMark{5}}}}}
+	g := &refundList{[]refund{{takenCosts: takenCosts{ops: []counters.Op{{Limit: &slow, Cost: 1}}, marks: []algorithms.TakeMark{5}}}}}
 	if err := wire.Decode(wire.Encode(nil, g), &refundList{}, "gifts"); err != nil {
 		t.Error(err)
 	}

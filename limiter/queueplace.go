@@ -40,7 +40,7 @@ func (l *Limiter) takeQueuePlace(a *Answer) {
 	if !a.Allowed || a.Delay() == 0 || a.DecidedBy < ByForward || a.hasBlockingRule() {
 		return
 	}
-	qp := &QueuePlace{limiter: l, until: time.Now().Add(maxDebitAge)}
+	qp := &QueuePlace{limiter: l, until: time.Now().Add(maxTakenAge)}
 	if l.membership == nil {
 		qp.taken = a.refundsHere(l)
 	} else {
@@ -94,7 +94,7 @@ func (a *Answer) refundsHere(l *Limiter) (list []refund) {
 	first := 0
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
-		back := refund{debit: debit{subject: h.Subject.Hi, boot: l.boot, life: a.scratch.lives[i], steady: a.Now.Steady}}
+		back := refund{takenCosts: takenCosts{subject: h.Subject.Hi, boot: l.boot, life: a.scratch.lives[i], steady: a.Now.Steady}}
 		back.addTaken(a.scratch.ops[first:first+len(h.Limits)], algorithms.Instant{Steady: a.Now.Steady})
 		list = append(list, back)
 		first += len(h.Limits)
@@ -134,7 +134,7 @@ func (rf *refund) addTaken(ops []counters.Op, base algorithms.Instant) {
 // resolveInQueue is resolve for a caller that waits for its turn. The check
 // takes nothing from leases, so that all can come back.
 func (l *Limiter) resolveInQueue(q *Query, a *Answer) error {
-	defer a.addTerms(func(t *terms) { t.bySubject = true })()
+	defer a.addTerms(func(t *terms) { t.atCounters = true })()
 	if l.membership == nil {
 		a.readLives(l)
 	}

@@ -108,7 +108,7 @@ func (a *Answer) AppendReason(b []byte) []byte {
 // appendCutOff appends who is cut off, if somebody is.
 func (la *LimitAnswer) appendCutOff(b []byte) []byte {
 	switch {
-	case la.alone:
+	case la.byNodeShare:
 		return append(b, ", and the node is cut off from the limit's owner"...)
 	case la.isCutOff:
 		return append(b, ", and the region is cut off from the others"...)
@@ -119,7 +119,7 @@ func (la *LimitAnswer) appendCutOff(b []byte) []byte {
 // partOf returns the part of a limit that the check was decided by, and whose
 // it is: a node's or a region's. whose is empty if it was the whole limit.
 func (a *Answer) partOf(la *LimitAnswer) (part int64, whose string) {
-	decidesAlone := la.alone || la.Rule.Consistency == rules.Local
+	decidesAlone := la.byNodeShare || la.Rule.Consistency == rules.Local
 	c := a.scratch.cluster
 	if decidesAlone && c != nil && c.limiter.membership != nil {
 		return c.limiter.membership.shareOf(&la.Limit.Limit).Amount, "node"

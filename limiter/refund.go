@@ -19,11 +19,11 @@ import (
 // local`. No partition has it: only the process that took it can give it back.
 const localLineage = ^uint64(0)
 
-// debit says what was taken from one subject, where, and when: enough to give it back.
-type debit struct {
+// takenCosts says what was taken from one subject, where, and when: enough to give it back.
+type takenCosts struct {
 	subject uint64
 	boot    uint64 // of the node that decided
-	// life is of the counters at that time. Its Lineage is zero if the debit can't
+	// life is of the counters at that time. Its Lineage is zero if it can't
 	// be given back, or localLineage.
 	life   counters.Life
 	steady int64         // the time of the decision, on that node's steady clock
@@ -32,13 +32,13 @@ type debit struct {
 	marks []algorithms.TakeMark
 }
 
-func (d *debit) code(c *wire.Coder) {
-	wire.Fixed(c, &d.subject)
-	wire.Fixed(c, &d.boot)
-	codeLife(c, &d.life)
-	wire.Fixed(c, &d.steady)
-	wire.List(c, &d.ops, maxSubjectOps, minOpBytes-1, func(op *counters.Op) {
-		op.Key.Subject = d.subject
+func (t *takenCosts) code(c *wire.Coder) {
+	wire.Fixed(c, &t.subject)
+	wire.Fixed(c, &t.boot)
+	codeLife(c, &t.life)
+	wire.Fixed(c, &t.steady)
+	wire.List(c, &t.ops, maxSubjectOps, minOpBytes-1, func(op *counters.Op) {
+		op.Key.Subject = t.subject
 		wire.Fixed(c, &op.Key.Counter)
 		if c.Reads() {
 			op.Limit = &algorithms.Limit{}
@@ -47,14 +47,14 @@ func (d *debit) code(c *wire.Coder) {
 		wire.Number(c, &op.Cost, algorithms.MaxAmount)
 		c.Require(!op.Block)
 	})
-	wire.List(c, &d.marks, maxSubjectOps, 1, func(mark *algorithms.TakeMark) { wire.Varint(c, mark) })
-	c.Require(len(d.marks) == len(d.ops))
+	wire.List(c, &t.marks, maxSubjectOps, 1, func(mark *algorithms.TakeMark) { wire.Varint(c, mark) })
+	c.Require(len(t.marks) == len(t.ops))
 }
 
-// refund is a debit on its way back: the cost of a check that another limit
+// refund is taken costs on their way back: those of a check that another limit
 // refused, the rest of a grant, or what a reservation did not use.
 type refund struct {
-	debit
+	takenCosts
 	hops  int
 	grant uint64 // ID of a lease's grant; zero unless from a lease
 	made  int64  // wall time at which the reservation was made; zero unless from a reservation
@@ -166,8 +166,8 @@ const (
 	// maxGrantAge bounds the age of a grant whose rest arrives: its life, the time
 	// until its holder returns it, and one wait on each node that it reaches.
 	maxGrantAge = localcache.MaxTTL + returnTimeout + (maxHops+2)*refundTimeout
-	// maxDebitAge bounds likewise the age of the cost of a check that was refused.
-	maxDebitAge = checkTimeout + frozenTimeout + (maxHops+2)*refundTimeout
+	// maxTakenAge bounds likewise the age of the costs of a check that was refused.
+	maxTakenAge = checkTimeout + pendingTimeout + (maxHops+2)*refundTimeout
 )
 
 // give gives the refund back to this node's counters, as far as
@@ -190,7 +190,7 @@ func (l *Limiter) give(rf *refund) {
 
 	giveOne := func(i int, cost int64) bool {
 		op := &all.ops[i]
-		from := l.takeRecord(&all.debit, i, l.maxAge(&all, now))
+		from := l.takeRecord(&all.takenCosts, i, l.maxAge(&all, now))
 		from.Reserved = all.made != 0
 		from.Late = all.late
 
@@ -236,25 +236,25 @@ func (l *Limiter) maxAge(rf *refund, now algorithms.Instant) time.Duration {
 	case rf.grant != 0:
 		return maxGrantAge
 	}
-	return maxDebitAge
+	return maxTakenAge
 }
 
-// takeRecord describes when the cost of d's i-th op was taken. maxAge is how long
+// takeRecord describes when the cost of t's i-th op was taken. maxAge is how long
 // ago that was at most, if another process took it: its steady clock can't be
 // read here.
-func (l *Limiter) takeRecord(d *debit, i int, maxAge time.Duration) algorithms.TakeRecord {
-	op := &d.ops[i]
-	taken := algorithms.TakeRecord{Steady: d.steady, Window: int64(d.marks[i])}
-	if d.boot != l.boot {
+func (l *Limiter) takeRecord(t *takenCosts, i int, maxAge time.Duration) algorithms.TakeRecord {
+	op := &t.ops[i]
+	taken := algorithms.TakeRecord{Steady: t.steady, Window: int64(t.marks[i])}
+	if t.boot != l.boot {
 		taken.Steady = l.clock.Now().Steady - int64(maxAge)
 	}
 
 	switch {
 	case op.Limit.Kind == algorithms.SlidingLog:
-		taken.Steady += int64(d.marks[i])
+		taken.Steady += int64(t.marks[i])
 	case op.Limit.Kind.IsBucket():
 		taken.Amount = op.Limit.Amount
-		taken.Reset = time.Duration(d.marks[i])
+		taken.Reset = time.Duration(t.marks[i])
 		taken.Fastest = l.fastestSince(op, taken.Steady)
 	}
 	return taken
@@ -267,7 +267,7 @@ func (l *Limiter) takeRecord(d *debit, i int, maxAge time.Duration) algorithms.T
 // lease, which the bound of a bucket allows for.
 func (l *Limiter) fastestSince(op *counters.Op, steady int64) int64 {
 	// A check in flight keeps the limits that were in force when it began.
-	changed := l.ratesChangedAt.Load() + int64(checkTimeout+frozenTimeout)
+	changed := l.ratesChangedAt.Load() + int64(checkTimeout+pendingTimeout)
 	if !op.Key.IsInline() && changed >= steady {
 		return 0
 	}

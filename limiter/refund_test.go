@@ -155,11 +155,11 @@ func TestABucketTakesBackWhatItsLastOwnerGranted(t *testing.T) {
 }
 
 // debitOf returns what a check of one limit took at n, and its partition.
-func debitOf(n *testNode, a *Answer) (taken debit, p int) {
+func debitOf(n *testNode, a *Answer) (taken takenCosts, p int) {
 	op := a.scratch.ops[0]
 	p = op.Key.Partition()
 	when := markOf(&op, a.Now)
-	return debit{subject: op.Key.Subject, boot: n.boot, life: counters.Life{Lineage: 1 + uint64(p)},
+	return takenCosts{subject: op.Key.Subject, boot: n.boot, life: counters.Life{Lineage: 1 + uint64(p)},
 		ops: []counters.Op{op}, marks: []algorithms.TakeMark{when}}, p
 }
 
@@ -175,7 +175,7 @@ func TestRefundsWaitDuringAReset(t *testing.T) {
 		a := n.check(q)
 		taken, p := debitOf(n, a)
 		w.change(func() { w.place[p].frozen = true })
-		n.sendRefunds([]refund{{debit: taken}})
+		n.sendRefunds([]refund{{takenCosts: taken}})
 		synctest.Wait()
 		w.change(func() { w.place[p].frozen = false })
 		if _, err := n.Reset(&q); err != nil {
@@ -215,7 +215,7 @@ func TestABucketTakesBackWhatIsLeft(t *testing.T) {
 				taken.steady = a.Now.Steady
 				time.Sleep(time.Second)
 				tt.between(n)
-				n.sendRefunds([]refund{{debit: taken}})
+				n.sendRefunds([]refund{{takenCosts: taken}})
 				expect.Equal(t, n.used("r", q.Key[0]), tt.want, "used")
 			})
 		})
@@ -233,7 +233,7 @@ func TestRefundsWaitNotForever(t *testing.T) {
 		p := op.Key.Partition()
 		list := make([]refund, maxWaitingRefunds+1)
 		for i := range list {
-			list[i] = refund{debit: debit{subject: op.Key.Subject,
+			list[i] = refund{takenCosts: takenCosts{subject: op.Key.Subject,
 				life: counters.Life{Lineage: 1 + uint64(p)}, ops: []counters.Op{op},
 				marks: []algorithms.TakeMark{0}}, made: 1}
 		}
@@ -286,14 +286,14 @@ func TestRefundsThatAreLost(t *testing.T) {
 		a := n.check(q)
 		taken, p := debitOf(n, a)
 		time.Sleep(time.Second)
-		n.membership.refunds.keep(&refund{debit: taken}, -1)
+		n.membership.refunds.keep(&refund{takenCosts: taken}, -1)
 		time.Sleep(time.Second)
 		if n.used("r", q.Key[0]) != 1 {
 			t.Error("given back after its time")
 		}
-		n.sendRefunds([]refund{{debit: taken, grant: 7}})
+		n.sendRefunds([]refund{{takenCosts: taken, grant: 7}})
 		w.change(func() { w.place[p].frozen = true })
-		n.sendRefunds([]refund{{debit: taken, grant: 8}})
+		n.sendRefunds([]refund{{takenCosts: taken, grant: 8}})
 		if have := n.figure("lease_lost_total"); have != 1 {
 			t.Errorf("have %d lost, want the one that the ledger does not know", have)
 		}

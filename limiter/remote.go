@@ -49,8 +49,8 @@ func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
 			if err := req.here(); !errors.Is(err, counters.ErrShut) {
 				return err
 			}
-		case partitions.Frozen:
-			m.Ownership.WaitUnfrozen(ctx, ring.PartitionOf(req.subject))
+		case partitions.Pending:
+			m.Ownership.WaitWhilePending(ctx, ring.PartitionOf(req.subject))
 		default:
 			state, to := cands.next(m)
 			if state != stateAskOwner && state != stateAskStandby || req.hops >= maxHops {

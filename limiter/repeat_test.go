@@ -122,7 +122,7 @@ func TestReusedAnswer(t *testing.T) {
 			if have := outcome(&reused, limiters[0].CheckAt(after(now), &q, &reused)); have != want {
 				t.Fatalf("seed %d, step %d, %+v:\nreused %s\n fresh %s", seed, step, q, have, want)
 			}
-			if reused.scratch.isListed {
+			if reused.scratch.hasOps {
 				repeated++
 			}
 		}
@@ -160,7 +160,7 @@ rules:
 				t.Fatalf("allowed: %t, with %d limits", a.Allowed, len(a.Limits))
 			}
 			by[a.DecidedBy]++
-			if a.scratch.isListed {
+			if a.scratch.hasOps {
 				repeated++
 			}
 			if len(a.Limits) == 1 {

@@ -86,7 +86,7 @@ type replyHead struct {
 // reply answers a question. All but its head is set only with decided.
 type reply struct {
 	replyHead
-	lives []counters.Life // by subject: of the counters; zero if the debit can't be given back
+	lives []counters.Life // by subject: of the counters; zero if what was taken can't be given back
 	// admitted has an element per check, up to the first refusal: the remaining
 	// checks are refused too. If the last element is true but there are fewer
 	// elements than checks, the remaining checks must ask again.

@@ -58,7 +58,7 @@ type reservation struct {
 
 // reservedSubject says what was taken from one subject.
 type reservedSubject struct {
-	debit
+	takenCosts
 	units []int // by op: index into reservation.units
 
 	// billedOnly is what it was billed besides, without a counter: in units without

@@ -72,7 +72,7 @@ func (l *Limiter) reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 // decide decides q, a reservation or a check that counts, for which a is
 // prepared. done means that prepare has already decided it.
 func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool) (id string, err error) {
-	defer a.addTerms(func(t *terms) { t.bySubject = true })()
+	defer a.addTerms(func(t *terms) { t.atCounters = true })()
 	defer func() { a.scratch.placing = nil }()
 
 	resolve := func() error {
@@ -99,7 +99,7 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 		return "", err
 	}
 
-	rs.limiter.count(q, a)
+	rs.limiter.recordMetrics(q, a)
 	if !a.Allowed && !a.Counted {
 		return "", nil
 	}
@@ -165,7 +165,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 
 	// Nothing was taken. The reservation can still be settled, at an arbitrary home.
 	if len(a.scratch.ops)+len(a.Unlimited()) == 0 || a.DecidedBy >= ByList {
-		rv.subjects = []reservedSubject{{debit: debit{subject: binary.LittleEndian.Uint64(rv.nonce[:])}}}
+		rv.subjects = []reservedSubject{{takenCosts: takenCosts{subject: binary.LittleEndian.Uint64(rv.nonce[:])}}}
 		return rv
 	}
 
@@ -174,7 +174,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		n := len(h.Limits)
-		reserved := reservedSubject{debit: rs.debitOf(a, i, a.scratch.ops[first:first+n])}
+		reserved := reservedSubject{takenCosts: rs.takenCostsOf(a, i, a.scratch.ops[first:first+n])}
 		for j, limit := range h.Limits {
 			switch {
 			case isReservable(&a.scratch.ops[first+j], limit):
@@ -205,7 +205,7 @@ func (rs *reservations) addUnlimited(rv *reservation, q *Query, a *Answer, nameB
 			func(other rules.Hit) bool { return other.Rule == h.Rule && other.Subject == h.Subject })
 		if at < 0 {
 			at = len(rv.subjects)
-			reserved := reservedSubject{debit: debit{subject: h.Subject.Hi}}
+			reserved := reservedSubject{takenCosts: takenCosts{subject: h.Subject.Hi}}
 			nameBytes += rs.nameForBill(&reserved, h, q, nameBytes)
 			rv.subjects = append(rv.subjects, reserved)
 		}
@@ -273,14 +273,14 @@ func (rv *reservation) homeIndex(place *placing) int {
 	return max(i, 0)
 }
 
-// debitOf returns what ops, those of the i-th hit of a's check, took. A shadow
+// takenCostsOf returns what ops, those of the i-th hit of a's check, took. A shadow
 // limit that refused took nothing and owes nothing.
-func (rs *reservations) debitOf(a *Answer, i int, ops []counters.Op) debit {
+func (rs *reservations) takenCostsOf(a *Answer, i int, ops []counters.Op) takenCosts {
 	h := &a.scratch.match.Hits[i]
-	d, asked := rs.originOf(a, i)
+	t, asked := rs.originOf(a, i)
 	first := 0 // position in the question
 	if asked != nil {
-		first, _ = findSubject(asked.q.ops, d.subject)
+		first, _ = findSubject(asked.q.ops, t.subject)
 	}
 
 	for j := range ops {
@@ -293,27 +293,27 @@ func (rs *reservations) debitOf(a *Answer, i int, ops []counters.Op) debit {
 		if asked != nil {
 			mark = asked.marks[first+j]
 		} else {
-			mark = markOf(op, algorithms.Instant{Steady: d.steady})
+			mark = markOf(op, algorithms.Instant{Steady: t.steady})
 		}
 
-		d.ops = append(d.ops, counters.Op{Key: op.Key, Limit: op.Limit, Cost: op.Cost})
-		d.marks = append(d.marks, mark)
+		t.ops = append(t.ops, counters.Op{Key: op.Key, Limit: op.Limit, Cost: op.Cost})
+		t.marks = append(t.marks, mark)
 	}
 
-	return d
+	return t
 }
 
-// originOf returns a debit without ops that says where and when the i-th hit of
+// originOf returns takenCosts without ops that say where and when the i-th hit of
 // a's check was decided. asked is not nil if another node has answered.
-func (rs *reservations) originOf(a *Answer, i int) (d debit, asked *ask) {
+func (rs *reservations) originOf(a *Answer, i int) (t takenCosts, asked *ask) {
 	h := &a.scratch.match.Hits[i]
-	d.subject = h.Subject.Hi
+	t.subject = h.Subject.Hi
 
 	if rs.limiter.membership == nil {
-		d.life = a.scratch.lives[i]
-		d.boot = rs.limiter.boot
-		d.steady = a.Now.Steady
-		return d, nil
+		t.life = a.scratch.lives[i]
+		t.boot = rs.limiter.boot
+		t.steady = a.Now.Steady
+		return t, nil
 	}
 
 	// What a standby or this node alone has decided gets no life, and so does not
@@ -321,22 +321,22 @@ func (rs *reservations) originOf(a *Answer, i int) (d debit, asked *ask) {
 	decision := &a.scratch.cluster.subjects[i].subjectDecision
 	switch {
 	case h.Rule.Consistency == rules.Local:
-		d.life = counters.Life{Lineage: localLineage, Resets: decision.life.Resets}
-		d.boot = rs.limiter.boot
-		d.steady = decision.decidedAt.Steady
+		t.life = counters.Life{Lineage: localLineage, Resets: decision.life.Resets}
+		t.boot = rs.limiter.boot
+		t.steady = decision.decidedAt.Steady
 	case decision.undo == undoHere:
-		d.life = decision.life
-		d.boot = rs.limiter.boot
-		d.steady = decision.decidedAt.Steady
+		t.life = decision.life
+		t.boot = rs.limiter.boot
+		t.steady = decision.decidedAt.Steady
 	case decision.undo == undoAsked:
 		asked = decision.answeredBy
-		_, index := findSubject(asked.q.ops, d.subject)
-		d.life = asked.lives[index]
-		d.boot = asked.boot
-		d.steady = asked.steady
+		_, index := findSubject(asked.q.ops, t.subject)
+		t.life = asked.lives[index]
+		t.boot = asked.boot
+		t.steady = asked.steady
 	}
 
-	return d, asked
+	return t, asked
 }
 
 // isReservable reports whether op took its cost, or would have taken one, from

@@ -37,7 +37,7 @@ type candidates struct {
 	attempts       int              // at most maxAttempts
 }
 
-// locate returns where the subject is decided now. Frozen means that it will be
+// locate returns where the subject is decided now. Pending means that it will be
 // decided here or elsewhere once the hand-off is over. Where the gate is open,
 // Route would answer Here; to look at the gate takes less time.
 func (cs *candidates) locate(l *Limiter) partitions.Place {

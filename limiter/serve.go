@@ -225,8 +225,8 @@ func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 		x.reply.version = l.version()
 	}
 
-	frozen, cancelFrozen := context.WithTimeout(ctx, frozenTimeout)
-	defer cancelFrozen()
+	pending, cancel := context.WithTimeout(ctx, pendingTimeout)
+	defer cancel()
 
 	for attempt := 0; ; attempt++ {
 		if x.decideAsOwner(l) {
@@ -240,29 +240,29 @@ func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 		}
 
 		// Without authority this node could not decide the question even after the hand-off.
-		if route.Place != partitions.Frozen || frozen.Err() != nil || !m.Authority() {
+		if route.Place != partitions.Pending || pending.Err() != nil || !m.Authority() {
 			if !x.forward(ctx, l, route, to) {
 				x.sendReply(to)
 			}
 			return
 		}
 
-		m.Ownership.WaitUnfrozen(frozen, p)
+		m.Ownership.WaitWhilePending(pending, p)
 	}
 }
 
-// decisiveRoute returns one of ops' partitions and its route: a frozen one if
+// decisiveRoute returns one of ops' partitions and its route: a pending one if
 // there is any, otherwise one that is elsewhere.
 func (m *membership) decisiveRoute(ops []counters.Op) (route partitions.Route, p int) {
 	p = ring.PartitionOf(ops[0].Key.Subject)
 	route = m.Ownership.Route(p)
 	for i := range ops {
 		n := ring.PartitionOf(ops[i].Key.Subject)
-		if n == p || route.Place == partitions.Frozen {
+		if n == p || route.Place == partitions.Pending {
 			continue
 		}
 		next := m.Ownership.Route(n)
-		if route.Place == partitions.Here || next.Place == partitions.Frozen {
+		if route.Place == partitions.Here || next.Place == partitions.Pending {
 			route, p = next, n
 		}
 	}

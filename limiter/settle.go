@@ -413,7 +413,7 @@ func (req *settleRequest) changes(l *Limiter, subj *reservedSubject, now algorit
 	age := l.reservationAge(req.made, subj.subject, now)
 	for i := range subj.ops {
 		limit := subj.ops[i].Limit
-		from := l.takeRecord(&subj.debit, i, age)
+		from := l.takeRecord(&subj.takenCosts, i, age)
 		from.Reserved = true
 		if local {
 			limit = l.membership.shareOf(limit)
@@ -492,9 +492,9 @@ func (req *settleRequest) settlement(settled *counters.Settlement, repeated bool
 
 // splitExcess returns what one of req's subjects still owes, and what it gets back.
 func (req *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (debt *change, back *refund) {
-	back = &refund{debit: subj.debit, made: req.made, late: req.late}
+	back = &refund{takenCosts: subj.takenCosts, made: req.made, late: req.late}
 	back.ops, back.marks = nil, nil
-	owed := back.debit
+	owed := back.takenCosts
 	for i := range subj.ops {
 		op := subj.ops[i]
 		cost := req.change(subj.cost(i))

@@ -461,7 +461,7 @@ func (la *LimitAnswer) lackOf() lack {
 	switch {
 	case la.Allowed || la.Full || la.Blocked || la.Cost > la.Limit.UndividedCapacity():
 		return lackNothing
-	case la.alone:
+	case la.byNodeShare:
 		return lackNode
 	case !isLoanable(la.Rule, la.Limit):
 		return lackNothing

@@ -103,7 +103,7 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 func (l *Limiter) acquire(q *Query, a *Answer, hd *holding, done bool) (slot Slot, err error) {
 	// No lease has slots, and outlivesHere needs the subjects of a cluster
 	// check.
-	defer a.addTerms(func(t *terms) { t.bySubject = true })()
+	defer a.addTerms(func(t *terms) { t.atCounters = true })()
 	if !done {
 		err = l.resolveHolding(q, a, hd, func() error { return l.resolve(q, a) })
 	}
@@ -113,7 +113,7 @@ func (l *Limiter) acquire(q *Query, a *Answer, hd *holding, done bool) (slot Slo
 
 	// The earlier attempt was counted, and is on the bill.
 	if !hd.isRecalled {
-		l.count(q, a)
+		l.recordMetrics(q, a)
 	}
 	if !a.Allowed {
 		return Slot{}, nil
@@ -287,7 +287,7 @@ func (l *Limiter) hold(q *Query, a *Answer, hd *holding, attempt func() error) e
 		// moved, acquireHere leaves it to the next owner. And another attempt would
 		// have another nonce: a repetition may have been answered with this slot
 		// meanwhile, and its caller could no longer renew it.
-		if !errors.Is(err, errUnconfirmed) || hd.isAtHome || time.Since(began)+pause > frozenTimeout {
+		if !errors.Is(err, errUnconfirmed) || hd.isAtHome || time.Since(began)+pause > pendingTimeout {
 			return err
 		}
 

@@ -175,8 +175,8 @@ func (a *Answer) CountLatency(took time.Duration) {
 	}
 }
 
-// count adds a decided check to the metrics.
-func (l *Limiter) count(q *Query, a *Answer) {
+// recordMetrics adds a decided check to the metrics.
+func (l *Limiter) recordMetrics(q *Query, a *Answer) {
 	a.scratch.isCounted = !q.Peeks() && a.DecidedBy < ByList
 	l.countLimited(q, a)
 	if len(a.scratch.match.Unlimited) > 0 {

@@ -221,19 +221,19 @@ func (n *testNode) Route(p int) partitions.Route {
 	if r.Owner == n.id {
 		r.Place = partitions.Here
 		if at.frozen {
-			r.Place = partitions.Frozen
+			r.Place = partitions.Pending
 		}
 	}
 	return r
 }
 
-// WaitUnfrozen implements Ownership.
-func (n *testNode) WaitUnfrozen(ctx context.Context, p int) {
+// WaitWhilePending implements Ownership.
+func (n *testNode) WaitWhilePending(ctx context.Context, p int) {
 	for {
 		n.w.mu.Lock()
 		moved := n.w.moved
 		n.w.mu.Unlock()
-		if n.Route(p).Place != partitions.Frozen {
+		if n.Route(p).Place != partitions.Pending {
 			return
 		}
 		select {

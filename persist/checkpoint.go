@@ -216,7 +216,7 @@ func (cf *CounterFile) writeFrames(ctx context.Context, records []counters.Recor
 			begin := len(frames)
 			now := cf.config.Now()
 			var taken int
-			frames, taken = appendFrame(frames, records[n:], now, cf.config.Source.Lead(now))
+			frames, taken = appendFrame(frames, records[n:], now, cf.config.Source.MaxClockLead(now))
 			n += taken
 
 			if len(frames) == begin+frameHeader {

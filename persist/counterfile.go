@@ -39,10 +39,10 @@ type Source interface {
 	// has. If a counter has several records, the first counts. It returns how many
 	// it put back, and how many it dropped for lack of room.
 	Restore(now algorithms.Instant, records []counters.Record) (restored, noRoom int)
-	// Lead returns how far ahead of this node's wall clock, in nanoseconds, the
+	// MaxClockLead returns how far ahead of this node's wall clock, in nanoseconds, the
 	// clocks are by which partitions count their windows, at most. Follow makes a
 	// partition count its windows by a clock that reads at least wall now.
-	Lead(now algorithms.Instant) int64
+	MaxClockLead(now algorithms.Instant) int64
 	Follow(now algorithms.Instant, partition int, wall int64)
 }
 

@@ -98,7 +98,7 @@ func (t *table) Restore(_ algorithms.Instant, records []counters.Record) (restor
 
 func (t *table) Drops() int64 { return 0 }
 
-func (t *table) Lead(algorithms.Instant) int64 { return 0 }
+func (t *table) MaxClockLead(algorithms.Instant) int64 { return 0 }
 
 func (t *table) Follow(algorithms.Instant, int, int64) {}
 

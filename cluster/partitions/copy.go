@@ -64,14 +64,14 @@ func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64
 	switch {
 	case s.flags&sectionBegins == 0:
 	case comesAgain:
-		pt.stale = k.kindsOf(s.p)
+		pt.unconfirmed = k.kindsOf(s.p)
 	default:
 		k.config.Table.Drop(s.p)
 		k.debts.markDropped(s.p)
 		pt.source = from
 		pt.version = version{lineage: s.lineage}
 		pt.complete = false
-		pt.stale = nil
+		pt.unconfirmed = nil
 	}
 
 	if pt.source != from || pt.lineage != s.lineage {
@@ -107,7 +107,7 @@ func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Instant, 
 	}
 
 	if rec.Note == nil {
-		delete(pt.stale, rec.Key)
+		delete(pt.unconfirmed, rec.Key)
 	}
 
 	// The owner's counter need not include what this node admitted without it.
@@ -136,11 +136,11 @@ func (k *Keeper) kindsOf(p int) map[counters.Key]algorithms.Kind {
 // that reset them. The caller must hold mu.
 func (k *Keeper) resetStale(pt *partState) {
 	now := k.config.Now()
-	for key, kind := range pt.stale {
+	for key, kind := range pt.unconfirmed {
 		k.debts.markOverwritten(key)
 		k.config.Table.Put(now, counters.Record{Key: key, Kind: kind})
 	}
-	pt.stale = nil
+	pt.unconfirmed = nil
 }
 
 // endPush updates the copy's version after a section. It returns false if

@@ -418,7 +418,7 @@ func (f *fleet) take(at *node, key counters.Key) (by *node, allowed bool, err er
 				break
 			}
 			next := f.byID(r.Owner)
-			if r.Place == Frozen || next == nil || !next.alive.Load() || next == n {
+			if r.Place == Pending || next == nil || !next.alive.Load() || next == n {
 				break
 			}
 			n = next

@@ -194,10 +194,10 @@ type partState struct {
 	pusherBoot   uint64 // boot of the process that pushed last
 	lastPush     uint64 // number of its last push
 	sectionCount uint64 // sections received so far of a copy in progress
-	// While a complete copy is sent again, stale holds the counters here that it has
+	// While a complete copy is sent again, unconfirmed holds the counters here that it has
 	// not brought yet: they are reset when it ends. It is nil otherwise, and in all
 	// phases but away and handedOver.
-	stale map[counters.Key]algorithms.Kind
+	unconfirmed map[counters.Key]algorithms.Kind
 
 	search *search // recovering: what is known about copies elsewhere
 }
@@ -464,7 +464,7 @@ func (k *Keeper) setPhase(p int, next phase) {
 		pt.search = nil
 	}
 	if next != away && next != handedOver {
-		pt.stale = nil
+		pt.unconfirmed = nil
 	}
 
 	k.enterPhase(p, next)

@@ -13,7 +13,7 @@ type Place uint8
 const (
 	Nowhere   Place = iota // no ring is known
 	Here                   // here, with the gate open
-	Frozen                 // here, but being handed over or still without its counters: see [Keeper.WaitUnfrozen]
+	Pending                // here, but being handed over or still without its counters: see [Keeper.WaitWhilePending]
 	Elsewhere              // at Route.Owner
 )
 
@@ -40,17 +40,17 @@ func (k *Keeper) Route(p int) Route {
 	r.Owner = from
 	switch {
 	case ph == owning && k.config.Table.IsOpen(p):
-		// If only one of the two holds, setPhase is in progress. WaitUnfrozen returns
+		// If only one of the two holds, setPhase is in progress. WaitWhilePending returns
 		// after it.
 		r.Place, r.Owner = Here, k.config.Self
 	case ph == handedOver:
 		r.Place, r.Owner = Elsewhere, to
 	case ph != away:
-		r.Place, r.Owner = Frozen, k.config.Self
+		r.Place, r.Owner = Pending, k.config.Self
 	default:
 		r.Place = Elsewhere
 		if from == k.config.Self {
-			r.Place = Frozen // this node has not taken it over yet
+			r.Place = Pending // this node has not taken it over yet
 		} else if from != to && k.learned[p].Load() == state.Revision {
 			r.Owner = to
 		}
@@ -84,9 +84,9 @@ func (k *Keeper) LearnOwner(p int, revision int64, owner ring.NodeID) {
 	}
 }
 
-// WaitUnfrozen returns once p is not frozen, or ctx ends.
-func (k *Keeper) WaitUnfrozen(ctx context.Context, p int) {
-	k.waitUntil(ctx, func() bool { return k.Route(p).Place != Frozen })
+// WaitWhilePending returns once p is not pending, or ctx ends.
+func (k *Keeper) WaitWhilePending(ctx context.Context, p int) {
+	k.waitUntil(ctx, func() bool { return k.Route(p).Place != Pending })
 }
 
 // waitUntil returns once isDone returns true. It calls isDone again after each

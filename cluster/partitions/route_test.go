@@ -19,7 +19,7 @@ func TestRouteGoesByTheGate(t *testing.T) {
 				continue
 			}
 			n.table.Load().Shut(p)
-			if place := n.keeper.Load().Route(p).Place; place != Frozen {
+			if place := n.keeper.Load().Route(p).Place; place != Pending {
 				t.Errorf("partition %d, shut: have place %d, want frozen", p, place)
 			}
 			n.table.Load().Open(p, 1)
