@@ -104,30 +104,55 @@ const callMemory = 8 << 10
 // since the wait began, though some of it may belong to other messages. What
 // had arrived earlier, at most streamWindow for each message, is not charged;
 // maxIncomplete bounds it. check aborts the wait if it takes too long or the
-// budget has no room.
+// budget has no room. It waits for room unless a stranger asks: strangers'
+// connections close to make some.
 func (a *arrival) check() {
+	s := a.server
 	a.mu.Lock()
-	defer a.mu.Unlock()
 
 	// The timer may have fired just before the wait ended.
 	if a.conn == nil {
+		a.mu.Unlock()
 		return
 	}
 
-	s := a.server
 	a.checks++
 	if a.checks == 1 {
 		s.stalled.add(a)
 	}
 
-	if time.Since(a.began) < cmp.Or(s.Timeout, readTimeout) &&
-		a.chargeLocked(callMemory+min(a.conn.data.Load()-a.bytesAtStart, maxHeld)) {
-		a.timer.Reset(min(checkInterval<<min(a.checks, 16), maxCheckInterval)) // thousands may wait
+	began := a.began
+	waitsForRoom := !a.conn.tracked.IsStranger()
+	a.mu.Unlock()
+
+	inTime := time.Since(began) < cmp.Or(s.Timeout, readTimeout)
+	hasRoom := true
+	if inTime {
+		charge := func() bool { return a.charge(began) }
+		hasRoom = charge() || waitsForRoom && s.Budget.Wait(charge)
+	}
+
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	if !a.isWaitLocked(began) {
 		return
 	}
 
-	a.abortWaitLocked()
+	switch {
+	case !hasRoom:
+		s.overloads.Add(1)
+		a.abortWaitLocked()
+	case !inTime:
+		a.abortWaitLocked()
+	default:
+		a.timer.Reset(min(checkInterval<<min(a.checks, 16), maxCheckInterval)) // thousands may wait
+	}
 }
+
+// isWaitLocked reports whether the wait that began then goes on. The caller
+// must hold a.mu.
+func (a *arrival) isWaitLocked(began time.Time) bool { return a.conn != nil && a.began.Equal(began) }
 
 // abortWaitLocked ends the wait with an error. The caller must hold a.mu.
 func (a *arrival) abortWaitLocked() {
@@ -190,16 +215,24 @@ func (sa *stalledArrivals) abortOne() bool {
 	return true
 }
 
-// chargeLocked raises the charge to n bytes in all. It reports false if the budget
-// has no room. The caller must hold a.mu.
-func (a *arrival) chargeLocked(n int64) bool {
+// charge raises the charge to what the call and its message take by now. It
+// reports false if the budget has no room. If the wait that began then is over,
+// there is nothing to charge.
+func (a *arrival) charge(began time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	if !a.isWaitLocked(began) {
+		return true
+	}
+
+	n := callMemory + min(a.conn.data.Load()-a.bytesAtStart, maxHeld)
 	if n <= a.charged {
 		return true
 	}
 
 	s := a.server
 	if !s.Budget.Take(n - a.charged) {
-		s.overloads.Add(1)
 		return false
 	}
 

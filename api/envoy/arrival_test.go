@@ -122,6 +122,37 @@ func TestHalfSentCallsAreCharged(t *testing.T) {
 	apitest.Until(t, "the calls have ended", func() bool { return n.Budget.Used() == 0 })
 }
 
+// Where there is no room for what has arrived, a connection waits for some,
+// unless it is a stranger's.
+func TestHalfSentCallsWaitForRoom(t *testing.T) {
+	t.Parallel()
+	for _, v := range []struct {
+		name    string
+		change  func(*apitest.Config)
+		isEnded bool
+	}{{"any caller", nil, false}, {"stranger", apitest.TheirTokens, true}} {
+		t.Run(v.name, func(t *testing.T) {
+			n := startNode(t, vectorRules, v.change)
+			n.Budget.Capacity = 1 << 20
+			expect.Equal(t, n.Budget.Take(n.Budget.Capacity), true, "takes all")
+			gone := halfSend(t, n, healthpb.Health_Check_FullMethodName, 1, 64, 64)
+
+			time.Sleep(4 * checkInterval) // it has missed room by now, or passes anyway
+			n.Budget.Give(n.Budget.Capacity)
+			if v.isEnded {
+				<-gone
+				return
+			}
+			apitest.Until(t, "it is charged", func() bool { return n.Budget.Used() > 0 })
+			select {
+			case <-gone:
+				t.Error("its connection was closed")
+			default:
+			}
+		})
+	}
+}
+
 // Messages of which only a few bytes arrive keep others waiting no longer than
 // it takes to see that they stall, though there are more of them than the
 // bound.
