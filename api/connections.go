@@ -73,6 +73,15 @@ func newConnections(config ConnectionsConfig, at *seatPool) *Connections {
 		closing: make(chan struct{})}
 }
 
+// distrust makes strangers of all connections, until they show a valid token again.
+func (cs *Connections) distrust() {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	for c := range cs.open {
+		cs.seats.distrust(c)
+	}
+}
+
 // needTokens reports whether callers must send a token.
 func (cs *Connections) needTokens() bool {
 	return cs.config.NeedTokens != nil && cs.config.NeedTokens()

@@ -31,6 +31,9 @@ type Doors struct {
 
 	seatsOnce sync.Once // sets dataSeats
 	dataSeats *seatPool
+
+	connsMu sync.Mutex     // guards conns
+	conns   []*Connections // of all doors
 }
 
 // Open reads the tokens and the certificate, and reloads them when their files
@@ -55,7 +58,7 @@ func Open(config Config) (*Doors, error) {
 	}
 
 	var err error
-	if d.tokens, err = openTokens(&d.Config, d.Logger); err != nil {
+	if d.tokens, err = openTokens(&d.Config, d.Logger, d.distrustAll); err != nil {
 		return nil, fmt.Errorf("open API: %w", err)
 	}
 

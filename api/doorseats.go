@@ -34,7 +34,27 @@ const (
 // NewConnections returns an empty set of connections for a door that serves at
 // most that many at once.
 func (d *Doors) NewConnections(most int) *Connections {
-	return NewConnections(ConnectionsConfig{Most: most, NeedTokens: d.RequiresToken, Budget: &d.Budget})
+	return d.newConnections(newSeatPool(most))
+}
+
+// newConnections returns an empty set of connections whose seats are at a pool.
+func (d *Doors) newConnections(at *seatPool) *Connections {
+	conns := newConnections(ConnectionsConfig{NeedTokens: d.RequiresToken, Budget: &d.Budget}, at)
+	d.connsMu.Lock()
+	defer d.connsMu.Unlock()
+	d.conns = append(d.conns, conns)
+	return conns
+}
+
+// distrustAll makes strangers of all connections. Which token each has shown is
+// not kept, so it ends no connection: those whose token is still valid are
+// trusted again with their next request.
+func (d *Doors) distrustAll() {
+	d.connsMu.Lock()
+	defer d.connsMu.Unlock()
+	for _, conns := range d.conns {
+		conns.distrust()
+	}
 }
 
 // DataConnections returns an empty set of connections for a door whose callers
@@ -42,7 +62,7 @@ func (d *Doors) NewConnections(most int) *Connections {
 // seats.
 func (d *Doors) DataConnections() *Connections {
 	d.seatsOnce.Do(func() { d.dataSeats = newSeatPool(d.mostDataConnections(MaxFiles())) })
-	return newConnections(ConnectionsConfig{NeedTokens: d.RequiresToken, Budget: &d.Budget}, d.dataSeats)
+	return d.newConnections(d.dataSeats)
 }
 
 // mostDataConnections returns how many connections these doors serve at once in

@@ -17,8 +17,8 @@ const (
 	victimsDivisor = 16
 )
 
-// seats bounds a listener's connections. A connection that has never shown a
-// valid token is a stranger. When all seats are taken, a newcomer displaces a
+// seats bounds a listener's connections. A connection that has not shown a
+// valid token, or none since one was withdrawn, is a stranger. When all seats are taken, a newcomer displaces a
 // stranger: a caller with a token always gets in, however many strangers hold
 // on to theirs.
 //
@@ -88,6 +88,18 @@ func (s *seats) trust(c *Connection) {
 		delete(s.strangers, c)
 	}
 	c.trusted.Store(true)
+}
+
+// distrust makes c a stranger, until it shows a valid token again.
+func (s *seats) distrust(c *Connection) {
+	if !c.trusted.Load() {
+		return
+	}
+	if s.most > 0 && c.hasSeat {
+		s.leaveTrusted(c)
+		s.strangers[c] = struct{}{}
+	}
+	c.trusted.Store(false)
 }
 
 // displace takes a seat from a stranger, whose connection the caller must close: from the one that
@@ -173,10 +185,13 @@ func (s *seats) release(c *Connection) {
 	s.taken--
 	delete(s.strangers, c)
 
-	if !c.trusted.Load() {
-		return
+	if c.trusted.Load() {
+		s.leaveTrusted(c)
 	}
+}
 
+// leaveTrusted stops counting c's seat as one of a caller with a token.
+func (s *seats) leaveTrusted(c *Connection) {
 	s.trustedOf[c.address]--
 	// Zeros go, because the map would otherwise keep every address that ever
 	// connected.

@@ -163,6 +163,28 @@ func TestTokensOfOneAddressLeaveRoom(t *testing.T) {
 	}
 }
 
+// Once a token is withdrawn, its connections may be displaced.
+func TestWithdrawnTokensMakeStrangers(t *testing.T) {
+	door := newCrowd(4, true) // one seat is spare
+	for i := range 3 {
+		name := fmt.Sprint("c", i)
+		door.join(name, "10.0.0.1")
+		door.all[name].Trust()
+	}
+	expect.Equal(t, door.join("n0", "10.0.0.2"), "", "displaced, while all are trusted")
+
+	door.conns.distrust()
+	door.all["c0"].Trust() // its token is still valid
+	for i, want := range []string{"c1", "c2"} {
+		expect.Equal(t, door.join(fmt.Sprint("m", i), "10.0.0.2"), want, "m%d displaced", i)
+	}
+	for _, c := range door.all {
+		_ = c.Close()
+	}
+	expect.Equal(t, len(door.conns.seats.trustedOf), 0, "addresses of trusted seats")
+	expect.Equal(t, door.conns.seats.taken, 0, "seats taken")
+}
+
 // Choosing whom to displace does not look at all connections for each newcomer.
 func TestDisplacingIsCheapInACrowd(t *testing.T) {
 	t.Parallel()

@@ -205,14 +205,17 @@ type tokens struct {
 	config *Config
 	log    *slog.Logger
 
+	// onWithdrawn is called when a token that was in force is so no more.
+	onWithdrawn func()
+
 	files *reload.Files[*tokenSet] // nil: no tokens file
 	stop  chan struct{}
 	done  chan struct{} // closed by the goroutine that follows the file
 }
 
 // openTokens reads the tokens, and starts to follow the tokens file if there is one.
-func openTokens(config *Config, log *slog.Logger) (*tokens, error) {
-	t := &tokens{config: config, log: log, stop: make(chan struct{})}
+func openTokens(config *Config, log *slog.Logger, onWithdrawn func()) (*tokens, error) {
+	t := &tokens{config: config, log: log, onWithdrawn: onWithdrawn, stop: make(chan struct{})}
 	if config.TokensFile == "" {
 		set := tokensFromSettings(config.APIToken, config.AdminToken)
 		if len(set.byHash) > 0 {
@@ -249,7 +252,21 @@ func (ts *tokens) putInForce(set *tokenSet) {
 	if !admin {
 		ts.log.Warn("no token has the scope admin, so nobody can write rules", "tokens", len(set.byHash))
 	}
-	ts.set.Store(set)
+
+	old := ts.set.Swap(set)
+	if old != nil && old.hasMoreThan(set) {
+		ts.onWithdrawn()
+	}
+}
+
+// hasMoreThan reports whether set has a token that other does not have.
+func (set *tokenSet) hasMoreThan(other *tokenSet) bool {
+	for key, token := range set.byHash {
+		if twin := other.byHash[key]; twin == nil || twin.hash != token.hash {
+			return true
+		}
+	}
+	return false
 }
 
 // TokenCache caches the token that was found for an Authorization header.

@@ -152,7 +152,7 @@ func openFollowed(t *testing.T, file string) (*tokens, *strings.Builder) {
 	t.Helper()
 	var out strings.Builder
 	config := &Config{TokensFile: file, AdminToken: "adm"}
-	k := &tokens{config: config, log: slog.New(slog.NewTextHandler(&out, nil))}
+	k := &tokens{config: config, onWithdrawn: func() {}, log: slog.New(slog.NewTextHandler(&out, nil))}
 	expect.NoError(t, k.open())
 	return k, &out
 }
@@ -218,13 +218,20 @@ func TestTokensFollowTheirFile(t *testing.T) {
 func TestTokensAreFollowed(t *testing.T) {
 	file := tokensFile(t, entry("a", "ta", "check"))
 	synctest.Test(t, func(t *testing.T) {
-		k, err := openTokens(&Config{TokensFile: file}, slog.New(slog.DiscardHandler))
+		withdrawn := 0
+		k, err := openTokens(&Config{TokensFile: file}, slog.New(slog.DiscardHandler), func() { withdrawn++ })
 		expect.NoError(t, err)
-		writeFile(t, file, "tokens:\n"+entry("b", "tb", "check"))
-		time.Sleep(2*tokensInterval + tokensInterval/2) // virtual time
-		synctest.Wait()
-		if k.set.Load().find("Bearer tb") == nil {
-			t.Error("the changed file was not read")
+		for want, tokens := range []string{
+			entry("a", "ta", "check") + entry("b", "tb", "check"), // one more
+			entry("b", "tb", "check"),
+		} {
+			writeFile(t, file, "tokens:\n"+tokens)
+			time.Sleep(2*tokensInterval + tokensInterval/2) // virtual time
+			synctest.Wait()
+			if k.set.Load().find("Bearer tb") == nil {
+				t.Error("the changed file was not read")
+			}
+			expect.Equal(t, withdrawn, want, "sets that lack a token")
 		}
 		k.close()
 	})

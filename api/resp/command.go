@@ -165,6 +165,9 @@ func (c *session) permit(need api.Scope) failure {
 	c.token = token
 	switch {
 	case e == nil:
+		if token != nil {
+			c.Trust() // again, if a token was withdrawn meanwhile, and it was another
+		}
 		return ""
 	case e.Code == api.Unauthorized: // it was valid, and is no more
 		c.forgetToken()
