@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 
@@ -200,27 +201,40 @@ func TestWatchersAreBounded(t *testing.T) {
 }
 
 // A watch that is refused does not count as a call that is incomplete: a prober
-// without a token goes on.
+// without a token goes on. Half of the streams are for callers with one.
 func TestRefusedWatchesAreComplete(t *testing.T) {
 	n := startNode(t, vectorRules, apitest.TheirTokens)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	background, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	for i := range maxOpenStreams + 2*maxStrangersCalls {
-		if i%(maxStreams-1) == 0 && i < maxOpenStreams {
+	watch := func(ctx context.Context, i int) error {
+		if i%(maxStreams-1) == 0 {
 			n.conn = dial(t, n)
 		}
-		watch, err := healthpb.NewHealthClient(n.conn).Watch(ctx, &healthpb.HealthCheckRequest{})
+		w, err := healthpb.NewHealthClient(n.conn).Watch(ctx, &healthpb.HealthCheckRequest{})
 		if err == nil {
-			_, err = watch.Recv()
+			_, err = w.Recv()
 		}
-		if i < maxOpenStreams {
-			expect.NoError(t, err)
-		} else if err == nil || !strings.Contains(err.Error(), "more than 512 streams are open") {
-			t.Fatalf("watch %d: got %v", i, err)
+		return err
+	}
+
+	for i := range maxStrangersStreams {
+		expect.NoError(t, watch(background, i))
+	}
+	for i := range 2 * maxStrangersCalls {
+		if err := watch(background, 1); err == nil || !strings.Contains(err.Error(), "more than 256 streams without a token are open") {
+			t.Fatalf("watch %d beyond: got %v", i, err)
 		}
 	}
-	_, err := healthpb.NewHealthClient(n.conn).Check(ctx, &healthpb.HealthCheckRequest{})
+	_, err := healthpb.NewHealthClient(n.conn).Check(background, &healthpb.HealthCheckRequest{})
 	expect.NoError(t, err)
+
+	known := metadata.AppendToOutgoingContext(background, "authorization", "Bearer "+apitest.SlotsToken)
+	for i := range maxOpenStreams - maxStrangersStreams {
+		expect.NoError(t, watch(known, i))
+	}
+	if err := watch(known, 1); err == nil || !strings.Contains(err.Error(), "more than 512 streams are open") {
+		t.Errorf("got %v", err)
+	}
 }
 
 // heap returns how many bytes are in use.

@@ -38,9 +38,11 @@ const (
 	maxCalls       = 4096 // calls at once
 	maxIncomplete  = 512  // incomplete messages
 	maxOpenStreams = 512  // long-lived streams: reflection and health watches
-	headerBytes    = 16 << 10
-	streamWindow   = 64 << 10         // the minimum in grpc-go
-	readTimeout    = 10 * time.Second // from a call's headers to its last byte
+	// maxStrangersStreams is how many of them strangers may have.
+	maxStrangersStreams = maxOpenStreams / 2
+	headerBytes         = 16 << 10
+	streamWindow        = 64 << 10         // the minimum in grpc-go
+	readTimeout         = 10 * time.Second // from a call's headers to its last byte
 	// An incomplete message is checked after checkInterval, when most are complete,
 	// and then less and less often.
 	checkInterval    = 50 * time.Millisecond
@@ -83,6 +85,7 @@ type Server struct {
 	incomplete  atomic.Int64 // incomplete messages
 	stalled     stalledArrivals
 	openStreams atomic.Int64  // long-lived streams: reflection and health watches
+	theirs      atomic.Int64  // those of strangers
 	opened      chan struct{} // capacity 1: signals followReadiness that a stream was opened
 	overloads   atomic.Int64  // requests refused or cut off because of overload
 	pool        sync.Pool     // of *call
@@ -275,6 +278,14 @@ func (s *Server) stream(
 	if s.openStreams.Add(1) > maxOpenStreams {
 		s.overloads.Add(1)
 		return statusOf(api.Errorf(api.Overloaded, "more than %d streams are open", maxOpenStreams))
+	}
+
+	if conn != nil && conn.tracked.IsStranger() {
+		defer s.theirs.Add(-1)
+		if s.theirs.Add(1) > maxStrangersStreams {
+			s.overloads.Add(1)
+			return statusOf(api.Errorf(api.Overloaded, "more than %d streams without a token are open", maxStrangersStreams))
+		}
 	}
 
 	select {
