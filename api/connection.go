@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/rawconn"
 )
 
 const (
@@ -30,13 +32,17 @@ const strangerRequests = 16
 // Connection is a tracked connection. It can linger when it is closed.
 type Connection struct {
 	net.Conn
+	// What Conn is beside, looked up once; nil: it is not.
+	quick rawconn.TryWriter
+	input rawconn.Waiter
+
 	owner      *Connections
 	address    netip.Prefix // see addressOf
 	hasSeat    bool         // holds a seat; guarded by the owner's mutex
 	served     Served       // guarded by the owner's mutex; nil until its door has begun with it
 	ProbesOnly bool         // holds a spare seat, so that only one probe is answered
 	trusted    atomic.Bool  // has shown a valid token; changed under the owner's mutex
-	input      atomic.Int32 // whether it has received something
+	received   atomic.Int32 // whether it has received something
 	linger     atomic.Bool  // Close lingers
 	once       sync.Once    // runs the close
 
@@ -143,11 +149,11 @@ func (c *Connection) Read(b []byte) (int, error) {
 // false if the connection was closed because it was silent.
 func (c *Connection) NoteInput() bool {
 	// Nearly every input is a later one, and a plain load is cheaper than a swap.
-	if c.input.Load() == inputReceived || c.input.CompareAndSwap(inputNone, inputReceived) {
+	if c.received.Load() == inputReceived || c.received.CompareAndSwap(inputNone, inputReceived) {
 		return true
 	}
 	// Another goroutine noted the first input in between, or closed the connection.
-	return c.input.Load() == inputReceived
+	return c.received.Load() == inputReceived
 }
 
 // Descriptor returns c's file descriptor, or -1 if it is unknown. It may be

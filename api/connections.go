@@ -112,7 +112,7 @@ func (cs *Connections) CloseSilent() {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for conn := range cs.open {
-		if conn.input.CompareAndSwap(inputNone, inputLate) {
+		if conn.received.CompareAndSwap(inputNone, inputLate) {
 			conn.drop()
 		}
 	}
@@ -150,6 +150,8 @@ func (cs *Connections) Wait() { cs.stillOpen.Wait() }
 
 func (cs *Connections) add(conn net.Conn) *Connection {
 	tracked := &Connection{Conn: rawconn.Wrap(conn), owner: cs, address: addressOf(conn.RemoteAddr())}
+	tracked.quick, _ = tracked.Conn.(rawconn.TryWriter)
+	tracked.input, _ = tracked.Conn.(rawconn.Waiter)
 	tracked.waitingSince.Store(cs.sinceBegan(time.Now()))
 
 	displaced, ok := cs.admit(tracked)
@@ -238,7 +240,7 @@ func (cs *Connections) Count() (open, received int) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for conn := range cs.open {
-		if conn.input.Load() == inputReceived {
+		if conn.received.Load() == inputReceived {
 			received++
 		}
 	}

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"os"
 	"time"
-
-	"github.com/rlnode/rlnode/internal/rawconn"
 )
 
 const (
@@ -41,8 +39,7 @@ func (c *Connection) noteWriteDeadline(t time.Time) {
 
 // Write sends b.
 func (c *Connection) Write(b []byte) (int, error) {
-	quick, ok := c.Conn.(rawconn.TryWriter)
-	if !ok {
+	if c.quick == nil {
 		return c.Conn.Write(b)
 	}
 
@@ -50,7 +47,7 @@ func (c *Connection) Write(b []byte) (int, error) {
 	// answer, and it costs neither a deadline nor a charge.
 	sent := 0
 	for sent < len(b) {
-		n := quick.TryWrite(b[sent:])
+		n := c.quick.TryWrite(b[sent:])
 		if n == 0 {
 			break
 		}

@@ -1,10 +1,6 @@
 package api
 
-import (
-	"runtime"
-
-	"github.com/rlnode/rlnode/internal/rawconn"
-)
+import "runtime"
 
 // TurnRequests is how many requests of a connection are answered in a row
 // before others get the processor. Only a caller that sends ahead has more:
@@ -36,10 +32,10 @@ type ahead struct {
 // TakeTurn must be called before c is served that many requests. It waits for
 // c's turn if c has been served enough in a row.
 func (c *Connection) TakeTurn(requests int) {
-	if input, ok := c.Conn.(rawconn.Waiter); ok {
+	if c.input != nil {
 		// A read that waited means that the caller had sent nothing ahead. An input
 		// that can't tell has all its requests counted.
-		waits := input.Waits()
+		waits := c.input.Waits()
 		if waits != c.ahead.waits {
 			c.ahead = ahead{waits: waits}
 		}

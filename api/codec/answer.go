@@ -100,6 +100,10 @@ func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []b
 
 	b = AppendBool(b, `"allowed":`, a.Allowed)
 	if t != nil {
+		if r.described != t {
+			r.lastLimit.set(t.Rule.Name, t.Limit, t.Limit.ShownAt(a.Now))
+		}
+		r.described = nil
 		b = r.lastLimit.append(b, a, t)
 	} else {
 		b = append(b, `,"rule":`...)
@@ -150,19 +154,19 @@ func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []b
 	return append(b, '}')
 }
 
-// limitFieldsCache caches the encoded fields of a limit that do not depend on
-// its usage. Consecutive answers are mostly about the same limit.
+// limitFieldsCache caches what is encoded of a limit and does not depend on its
+// usage. Consecutive answers are mostly about the same limit.
 type limitFieldsCache struct {
-	rule, unit []byte // copies, because an inline limit does not outlive its request
-	shown      rules.Shown
+	rule, name, unit []byte // copies, because an inline limit does not outlive its request
+	shown            rules.Shown
 	// The text before the value of used, between the values of remaining and
 	// reset_after_ms, and after the value of delay_ms.
 	beforeUsed, afterRemaining, afterDelay []byte
+	policy                                 []byte // its item of RateLimit-Policy
 }
 
 // append appends the fields that describe limit l, in the order that the API documents.
 func (c *limitFieldsCache) append(b []byte, a *limiter.Answer, l *limiter.LimitAnswer) []byte {
-	c.set(l.Rule.Name, l.Limit.Unit, l.Limit.ShownAt(a.Now))
 	b = append(b, c.beforeUsed...)
 	b = strconv.AppendInt(b, l.Used, 10)
 	b = AppendInt(b, `,"remaining":`, l.Remaining)
@@ -183,17 +187,22 @@ func appendMoreAfter(b []byte, more time.Duration) []byte {
 }
 
 // set makes c describe a limit, unless it already does.
-func (c *limitFieldsCache) set(rule, unit string, shown rules.Shown) {
-	if c.shown == shown && string(c.rule) == rule && string(c.unit) == unit && len(c.beforeUsed) > 0 {
+func (c *limitFieldsCache) set(rule string, l *rules.Limit, shown rules.Shown) {
+	if c.shown == shown && string(c.rule) == rule && string(c.name) == l.Name && string(c.unit) == l.Unit &&
+		len(c.beforeUsed) > 0 {
 		return
 	}
+
 	c.shown = shown
-	c.rule, c.unit = append(c.rule[:0], rule...), append(c.unit[:0], unit...)
+	c.rule = append(c.rule[:0], rule...)
+	c.name = append(c.name[:0], l.Name...)
+	c.unit = append(c.unit[:0], l.Unit...)
 	c.beforeUsed = AppendString(append(c.beforeUsed[:0], `,"rule":`...), rule)
 	c.beforeUsed = append(AppendInt(c.beforeUsed, `,"limit":`, shown.Capacity), `,"used":`...)
-	c.afterRemaining = AppendString(append(c.afterRemaining[:0], `,"unit":`...), unit)
+	c.afterRemaining = AppendString(append(c.afterRemaining[:0], `,"unit":`...), l.Unit)
 	c.afterRemaining = append(appendWindow(c.afterRemaining, &shown), `,"reset_after_ms":`...)
 	c.afterDelay = appendRate(c.afterDelay[:0], &shown)
+	c.policy = appendPolicy(c.policy[:0], l, &shown)
 }
 
 // appendWindow appends the window of a limit or, of slots, after what time one ends.

@@ -99,24 +99,20 @@ func (r *Reply) intValue(v int64) []byte {
 func (r *Reply) ietfHeaders(a *limiter.Answer) {
 	from := len(r.values)
 	for n, i := range r.order {
-		l := a.Limits[i].Limit
 		if n > 0 {
 			r.values = append(r.values, ", "...)
 		}
-		r.values = appendQuoted(r.values, l.Name)
 
-		shown := l.ShownAt(a.Now)
-		q, w := shown.Quota()
-		r.values = AppendInt(r.values, ";q=", min(q, maxFieldInteger))
-		if shown.Slots {
-			r.values = append(r.values, `;qu="concurrent-requests"`...)
+		l := &a.Limits[i]
+		if int(i) == a.TightestIndex {
+			r.lastLimit.set(l.Rule.Name, l.Limit, l.Limit.ShownAt(a.Now))
+			r.described = l
+			r.values = append(r.values, r.lastLimit.policy...)
 			continue
 		}
 
-		if l.UnitID != 0 { // requests are the default
-			r.values = appendQuoted(append(r.values, ";qu="...), l.Unit)
-		}
-		r.values = AppendInt(r.values, ";w=", w)
+		shown := l.Limit.ShownAt(a.Now)
+		r.values = appendPolicy(r.values, l.Limit, &shown)
 	}
 	policy := r.values[from:len(r.values):len(r.values)]
 
@@ -145,6 +141,21 @@ func (r *Reply) ietfHeaders(a *limiter.Answer) {
 
 	r.addHeader("RateLimit-Policy", policy)
 	r.addHeader("RateLimit", r.values[from:])
+}
+
+// appendPolicy appends an item of RateLimit-Policy.
+func appendPolicy(b []byte, l *rules.Limit, shown *rules.Shown) []byte {
+	b = appendQuoted(b, l.Name)
+	q, w := shown.Quota()
+	b = AppendInt(b, ";q=", min(q, maxFieldInteger))
+	if shown.Slots {
+		return append(b, `;qu="concurrent-requests"`...)
+	}
+
+	if l.UnitID != 0 { // requests are the default
+		b = appendQuoted(append(b, ";qu="...), l.Unit)
+	}
+	return AppendInt(b, ";w=", w)
 }
 
 // rankLimits sets r.order to the limits that are not in shadow, tightest first,

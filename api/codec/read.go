@@ -230,9 +230,18 @@ func (q *Request) Reset() {
 	clear(q.Attributes)
 	clear(q.Costs)
 	clear(q.onExpiry.Costs)
-	*q = Request{Query: limiter.Query{
-		Key: q.Key[:0], Attributes: q.Attributes[:0], Costs: q.Costs[:0], Subjects: resetSubjects(q.Subjects),
-	}, onExpiry: limiter.OnExpiry{Costs: q.onExpiry.Costs[:0]}}
+	key := q.Key[:0]
+	attributes := q.Attributes[:0]
+	costs := q.Costs[:0]
+	onExpiry := q.onExpiry.Costs[:0]
+	subjects := resetSubjects(q.Subjects)
+
+	*q = Request{}
+	q.Key = key
+	q.Attributes = attributes
+	q.Costs = costs
+	q.onExpiry.Costs = onExpiry
+	q.Subjects = subjects
 }
 
 // read parses a body of form f, starting at its opening brace.

@@ -2,6 +2,7 @@ package codec
 
 import (
 	"github.com/rlnode/rlnode/api"
+	"github.com/rlnode/rlnode/limiter"
 )
 
 // Reply is an HTTP answer. It is reused; its slices are valid until Reset.
@@ -21,9 +22,10 @@ type Reply struct {
 	refusals     map[string]int64 // places in refusalTable, by the refusals as JSON; nil if there are none
 	refusalTable []byte           // the refusals of a batch as JSON, separated by commas
 
-	lastLimit     limitFieldsCache // of the last decision
-	originVersion int64            // the version of the rules in origin
-	origin        []byte           // the encoded fields node and rules_version of the last decision
+	lastLimit     limitFieldsCache     // of the last decision
+	described     *limiter.LimitAnswer // what lastLimit describes, while the answer to one check is composed
+	originVersion int64                // the version of the rules in origin
+	origin        []byte               // the encoded fields node and rules_version of the last decision
 }
 
 // Header is a header of a Reply.
@@ -40,11 +42,18 @@ const (
 
 // Reset prepares r for the next request.
 func (r *Reply) Reset() {
-	*r = Reply{
-		Headers: r.Headers[:0], Body: api.Reuse(r.Body), values: api.Reuse(r.values),
-		order: r.order[:0], scratch: api.Reuse(r.scratch),
-		lastLimit: r.lastLimit, originVersion: r.originVersion, origin: r.origin,
-	}
+	// A composite literal would copy what stays, such as lastLimit, twice.
+	r.Status = 0
+	r.ContentType = ""
+	r.Headers = r.Headers[:0]
+	r.Body = api.Reuse(r.Body)
+	r.values = api.Reuse(r.values)
+	r.order = r.order[:0]
+	r.scratch = api.Reuse(r.scratch)
+	r.described = nil
+	r.inBatch = false
+	r.refusals = nil
+	r.refusalTable = nil
 }
 
 // Size returns roughly how many bytes r holds.

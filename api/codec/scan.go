@@ -39,7 +39,10 @@ func (dec *Decoder) ReleaseStrings() { dec.scratch = dec.scratch[:0] }
 func (dec *Decoder) Size() int { return cap(dec.scratch) }
 
 func (dec *Decoder) reset(src []byte) {
-	*dec = Decoder{src: src, scratch: dec.scratch[:0]}
+	scratch := dec.scratch[:0]
+	*dec = Decoder{}
+	dec.src = src
+	dec.scratch = scratch
 }
 
 // Read reads a body of form f into r.
