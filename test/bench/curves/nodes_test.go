@@ -94,7 +94,7 @@ func (m *member) Lineage(p int) uint64 { return 1 + uint64(p) }
 
 // WaitWhilePending, Learn, DecideAsStandby, DecideAlone and Forgive implement
 // limiter.Ownership. Without moves and faults, they do nothing.
-func (m *member) WaitWhilePending(context.Context, int)            {}
+func (m *member) WaitWhilePending(context.Context, int)        {}
 func (m *member) LearnOwner(int, int64, ring.NodeID)           {}
 func (m *member) ForgiveDebt(algorithms.Instant, *counters.Op) {}
 func (m *member) Reachable(ring.NodeID) bool                   { return true }
