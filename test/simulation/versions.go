@@ -82,7 +82,16 @@ func (l *Ledger) NoteState(region int, rg *agreement.Regions, at time.Duration) 
 	st.primaryEpoch = max(st.primaryEpoch, rg.PrimaryEpoch)
 	hold := Hold{At: at}
 
-	for _, h := range rg.Held {
+	// A record covers all versions up to the one that all regions honour. That one
+	// may have been the candidate for too short a time to be seen.
+	newest := -1
+	for i := range rg.Held {
+		if rg.Held[i].RecordedAt != 0 {
+			newest = i
+		}
+	}
+
+	for i, h := range rg.Held {
 		if len(h.Names) == 0 {
 			continue // the region has not met the others yet
 		}
@@ -103,7 +112,7 @@ func (l *Ledger) NoteState(region int, rg *agreement.Regions, at time.Duration) 
 		}
 
 		v := &l.Versions[place]
-		v.candidate = v.candidate || h.Candidate || len(rg.Held) == 1
+		v.candidate = v.candidate || h.Candidate || i == newest
 		if rg.Primary == RegionName(region) && v.Recorded == forever && v.candidate && h.RecordedAt != 0 {
 			// A version that divides like an earlier one takes over its record.
 			v.Recorded, v.From = at, max(h.RecordedAt, clock+afterAll.Milliseconds())
