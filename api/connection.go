@@ -32,9 +32,8 @@ const strangerRequests = 16
 // Connection is a tracked connection. It can linger when it is closed.
 type Connection struct {
 	net.Conn
-	// What Conn is beside, looked up once; nil: it is not.
-	quick rawconn.TryWriter
-	input rawconn.Waiter
+	quick  rawconn.TryWriter // Conn, if it can write without waiting; otherwise nil
+	waiter rawconn.Waiter    // Conn, if it counts its waits; otherwise nil
 
 	owner      *Connections
 	address    netip.Prefix // see addressOf

@@ -151,7 +151,7 @@ func (cs *Connections) Wait() { cs.stillOpen.Wait() }
 func (cs *Connections) add(conn net.Conn) *Connection {
 	tracked := &Connection{Conn: rawconn.Wrap(conn), owner: cs, address: addressOf(conn.RemoteAddr())}
 	tracked.quick, _ = tracked.Conn.(rawconn.TryWriter)
-	tracked.input, _ = tracked.Conn.(rawconn.Waiter)
+	tracked.waiter, _ = tracked.Conn.(rawconn.Waiter)
 	tracked.waitingSince.Store(cs.sinceBegan(time.Now()))
 
 	displaced, ok := cs.admit(tracked)

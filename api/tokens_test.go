@@ -257,3 +257,25 @@ func TestTenThousandTokens(t *testing.T) {
 		}
 	}
 }
+
+// When a token is withdrawn, the connections of all doors are strangers again.
+func TestWithdrawnTokensReachAllDoors(t *testing.T) {
+	d := &Doors{Config: Config{APIToken: "one", AdminToken: "two"}}
+	var err error
+	d.tokens, err = openTokens(&d.Config, slog.New(slog.DiscardHandler), d.distrustAll)
+	expect.NoError(t, err)
+	defer d.Close()
+
+	var all []*Connection
+	for _, conns := range []*Connections{d.NewConnections(8), d.DataConnections(), d.DataConnections()} {
+		c := conns.add(&fakeConn{address: "10.0.0.1"})
+		c.Trust()
+		expect.Equal(t, c.IsStranger(), false, "with a token")
+		all = append(all, c)
+	}
+
+	d.tokens.putInForce(tokensFromSettings("three", "two"))
+	for i, c := range all {
+		expect.Equal(t, c.IsStranger(), true, "door %d, after a token was withdrawn", i)
+	}
+}

@@ -32,10 +32,10 @@ type ahead struct {
 // TakeTurn must be called before c is served that many requests. It waits for
 // c's turn if c has been served enough in a row.
 func (c *Connection) TakeTurn(requests int) {
-	if c.input != nil {
+	if c.waiter != nil {
 		// A read that waited means that the caller had sent nothing ahead. An input
 		// that can't tell has all its requests counted.
-		waits := c.input.Waits()
+		waits := c.waiter.Waits()
 		if waits != c.ahead.waits {
 			c.ahead = ahead{waits: waits}
 		}

@@ -25,7 +25,7 @@ func TestTurns(t *testing.T) {
 		served := make([]int, 4)
 		serve := func(i, requests int, waits bool) {
 			input := &counted{}
-			c := &Connection{Conn: input, input: input, owner: conns}
+			c := &Connection{Conn: input, waiter: input, owner: conns}
 			for range requests {
 				if waits {
 					input.waits++

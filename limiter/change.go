@@ -109,7 +109,7 @@ func (ch *change) Code(w *wire.Coder) {
 // codeCharge codes what only a charge has, and its ops if it has taken.
 func (ch *change) codeCharge(w *wire.Coder) (isLate bool) {
 	wire.Fixed(w, &ch.made)
-	wire.Optional(w, &ch.taken, func(d *takenCosts) { d.code(w) })
+	wire.Optional(w, &ch.taken, func(t *takenCosts) { t.code(w) })
 	if ch.taken == nil {
 		return false
 	}

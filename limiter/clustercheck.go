@@ -37,7 +37,7 @@ type clusterCheck struct {
 	ignoreNewer     bool      // owners decide even if they have newer rules
 	askSeparately   bool      // the first round of questions was sent: from now on each subject has its own question
 	deadline        time.Time // the check must be decided by then; see setDeadlines
-	pendingDeadline time.Time // when to stop waiting for frozen partitions
+	pendingDeadline time.Time // when to stop waiting for pending partitions
 
 	subjects   []subject
 	decided    int       // number of decided subjects

@@ -283,9 +283,9 @@ func (ls *leases) returnEnded(now time.Duration, ended []localcache.EndedGrant) 
 			ls.limiter.membership.counts.lost.Add(int64(len(e.Ops)))
 			continue
 		}
-		d := takenCosts{subject: e.Ops[0].Key.Subject, boot: e.Source.Boot, life: e.Life,
+		t := takenCosts{subject: e.Ops[0].Key.Subject, boot: e.Source.Boot, life: e.Life,
 			steady: e.Steady, ops: e.Ops, marks: e.Marks}
-		list = append(list, refund{takenCosts: d, grant: e.Grant})
+		list = append(list, refund{takenCosts: t, grant: e.Grant})
 	}
 	ls.limiter.sendRefunds(list)
 }

@@ -107,7 +107,7 @@ func (l *Limiter) serveSlot(body []byte, to Responder) {
 	if req.isPrompt() && m.Ownership.Route(req.list[0].Key.Partition()).Place == partitions.Here && m.Authority() {
 		result, err := l.serveSlotHere(req)
 
-		// If the partition has just been frozen, askSlot waits, or asks the
+		// If the partition has just become pending, askSlot waits, or asks the
 		// next owner.
 		if !errors.Is(err, counters.ErrShut) {
 			to.Reply(encodeResult(&result, err))

@@ -272,7 +272,7 @@ func (l *Limiter) resolveHolding(q *Query, a *Answer, hd *holding, resolve func(
 // hold runs attempt, which decides q, and makes sure that the slots acquired by
 // it would outlive their owners. If q is not admitted in the end, it releases
 // them. If a partition moves meanwhile, hold takes everything back and decides
-// q again at the next owner, for as long as a check would wait for a frozen
+// q again at the next owner, for as long as a check would wait for a pending
 // partition.
 func (l *Limiter) hold(q *Query, a *Answer, hd *holding, attempt func() error) error {
 	began := time.Now()

@@ -44,7 +44,7 @@ func (a adminView) Leave(ctx context.Context, force bool, by string) (last bool,
 	}
 
 	if err := n.leave(ctx, true, by); err != nil {
-		// Whoever gave the command hears that it failed, so the node stays.
+		// The command fails, so the node stays a member.
 		n.cluster.Stay()
 		return last, err
 	}

@@ -85,7 +85,7 @@ type Server struct {
 	incomplete  atomic.Int64 // incomplete messages
 	stalled     stalledArrivals
 	openStreams atomic.Int64  // long-lived streams: reflection and health watches
-	theirs      atomic.Int64  // those of strangers
+	strangers   atomic.Int64  // those of them that strangers have
 	opened      chan struct{} // capacity 1: signals followReadiness that a stream was opened
 	overloads   atomic.Int64  // requests refused or cut off because of overload
 	pool        sync.Pool     // of *call
@@ -281,8 +281,8 @@ func (s *Server) stream(
 	}
 
 	if conn != nil && conn.tracked.IsStranger() {
-		defer s.theirs.Add(-1)
-		if s.theirs.Add(1) > maxStrangersStreams {
+		defer s.strangers.Add(-1)
+		if s.strangers.Add(1) > maxStrangersStreams {
 			s.overloads.Add(1)
 			return statusOf(api.Errorf(api.Overloaded, "more than %d streams without a token are open", maxStrangersStreams))
 		}

@@ -82,9 +82,6 @@ func (s *Server) putBack(ex *execution) {
 		ex.checks[i] = nil
 	}
 	ex.checks = ex.checks[:min(len(ex.checks), freeChecks)]
-	clear(ex.queries[:cap(ex.queries)])
-	clear(ex.answers[:cap(ex.answers)])
-	clear(ex.errs[:cap(ex.errs)])
 
 	ex.out.b = api.Reuse(ex.out.b)
 	if cap(ex.args) > maxStrangerArguments {
@@ -223,6 +220,10 @@ func (c *session) decide() {
 		q.reset()
 	}
 
+	// They would keep checks alive that go back to the server's pool.
+	clear(ex.queries)
+	clear(ex.answers)
+	clear(ex.errs)
 	ex.pending = 0
 }
 
