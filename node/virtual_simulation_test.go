@@ -504,7 +504,10 @@ func (tr *simTrial) ask(node int, cost int64, subjects ...int) {
 			Share:    max(before[k].alone, after.alone),
 			Admitted: a.Allowed, Joint: len(subjects) > 1, By: a.DecidedBy,
 		}
-		if !c.Admitted || c.By != limiter.ByStandby || tr.noteAct(&c, max(before[k].acting, after.acting)) {
+		// Which subjects of a joint check the standby decided is unknown, and
+		// the ledger judges none of them by it.
+		acted := c.Admitted && c.By == limiter.ByStandby && !c.Joint
+		if !acted || tr.noteAct(&c, max(before[k].acting, after.acting)) {
 			tr.ledger.Note(c)
 		}
 	}
@@ -550,8 +553,10 @@ func (l *processLife) Decided(by limiter.DecidedBy, q int, lineage uint64, began
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := &s.partitions[q]
-	if by != limiter.ByOwner {
+	if by == limiter.ByStandby {
 		h.acting = l.number
+	}
+	if by != limiter.ByOwner {
 		return
 	}
 	if h.lineage != 0 && h.lineage != lineage {
