@@ -929,6 +929,10 @@ func (tr *simTrial) episode() {
 		if kind == "join" && len(tr.runningNodes()) > tr.nodes+1 {
 			kind = "leave"
 		}
+		if kind == "kill" && len(tr.runningNodes()) < simFounders {
+			// Of four voters, two have no majority. One has the fault already.
+			kind = "quick crash"
+		}
 		tr.doing += ", and " + kind
 		tr.runEvent(kind)
 		tr.awaitOwned()
