@@ -50,9 +50,8 @@ func (s *Server) secureAndServe(c *connection) {
 // serve serves c until it is closed, or an answer on it is held back.
 func (s *Server) serve(c *connection) {
 	for {
-		input, err := c.receive()
-		if err != nil || !c.begin() {
-			s.buffers.Put(input)
+		input, err := c.receive(c.take)
+		if err != nil {
 			_ = c.closeNow()
 			return
 		}
@@ -75,22 +74,9 @@ const (
 	isHeld                     // an answer is held back on it
 )
 
-// serveInput answers the request that begins with input, and those that arrive with it.
+// serveInput answers the request that begins with input, and those that arrive
+// with it. The request has begun, and is not for the fast path.
 func (s *Server) serveInput(c *connection, input []byte) afterRequest {
-	c.TakeTurn(1)
-	if s.fast != nil {
-		// The framing need not see what the fast path takes: that is exactly
-		// one complete request, so what comes next begins another.
-		done, err := s.fast(c, input)
-		if done {
-			s.buffers.Put(input)
-			if err != nil || !c.end() {
-				return isOver
-			}
-			return awaitsRequest
-		}
-	}
-
 	began := time.Now()
 	t := s.newLent(c)
 	// The library gets only whole heads: its buffers must not wait for the rest
@@ -147,7 +133,7 @@ func (s *Server) receiveHead(c *connection, input []byte) (head []byte, err erro
 		}
 
 		var received []byte
-		received, err = c.receive()
+		received, err = c.receive(nil)
 		n, err = c.frame.Filter(received, err)
 		head = append(head, received[:n]...)
 		s.buffers.Put(received)

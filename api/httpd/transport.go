@@ -55,11 +55,14 @@ const smallInput = 512
 
 func (t *transport) wrap(c *api.Connection) *connection {
 	conn := &connection{Connection: c, stream: c, transport: t}
+	conn.take = conn.beginRequest
+
 	if t.tls != nil {
 		conn.stream = tls.Server(c, t.tls)
 		conn.small = make([]byte, smallInput)
 		return conn
 	}
+
 	conn.late, _ = c.Conn.(rawconn.LateReader)
 	return conn
 }
@@ -71,6 +74,7 @@ type connection struct {
 	stream    net.Conn // what requests come over: the Connection, or TLS on top of it
 	transport *transport
 	late      rawconn.LateReader // waits for input without a buffer; nil: there is no such way
+	take      rawconn.Take       // beginRequest
 	small     []byte             // receives input with TLS
 
 	reading, writing deadline // used only if the transport has slack
@@ -99,15 +103,9 @@ func (c *connection) isClosed() bool { return c.state.Load() == stateClosed }
 // closesAfterAnswer reports whether the connection closes after the answer in progress.
 func (c *connection) closesAfterAnswer() bool { return c.state.Load() == stateLast }
 
-// end notes that a request is over. If Close was called in the meantime, it
-// closes the connection and reports false.
-func (c *connection) end() bool {
-	if c.state.CompareAndSwap(stateServing, stateIdle) {
-		return true
-	}
-	_ = c.closeNow() // Close has already returned nil
-	return false
-}
+// end notes that a request is over. It reports false if Close was called in the
+// meantime: it has returned nil, and the caller must close the connection.
+func (c *connection) end() bool { return c.state.CompareAndSwap(stateServing, stateIdle) }
 
 // Close closes the connection, at once or after the request in progress.
 func (c *connection) Close() error {
@@ -203,36 +201,77 @@ func (c *connection) Read(b []byte) (int, error) {
 	return c.stream.Read(b)
 }
 
-// receive waits for input and returns it in a buffer, which the caller must put
-// back. It returns at least one byte or an error.
-func (c *connection) receive() (b []byte, err error) {
+// receive waits for input. What take takes, it puts back and waits for more;
+// the rest it returns in a buffer, which the caller must put back. It returns at
+// least one byte or an error. A nil take leaves all.
+func (c *connection) receive(take rawconn.Take) (b []byte, err error) {
 	if c.late == nil {
-		b = c.small
-		if b == nil {
-			b = c.transport.buffers.Get()
-		}
-
-		n, err := c.Read(b)
-		if n > 0 {
-			return b[:n], nil // the next read returns the error again
-		}
-
-		c.transport.buffers.Put(b)
-		return nil, err
+		return c.receiveInto(take)
 	}
-
 	if err := c.applyReadDeadline(); err != nil {
 		return nil, err
 	}
 
-	b, err = c.late.ReadLate(&c.transport.buffers)
+	b, err = c.late.ReadLate(&c.transport.buffers, take)
 	// This read was not made by api.Connection, which would have noted it.
-	if err == nil && !c.Connection.NoteInput() {
+	if err == nil && !c.NoteInput() {
 		c.transport.buffers.Put(b)
 		return nil, net.ErrClosed
 	}
 
 	return b, err
+}
+
+// receiveInto is receive with a buffer that waits, too.
+func (c *connection) receiveInto(take rawconn.Take) ([]byte, error) {
+	for {
+		b := c.small
+		if b == nil {
+			b = c.transport.buffers.Get()
+		}
+
+		n, err := c.Read(b)
+		taken := false
+		if n > 0 {
+			err = nil // the next read returns it again
+			if take != nil {
+				taken, err = take(b[:n])
+			}
+		}
+
+		if n > 0 && !taken && err == nil {
+			return b[:n], nil
+		}
+		c.transport.buffers.Put(b)
+		if !taken || err != nil {
+			return nil, err
+		}
+	}
+}
+
+// beginRequest begins the request whose first bytes are input, and answers it
+// if it is for the fast path. It is a [rawconn.Take]. Those must not close the
+// connection, for that may mean to read from it: whoever gets the error does.
+func (c *connection) beginRequest(input []byte) (answered bool, err error) {
+	if !c.NoteInput() || !c.begin() {
+		return false, net.ErrClosed
+	}
+	c.TakeTurn(1)
+	if c.transport.fast == nil {
+		return false, nil
+	}
+
+	// The framing need not see what the fast path takes: that is exactly one
+	// complete request, so what comes next begins another.
+	answered, err = c.transport.fast(c, input)
+	if !answered || err != nil {
+		return answered, err
+	}
+	if !c.end() {
+		return true, net.ErrClosed
+	}
+
+	return true, c.applyReadDeadline()
 }
 
 // applyReadDeadline moves the deadline of the stream if it must.

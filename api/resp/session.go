@@ -184,7 +184,7 @@ func (c *session) receive(now time.Time) (b []byte, err error) {
 		return nil, err
 	}
 	if c.late != nil {
-		b, err = c.late.ReadLate(&c.lender)
+		b, err = c.late.ReadLate(&c.lender, nil)
 		if err == nil && !c.NoteInput() {
 			c.lender.Put(b)
 			return nil, net.ErrClosed

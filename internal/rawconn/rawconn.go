@@ -20,18 +20,31 @@ type Pool interface {
 	Put([]byte)
 }
 
+// Take is given what a connection has received, and reports whether it took it.
+// It must not read from the connection. An error means that no more is to be read.
+type Take func(input []byte) (taken bool, err error)
+
 // LateReader is a connection that needs no buffer while it waits. What [Wrap]
 // returns is one, if it has raw calls.
 type LateReader interface {
-	// ReadLate waits until there is input, and then reads it into a buffer of pool,
-	// which the caller must put back. It returns either at least one byte, in the
-	// buffer, or an error and no buffer.
-	ReadLate(pool Pool) ([]byte, error)
+	// ReadLate waits until there is input, reads it into a buffer of pool and offers
+	// it to take. What take takes, ReadLate puts back and waits for more. What take
+	// leaves, it returns, and the caller must put it back. A nil take leaves all.
+	//
+	// It returns either at least one byte, in the buffer, or an error and no
+	// buffer. An error of take is returned as it is.
+	ReadLate(pool Pool, take Take) ([]byte, error)
 }
 
-// Waiter is a connection that counts the reads that had to wait for input. What
-// [Wrap] returns is one, if it has raw calls.
+// Waiter is a connection that counts the reads that found no input. What [Wrap]
+// returns is one, if it has raw calls.
 type Waiter interface {
-	// Waits returns how often a read has waited.
+	// Waits returns how often a read found nothing, and so had to wait. Between
+	// inputs that a Take takes, only one read in TryInterval may look.
 	Waits() uint64
 }
+
+// TryInterval is after how many inputs that were taken one after the other a
+// read looks whether there is more, even if the system has said that there is
+// none. So [Waiter] goes on counting.
+const TryInterval = 32

@@ -16,7 +16,8 @@ const rawCallSize = 32 << 10
 type conn struct {
 	*net.TCPConn
 	in, out transfer
-	late    func(fd uintptr) bool // in.callLate
+	late    lateRead // guarded by in.mu
+	phase   atomic.Int32
 	waits   atomic.Uint64
 	// reset means that a write has found that the other end had reset the
 	// connection, which the system reports only once.
@@ -32,7 +33,6 @@ type transfer struct {
 	mu    sync.Mutex // guards the fields below, and is held during a transfer
 	bytes []byte     // to be moved
 	once  bool       // don't wait until the socket is ready
-	pool  Pool       // lends bytes when there is something to read
 	moved int
 	errno syscall.Errno
 }
@@ -54,10 +54,11 @@ func Wrap(c net.Conn) net.Conn {
 	d.in.run = raw.Read
 	d.in.call = read
 	d.in.step = func(fd uintptr) bool { return d.countWait(d.in.callOnce(fd)) }
-	d.late = func(fd uintptr) bool { return d.countWait(d.in.callLate(fd)) }
+	d.late.step = d.readLate
 	d.out.run = raw.Write
 	d.out.call = write
 	d.out.step = d.out.callOnce
+	d.late.reportsMore = reportMore(raw)
 
 	return d
 }
@@ -78,18 +79,6 @@ func (c *conn) Waits() uint64 { return c.waits.Load() }
 func (t *transfer) callOnce(fd uintptr) bool {
 	t.moved, t.errno = t.call(fd, t.bytes)
 	return t.errno != syscall.EAGAIN || t.once
-}
-
-// callLate is callOnce, with a buffer that it puts back if there is nothing to read.
-func (t *transfer) callLate(fd uintptr) bool {
-	t.bytes = t.pool.Get()
-	t.moved, t.errno = t.call(fd, t.bytes)
-	if t.errno == 0 && t.moved > 0 {
-		return true
-	}
-	t.pool.Put(t.bytes)
-	t.bytes = nil
-	return t.errno != syscall.EAGAIN
 }
 
 // move moves bytes until one call has succeeded or failed.
@@ -136,34 +125,6 @@ func (c *conn) Read(b []byte) (n int, err error) {
 	}
 
 	return n, err
-}
-
-// ReadLate implements LateReader.
-func (c *conn) ReadLate(pool Pool) ([]byte, error) {
-	c.in.mu.Lock()
-	defer c.in.mu.Unlock()
-
-	c.in.pool = pool
-
-	for again := true; again; again = c.in.errno == syscall.EINTR {
-		if err := c.in.run(c.late); err != nil {
-			return nil, c.wrap("read", err)
-		}
-	}
-
-	b := c.in.bytes
-	c.in.bytes = nil
-
-	switch {
-	case c.in.errno != 0:
-		return nil, c.wrap("read", c.in.errno)
-	case b != nil:
-		return b[:c.in.moved], nil
-	case c.reset.Load():
-		return nil, c.wrap("read", syscall.ECONNRESET)
-	}
-
-	return nil, io.EOF
 }
 
 // Write implements net.Conn.

@@ -184,7 +184,7 @@ func TestWaits(t *testing.T) {
 	a, b := pair(t)
 	for name, read := range map[string]func() error{
 		"Read":     func() error { _, err := a.Read(make([]byte, 1)); return err },
-		"ReadLate": func() error { _, err := a.ReadLate(new(byteAt)); return err },
+		"ReadLate": func() error { _, err := a.ReadLate(new(byteAt), nil); return err },
 	} {
 		_, err := b.Write([]byte("xy"))
 		expect.NoError(t, err)

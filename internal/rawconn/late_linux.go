@@ -1,0 +1,152 @@
+package rawconn
+
+import (
+	"io"
+	"net"
+	"syscall"
+)
+
+// lateRead is the ReadLate in progress.
+//
+// A read that finds nothing costs as much as one that finds something, and
+// without care every input is followed by one: net resets the poller's news
+// before a read, so the read must look first. So the input is taken within one
+// call of net, during which no news is lost, and if the system has said that
+// nothing else has arrived, the next look waits for the poller. The news of
+// something that came with the input is not repeated, so it must be known.
+type lateRead struct {
+	step        func(fd uintptr) bool // conn.readLate
+	reportsMore bool                  // the system tells what else has arrived
+
+	pool Pool
+	take Take
+	err  error // take's
+	// untried counts the inputs taken since a read has looked for more without news.
+	untried int
+}
+
+// The phases of a connection.
+const (
+	phaseOpen    int32 = iota
+	phaseTaking        // take runs
+	phaseClosing       // take runs, and the connection closes when it returns
+	phaseClosed
+)
+
+// ReadLate implements LateReader.
+func (c *conn) ReadLate(pool Pool, take Take) ([]byte, error) {
+	c.in.mu.Lock()
+	defer c.in.mu.Unlock()
+
+	c.late.pool = pool
+	c.late.take = take
+	c.late.err = nil
+
+	for again := true; again; again = c.in.errno == syscall.EINTR {
+		if err := c.in.run(c.late.step); err != nil {
+			return nil, c.wrap("read", err)
+		}
+	}
+
+	b := c.in.bytes
+	c.in.bytes = nil
+
+	switch {
+	case c.phase.CompareAndSwap(phaseClosing, phaseClosed):
+		_ = c.TCPConn.Close() // Close has returned already
+		return nil, net.ErrClosed
+	case c.late.err != nil:
+		return nil, c.late.err
+	case c.in.errno != 0:
+		return nil, c.wrap("read", c.in.errno)
+	case b != nil:
+		return b[:c.in.moved], nil
+	case c.reset.Load():
+		return nil, c.wrap("read", syscall.ECONNRESET)
+	}
+
+	return nil, io.EOF
+}
+
+// readLate reads and offers input. It returns false if the caller must wait until the socket is ready.
+func (c *conn) readLate(fd uintptr) bool {
+	for {
+		done, more := c.callLate(fd)
+		if !c.countWait(done) {
+			c.late.untried = 0
+			return false
+		}
+		if c.in.bytes == nil || !c.offer() {
+			return true
+		}
+
+		c.late.untried++
+		if !more && c.late.untried < TryInterval {
+			return false
+		}
+	}
+}
+
+// callLate makes one system call, with a buffer that it puts back if there is
+// nothing to read. It reports whether the read is over, and whether more may
+// have arrived.
+func (c *conn) callLate(fd uintptr) (done, more bool) {
+	b := c.late.pool.Get()
+
+	if c.late.reportsMore && c.late.take != nil {
+		c.in.moved, more, c.in.errno = receive(fd, b)
+	} else {
+		c.in.moved, c.in.errno = c.in.call(fd, b)
+		more = true
+	}
+
+	if c.in.errno == 0 && c.in.moved > 0 {
+		c.in.bytes = b
+		return true, more
+	}
+
+	c.late.pool.Put(b)
+	return c.in.errno != syscall.EAGAIN, false
+}
+
+// offer offers take what was read. It reports whether take took it, and more is to be read.
+func (c *conn) offer() bool {
+	if c.late.take == nil {
+		return false
+	}
+	if !c.phase.CompareAndSwap(phaseOpen, phaseTaking) {
+		return false // Close has been called, and Close of net waits for this call to end
+	}
+
+	taken, err := c.late.take(c.in.bytes[:c.in.moved])
+	closing := !c.phase.CompareAndSwap(phaseTaking, phaseOpen)
+	if taken || err != nil || closing {
+		c.late.pool.Put(c.in.bytes)
+		c.in.bytes = nil
+	}
+	c.late.err = err
+
+	return taken && err == nil && !closing
+}
+
+// Close implements net.Conn. Net's own would wait for a take to return, which
+// may itself wait for the caller of Close. So the connection is only shut down
+// then: what take still sends fails, and the reader closes it.
+func (c *conn) Close() error {
+	for {
+		switch c.phase.Load() {
+		case phaseOpen:
+			if c.phase.CompareAndSwap(phaseOpen, phaseClosed) {
+				return c.TCPConn.Close()
+			}
+		case phaseTaking:
+			if c.phase.CompareAndSwap(phaseTaking, phaseClosing) {
+				_ = c.CloseRead() // an error means that it is shut down already
+				_ = c.CloseWrite()
+				return nil
+			}
+		default:
+			return net.ErrClosed
+		}
+	}
+}
