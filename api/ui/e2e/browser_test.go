@@ -336,11 +336,27 @@ func (b *browser) until(what, expression string) {
 // click presses the mouse on the middle of an element, which must not be covered.
 func (b *browser) click(selector string) {
 	b.t.Helper()
+	// A notice that comes in above moves the page, and the click would hit what
+	// is there then.
+	for range 5 {
+		if b.tryClick(selector) {
+			return
+		}
+	}
+	b.t.Fatalf("%s moves away from each click", selector)
+}
+
+// tryClick clicks where an element is. It reports false if the element was not there any more.
+func (b *browser) tryClick(selector string) bool {
+	b.t.Helper()
 	place, ok := b.eval(fmt.Sprintf(`(() => {
 		const e = document.querySelector(%q);
 		e.scrollIntoView({block: 'center', behavior: 'instant'});
 		const r = e.getBoundingClientRect(), x = r.x + r.width / 2, y = r.y + r.height / 2;
 		const hit = document.elementFromPoint(x, y);
+		window.missed = true;
+		document.addEventListener('click', (event) => { window.missed = event.target !== hit && !e.contains(event.target); },
+			{capture: true, once: true});
 		return hit && (e.contains(hit) || hit.contains(e)) ? [x, y] : null;
 	})()`, selector)).([]any)
 	if !ok {
@@ -351,6 +367,8 @@ func (b *browser) click(selector string) {
 			map[string]any{"type": kind, "x": place[0], "y": place[1], "button": "left", "clickCount": 1},
 			nil)
 	}
+	missed, _ := b.eval("window.missed === true").(bool)
+	return !missed
 }
 
 // fill replaces a field's content with text.
