@@ -181,7 +181,13 @@ func (l *Limiter) resolveWithLoan(began int64, q *Query, a *Answer, resolve func
 	if err != nil || a.Allowed || !q.AwaitsLoan {
 		return err
 	}
+	return l.resolveAfterLoan(began, q, a, resolve)
+}
 
+// resolveAfterLoan is the rest of resolveWithLoan, once a check was refused. It is
+// apart because its frame is large: a check must fit in the small stack of a
+// connection that waits.
+func (l *Limiter) resolveAfterLoan(began int64, q *Query, a *Answer, resolve func() error) error {
 	now := time.Now()
 	deadline := now.Add(loanWait)
 

@@ -30,21 +30,26 @@ const (
 // begin serves a new connection.
 func (s *Server) begin(conn *api.Connection) api.Served {
 	c := s.wrap(conn)
-	go s.secureAndServe(c)
+	go func() {
+		if s.secure(c) {
+			s.serve(c)
+		}
+	}()
 	return c
 }
 
-// secureAndServe makes a connection secure, and serves it for as long as it lasts.
-func (s *Server) secureAndServe(c *connection) {
+// secure makes a connection secure, and prepares it for its first request. It
+// closes the connection and reports false if that fails.
+func (s *Server) secure(c *connection) bool {
 	// The handshake is made here, in the connection's goroutine: a caller that
 	// delays it must not keep others from being accepted.
 	if err := c.handshake(s.server.ReadTimeout); err != nil {
 		s.handlers.Logger.Debug("data plane: a connection is not secure", "error", err)
 		_ = c.closeNow()
-		return
+		return false
 	}
 	_ = c.SetReadDeadline(time.Now().Add(s.server.ReadTimeout)) // receive returns the error
-	s.serve(c)
+	return true
 }
 
 // serve serves c until it is closed, or an answer on it is held back.
