@@ -1,11 +1,19 @@
 package api
 
-import "runtime"
+import (
+	"runtime"
+
+	"github.com/rlnode/rlnode/internal/rawconn"
+)
 
 // TurnRequests is how many requests of a connection are answered in a row
 // before others get the processor. Only a caller that sends ahead has more:
 // before a request of any other, the node waits.
 const TurnRequests = 64
+
+// A connection whose caller sends nothing ahead must have waited, as far as its
+// reads can tell, before its turn ends.
+const _ = uint(TurnRequests - 2*rawconn.TryInterval)
 
 // turns lets connections whose callers have sent far ahead go on one after the
 // other. If all went on at once, any other request would wait until each of

@@ -44,7 +44,9 @@ func Post(path, body string, headers ...string) string {
 }
 
 // buildRequest builds a request from its first line, header lines (with their line ends) and body.
-func buildRequest(first, lines, body string) string { return first + lines + "\r\n" + body }
+func buildRequest(first, lines, body string) string {
+	return first + lines + "\r\n" + body
+}
 
 // FramingCases are the cases, with requests to /v1/check.
 var FramingCases = []FramingCase{

@@ -231,27 +231,30 @@ func (c *connection) receiveInto(take rawconn.Take) ([]byte, error) {
 		}
 
 		n, err := c.Read(b)
-		taken := false
-		if n > 0 {
-			err = nil // the next read returns it again
-			if take != nil {
-				taken, err = take(b[:n])
-			}
+		if n == 0 {
+			c.transport.buffers.Put(b)
+			return nil, err
 		}
 
-		if n > 0 && !taken && err == nil {
+		// If the read has failed, too, the next one returns the error again.
+		if take == nil {
 			return b[:n], nil
 		}
+		taken, err := take(b[:n])
+		if !taken && err == nil {
+			return b[:n], nil
+		}
+
 		c.transport.buffers.Put(b)
-		if !taken || err != nil {
+		if err != nil {
 			return nil, err
 		}
 	}
 }
 
 // beginRequest begins the request whose first bytes are input, and answers it
-// if it is for the fast path. It is a [rawconn.Take]. Those must not close the
-// connection, for that may mean to read from it: whoever gets the error does.
+// if it is for the fast path. It is a [rawconn.Take], and so must not read from
+// the connection, which closing it may do. The caller of receive closes it.
 func (c *connection) beginRequest(input []byte) (answered bool, err error) {
 	if !c.NoteInput() || !c.begin() {
 		return false, net.ErrClosed

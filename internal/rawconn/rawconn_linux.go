@@ -16,8 +16,8 @@ const rawCallSize = 32 << 10
 type conn struct {
 	*net.TCPConn
 	in, out transfer
-	late    lateRead // guarded by in.mu
-	phase   atomic.Int32
+	late    lateRead     // guarded by in.mu
+	phase   atomic.Int32 // phaseOpen and so on: what Close must wait for
 	waits   atomic.Uint64
 	// reset means that a write has found that the other end had reset the
 	// connection, which the system reports only once.
