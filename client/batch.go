@@ -30,7 +30,7 @@ type call struct {
 
 	stage         atomic.Int32
 	deadline      time.Time
-	answersBefore int64         // Client.answersBefore when the call began to wait
+	answersBefore int64         // Client.answers when the call began to wait
 	sentAt        time.Time     // when it was taken off the queue; written before stage becomes sent
 	done          chan struct{} // closed once decision and err are set
 	decision      Decision

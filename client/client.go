@@ -334,9 +334,9 @@ func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Res
 // While the reservation's owner can't be reached, Settle retries until Options.Timeout has passed.
 //
 // With an empty id, as in a Reservation that no node made, Settle does nothing
-// and returns no error. An *Error with the Code "unknown-reservation" means
-// that the reservation has expired (its estimate stays charged) or never
-// existed.
+// and returns no error. If the reservation has expired, the result says so for
+// ten minutes. After that, or if it never existed, the error is an *Error with
+// the Code "unknown-reservation".
 func (c *Client) Settle(ctx context.Context, id string, costs map[string]int64) (Settlement, error) {
 	if id == "" {
 		return Settlement{}, nil
@@ -545,7 +545,8 @@ func (c *Client) askUntilOwned(ctx context.Context, path string, body []byte, re
 	for {
 		r, err := c.askInTurn(ctx, path, body, retry)
 		e, answered := errors.AsType[*Error](err)
-		if last != nil && !answered && err != nil { // which says more
+		if last != nil && !answered && err != nil {
+			// What the node said before tells more than that the time is up.
 			err = fmt.Errorf("%w: %w", err, last)
 		}
 

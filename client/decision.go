@@ -29,7 +29,7 @@ const Never time.Duration = -1
 
 // Decision is the answer to a check. Its fields describe the tightest limit:
 // the one that refused, or else the one with the smallest share left. If no
-// limit was evaluated, Rule is empty and the numbers are zero.
+// limit was evaluated, Limit, Used and Remaining are zero.
 type Decision struct {
 	Allowed   bool
 	Granted   int64  // in AtMostMode, how much of the cost was taken

@@ -249,7 +249,7 @@ func TestLeadersDieWhileTheRegionsWrite(t *testing.T) {
 					t.Errorf("only %d writes were made", len(acknowledged))
 				}
 				for v, limit := range acknowledged {
-					doc, err := w.leaderOf("eu").c.Load().State().History.Version(v)
+					doc, err := w.leaderOf("eu").c.Load().State().History.DocumentAt(v)
 					if errors.Is(err, rules.ErrNotFound) {
 						continue // older than what is kept
 					}

@@ -24,7 +24,7 @@ func (a adminView) Versions() []rules.Version { return a.StateInUse().History.Ve
 
 // Version returns the document of a version.
 func (a adminView) Version(number int64) (*rules.Document, error) {
-	return a.StateInUse().History.Version(number)
+	return a.StateInUse().History.DocumentAt(number)
 }
 
 // Leave hands this node's partitions over and takes it out of the cluster for

@@ -370,7 +370,7 @@ func (n *Node) leave(ctx context.Context, forGood bool, by string) error {
 	}
 
 	if forGood {
-		// First of all: if this fails, nothing has changed.
+		// First of all: if this fails, the node is still a member.
 		if err := n.handOverUsage(ctx); err != nil {
 			return err
 		}

@@ -23,12 +23,12 @@ func TestAdoptedVersions(t *testing.T) {
 	h = mustWrite(t, h, tierChange(130)) // as if this had become the primary
 	for _, h := range []*History{h, readBack(t, h)} {
 		for number, want := range map[int64]int{7: 70, 8: 80, 12: 120, 13: 130} {
-			if doc, err := h.Version(number); err != nil || tierAmount(doc) != want {
+			if doc, err := h.DocumentAt(number); err != nil || tierAmount(doc) != want {
 				t.Errorf("version %d says %d (%v), want %d", number, tierAmount(doc), err, want)
 			}
 		}
 		for _, number := range []int64{0, 1, 6, 9, 11, 14} {
-			if _, err := h.Version(number); !errors.Is(err, ErrNotFound) {
+			if _, err := h.DocumentAt(number); !errors.Is(err, ErrNotFound) {
 				t.Errorf("version %d: have %v", number, err)
 			}
 		}
@@ -63,11 +63,11 @@ func TestAdoptedVersions(t *testing.T) {
 
 // A version without a change has the same document under a new number.
 func TestSameDocumentAgain(t *testing.T) {
-	if _, err := NewHistory().Renumber("x", "y", noon); !errors.Is(err, ErrConflict) {
+	if _, err := NewHistory().Reissue("x", "y", noon); !errors.Is(err, ErrConflict) {
 		t.Errorf("have %v", err)
 	}
 	h := mustWrite(t, mustWrite(t, NewHistory(), wholeChange(1)), tierChange(2))
-	next, err := h.Renumber("region us joins", "us", noon)
+	next, err := h.Reissue("region us joins", "us", noon)
 	expect.NoError(t, err)
 	doc, v := readBack(t, next).Current()
 	if tierAmount(doc) != 2 ||

@@ -82,8 +82,8 @@ type edit struct {
 }
 
 // applyChange replaces, adds or removes the piece in root, the tree of a
-// document. A nil body removes it. Other nodes than the body's have no
-// positions, which would mean nothing to the writer.
+// document. A nil body removes it. Only the body's nodes have
+// positions: those of others would mean nothing to the writer.
 func (e *edit) applyChange(root, body *yaml.Node) error {
 	found := false
 	c := e.change
@@ -141,8 +141,8 @@ func replacePair(n *yaml.Node, key string, value *yaml.Node) (found bool) {
 	return found
 }
 
-// replaceItems replaces step items from at on, or adds items there if none were
-// found. If the last is nil, it removes them.
+// replaceItems puts items at index at: in place of step items if found is true,
+// else between what is there. If the last item is nil, it adds none.
 func replaceItems(n *yaml.Node, at, step int, found bool, items ...*yaml.Node) {
 	end := at
 	if found {
@@ -201,11 +201,11 @@ func (d *Document) pieceNode(c Change) *yaml.Node {
 	case WholeDocument:
 		return d.node()
 	case RulePart:
-		if i := d.rule(c.Name); i >= 0 {
+		if i := d.ruleIndex(c.Name); i >= 0 {
 			return d.Rules[i].node()
 		}
 	case TierPart:
-		if i := d.tier(c.Name); i >= 0 {
+		if i := d.tierIndex(c.Name); i >= 0 {
 			return d.Tiers[i].node()
 		}
 	case ListPart:
@@ -222,7 +222,7 @@ func (d *Document) pieceNode(c Change) *yaml.Node {
 
 // Subject returns the document's entry for a subject, or nil.
 func (d *Document) Subject(attribute, value string) *SubjectSpec {
-	gi := d.group(attribute)
+	gi := d.groupIndex(attribute)
 	if gi < 0 {
 		return nil
 	}

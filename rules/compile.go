@@ -62,7 +62,7 @@ func Compile(doc *Document, version int64) (*Set, error) {
 	s.rules = buildIndex(variants)
 	s.deny, s.allow = c.compileList(doc.Deny), c.compileList(doc.Allow)
 	s.noteLists()
-	s.plain = !slices.ContainsFunc(s.rules.attributes, func(a attributeIndex) bool { return !a.presenceOnly })
+	s.namesDecide = !slices.ContainsFunc(s.rules.attributes, func(a attributeIndex) bool { return !a.presenceOnly })
 	s.profiles = compileProfiles(doc.Profiles)
 
 	return s, nil
@@ -128,7 +128,7 @@ func (c *compiler) compileRule(spec *RuleSpec, key []string) *Rule {
 
 	for _, name := range key {
 		k := keyAttribute{number: c.attributeNumber(name), address: holdsAddresses(name), folding: c.foldingOf(name)}
-		if c.doc.group(name) >= 0 {
+		if c.doc.groupIndex(name) >= 0 {
 			k.subjects = c.subjectTable(name, r.grouping)
 			r.bySubject = true
 		}
@@ -143,7 +143,7 @@ func (c *compiler) compileRule(spec *RuleSpec, key []string) *Rule {
 
 	r.Blocks = blockLimits(r.Name, spec.Block)
 	if r.Tiered || r.onTiers != nil {
-		r.fallbackTier = int32(c.doc.tier(c.doc.DefaultTier))
+		r.fallbackTier = int32(c.doc.tierIndex(c.doc.DefaultTier))
 	}
 
 	if !r.Tiered {
@@ -175,7 +175,7 @@ func (c *compiler) compileRequirements(r *Rule, spec *RuleSpec) {
 		r.onTiers = make([]bool, len(c.doc.Tiers))
 	}
 	for _, name := range spec.OnTiers {
-		r.onTiers[c.doc.tier(name)] = true
+		r.onTiers[c.doc.tierIndex(name)] = true
 	}
 }
 
@@ -247,7 +247,7 @@ func (c *compiler) compileLimits(rule *RuleSpec, r *Rule, from origin, specs []*
 		}
 		c.set.hasZero = c.set.hasZero || spec.Limit == 0
 	}
-	slices.SortStableFunc(out, func(a, b *Limit) int { return cmp.Compare(order(a), order(b)) })
+	slices.SortStableFunc(out, func(a, b *Limit) int { return cmp.Compare(unlimitedLast(a), unlimitedLast(b)) })
 
 	if rule.Adaptive != nil && len(out) > 0 {
 		out[0].loweredCache = &loweredCache{}

@@ -53,7 +53,8 @@ type docPiece struct {
 	json       string
 }
 
-// diffPieces returns the pieces of d in the order in which they are written.
+// diffPieces returns the pieces of d: the settings first, then the rest in the
+// order in which it is written.
 func (d *Document) diffPieces() []docPiece {
 	if d == nil {
 		return nil
@@ -173,7 +174,7 @@ func Diff(before, after *Document) []PieceChange {
 func orderChange(before, after *Document) (PieceChange, bool) {
 	names := func(d, other *Document) (list []string) {
 		for _, r := range d.Rules {
-			if other.rule(r.Name) >= 0 {
+			if other.ruleIndex(r.Name) >= 0 {
 				list = append(list, r.Name)
 			}
 		}
@@ -247,8 +248,8 @@ func nodeDetails(before, after *yaml.Node) (out []string) {
 	return out
 }
 
-// limitDetails compares two lists of limits. Limits of the same unit and window
-// are one that changes its amount.
+// limitDetails compares two lists of limits. Limits that agree in unit, window,
+// algorithm and zone are one limit whose amount changes.
 func limitDetails(before, after *yaml.Node) (out []string) {
 	id := func(n *yaml.Node) string {
 		text := ""
@@ -312,11 +313,11 @@ func sameBut(a, b *yaml.Node, key string) bool {
 	return true
 }
 
-// noteAnew says for each rule, tier and subject why its counts begin anew, if
-// they do. A rule may begin anew because the defaults changed.
+// noteAnew says for each rule why its counts begin anew, if they do. They may
+// do so because the defaults changed.
 func noteAnew(out []PieceChange, before, after *Document) []PieceChange {
 	for _, r := range after.Rules {
-		i := before.rule(r.Name)
+		i := before.ruleIndex(r.Name)
 		if i < 0 {
 			continue
 		}
@@ -500,8 +501,8 @@ func noteRenames(out []PieceChange, before, after []docPiece) {
 	}
 }
 
-// NotIn returns those of changes, which [Diff] returned, that d does not have:
-// it has neither the new piece nor, if the piece was removed, lacks it.
+// NotIn returns those of changes, which [Diff] returned, that d does not
+// contain: the new piece is absent, or a removed piece is still there.
 func NotIn(changes []PieceChange, d *Document) (out []PieceChange) {
 	type id struct{ kind, name string }
 	have := map[id][]string{}

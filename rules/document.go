@@ -288,17 +288,17 @@ func (d *Document) eachLimits(only string, yield func(rule string, from origin, 
 	}
 }
 
-// Weight returns the length of the text that d was parsed from, in bytes.
-func (d *Document) Weight() int { return len(d.source) }
+// TextSize returns the length of the text that d was parsed from, in bytes.
+func (d *Document) TextSize() int { return len(d.source) }
 
-func (d *Document) rule(name string) int {
+func (d *Document) ruleIndex(name string) int {
 	return slices.IndexFunc(d.Rules, func(r *RuleSpec) bool { return r.Name == name })
 }
 
-func (d *Document) tier(name string) int {
+func (d *Document) tierIndex(name string) int {
 	return slices.IndexFunc(d.Tiers, func(t *TierSpec) bool { return t.Name == name })
 }
 
-func (d *Document) group(attribute string) int {
+func (d *Document) groupIndex(attribute string) int {
 	return slices.IndexFunc(d.Subjects, func(g *Group) bool { return g.Attribute == attribute })
 }

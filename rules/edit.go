@@ -7,9 +7,8 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// withChange returns d with one piece changed, and with a text of its own: the
-// text of d, in which only the piece is another, so that comments and order
-// stay. If the piece can't be told apart in the text, such as within a mapping
+// withChange returns d with one piece changed. Its text is that of d with only
+// this piece replaced, so that comments and order stay. If the piece can't be told apart in the text, such as within a mapping
 // on one line, the document is written anew. Errors are those of
 // [Document.Apply].
 func (d *Document) withChange(c Change) (*Document, error) {
@@ -95,8 +94,8 @@ func (t *textEdit) enter(root *yaml.Node, section string) (key, value *yaml.Node
 	return key, value
 }
 
-// before returns the line where what stands above line i ends: comments and
-// empty lines right above i belong to i. It is never below least.
+// before goes up from line i over comments and empty lines, which belong to what
+// follows them, and returns the first of them. It never goes above line least.
 func (t *textEdit) before(i, least int) int {
 	for i > least {
 		text := strings.TrimSpace(t.lines[i-1])

@@ -92,7 +92,7 @@ func (s *Set) whyNot(spec *RuleSpec, r *Rule, m *Match) (why []string) {
 		return why
 	}
 
-	// Everything else holds, so it is the subject's tier.
+	// All other conditions hold, so the tier is what excludes it.
 	tier := s.tierIn(r, m)
 	switch {
 	case tier == "" && spec.Tiered:

@@ -28,7 +28,7 @@ func fieldsOf[T any](list ...field[T]) *fields[T] {
 	return f
 }
 
-// read reads a mapping and reports whether n is one. Unless at is nil, read
+// read reads a mapping and reports whether n is one. Unless where is nil, read
 // records the positions of the keys in it.
 func (f *fields[T]) read(d *decoder, n *yaml.Node, into *T, where positions) bool {
 	return d.eachField(n, f.keys, func(i int, key, v *yaml.Node) {

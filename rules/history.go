@@ -183,10 +183,10 @@ func (h *History) Adopt(v Version, text string, replace bool) (*History, error) 
 	return h.withVersion(v, doc)
 }
 
-// Renumber returns the history with one more version of the same document.
+// Reissue returns the history with one more version of the same document.
 // Something else that is committed together with the rules has changed; what
 // and by describe that change.
-func (h *History) Renumber(what, by string, when time.Time) (*History, error) {
+func (h *History) Reissue(what, by string, when time.Time) (*History, error) {
 	if h.doc == nil {
 		return nil, fmt.Errorf("%w: there are no rules", ErrConflict)
 	}
@@ -273,8 +273,8 @@ func (h *History) Versions() []Version {
 	return out
 }
 
-// Version returns the document of a kept version. The error wraps [ErrNotFound].
-func (h *History) Version(n int64) (*Document, error) {
+// DocumentAt returns the document of a kept version. The error wraps [ErrNotFound].
+func (h *History) DocumentAt(n int64) (*Document, error) {
 	i, ok := slices.BinarySearchFunc(h.records, n, func(r *record, n int64) int { return cmp.Compare(r.Number, n) })
 	switch {
 	case !ok:

@@ -70,7 +70,7 @@ func TestNoVersionYet(t *testing.T) {
 		if doc != nil || v != (Version{}) || h.Set() != nil || len(h.Versions()) != 0 {
 			t.Error("a new history has a version")
 		}
-		if _, err := h.Version(1); !errors.Is(err, ErrNotFound) {
+		if _, err := h.DocumentAt(1); !errors.Is(err, ErrNotFound) {
 			t.Errorf("have %v", err)
 		}
 	}
@@ -137,13 +137,13 @@ func checkVersions(t *testing.T, h *History, last int) {
 		if v.What != "tier free" && v.What != "document" {
 			t.Fatalf("version %d: what is %q", n, v.What)
 		}
-		doc, err := h.Version(v.Number)
+		doc, err := h.DocumentAt(v.Number)
 		if err != nil || tierAmount(doc) != n {
 			t.Fatalf("version %d says %d (%v)", n, tierAmount(doc), err)
 		}
 	}
 	for _, n := range []int64{-1, 0, int64(last + 1), int64(last - KeptVersions)} {
-		if _, err := h.Version(n); !errors.Is(err, ErrNotFound) {
+		if _, err := h.DocumentAt(n); !errors.Is(err, ErrNotFound) {
 			t.Fatalf("version %d: have %v, want ErrNotFound", n, err)
 		}
 	}
@@ -164,8 +164,8 @@ func TestHistoriesBranch(t *testing.T) {
 		t.Error("a history changed")
 	}
 	for n := int64(61); n <= 81; n++ {
-		a, errA := one.Version(n)
-		b, errB := other.Version(n)
+		a, errA := one.DocumentAt(n)
+		b, errB := other.DocumentAt(n)
 		if errA != nil || errB != nil || tierAmount(a) != int(939+n) || tierAmount(b) != int(1939+n) {
 			t.Fatalf("version %d: %d and %d (%v, %v)", n, tierAmount(a), tierAmount(b), errA, errB)
 		}
@@ -216,7 +216,7 @@ func TestHistory_KeepsFifty(t *testing.T) {
 	if n, size := len(h.Versions()), packedBytes(h); n != KeptVersions || size > MaxHistory {
 		t.Errorf("have %d versions in %d bytes, want %d in at most %d", n, size, KeptVersions, MaxHistory)
 	}
-	doc, err := h.Version(37)
+	doc, err := h.DocumentAt(37)
 	if err != nil || tierAmount(doc) != 37 {
 		t.Errorf("version 37: have %d, %v, want 37", tierAmount(doc), err)
 	}
@@ -238,10 +238,10 @@ func TestHistory_KeepsTenOfTheLargest(t *testing.T) {
 		t.Fatalf("have %d versions in %d bytes, want %d in more than %d", len(vs), packedBytes(h),
 			MinVersions, MaxHistory)
 	}
-	if doc, err := readBack(t, h).Version(3); err != nil || tierAmount(doc) != 3 {
+	if doc, err := readBack(t, h).DocumentAt(3); err != nil || tierAmount(doc) != 3 {
 		t.Errorf("version 3: have %d, %v, want 3", tierAmount(doc), err)
 	}
-	if _, err := h.Version(2); !errors.Is(err, ErrNotFound) {
+	if _, err := h.DocumentAt(2); !errors.Is(err, ErrNotFound) {
 		t.Errorf("version 2: have %v, want ErrNotFound", err)
 	}
 	for n := 13; n <= 60; n++ { // small ones take the place of large ones
@@ -276,7 +276,7 @@ func TestVersion_Applied(t *testing.T) {
 			t.Errorf("version %d: have %+v, want applied %d, via %q", i+1, v, test.want, test.via)
 		}
 	}
-	h, err := h.Renumber("region us joins", "us", noon)
+	h, err := h.Reissue("region us joins", "us", noon)
 	expect.NoError(t, err)
 	if _, v := h.Current(); v.Applied != v.Number {
 		t.Errorf("a version that changes nothing: have %+v, want applied %d", v, v.Number)
@@ -341,7 +341,7 @@ func TestFirstPiece(t *testing.T) {
 	if doc, v := readBack(t, h).Current(); tierAmount(doc) != 0 || v.What != "delete tier free" {
 		t.Errorf("have %+v", v)
 	}
-	if doc, err := h.Version(1); err != nil || tierAmount(doc) != 3 {
+	if doc, err := h.DocumentAt(1); err != nil || tierAmount(doc) != 3 {
 		t.Errorf("have %d, %v", tierAmount(doc), err)
 	}
 }
@@ -433,7 +433,7 @@ func FuzzParseHistory(f *testing.F) {
 				continue
 			}
 			for _, v := range h.Versions() {
-				_, _ = h.Version(v.Number) // may fail, must not panic
+				_, _ = h.DocumentAt(v.Number) // may fail, must not panic
 			}
 			again := readBack(t, h)
 			if !reflect.DeepEqual(again.Versions(), h.Versions()) {

@@ -46,8 +46,8 @@ type Match struct {
 	Clock func() int64
 
 	values []value // the check's attributes that the set uses
-	// foundFor is the set for which found holds, whatever the values of these
-	// attributes are; nil: search again.
+	// foundFor is the set for which found stays true as long as only the values
+	// of these attributes change; nil: search again.
 	foundFor   *Set
 	uniform    bool        // with foundFor: all rules in found are uniform
 	only       *Rule       // with foundFor: the rule that the call was for, if it was for one
@@ -163,7 +163,7 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 
 	// The names alone have decided what was found. So the next check with the
 	// same attributes need not search.
-	if s.plain || only != nil {
+	if s.namesDecide || only != nil {
 		m.foundFor = s
 		m.only = only
 		m.byKey = false
@@ -320,7 +320,7 @@ func (s *Set) MissingAttribute(r *Rule, key []string) string {
 
 // replaceValues is loadAttributes for attributes that m already has, in the
 // same order: the usual case for a caller's next check. If the attributes are
-// others, it returns false and changes nothing.
+// others, it returns false and m's values stay.
 func (s *Set) replaceValues(attrs []Attribute, m *Match) bool {
 	if len(attrs) != len(m.values) {
 		return false

@@ -129,7 +129,7 @@ func (s *Set) MergedSubject(attribute, value string, now int64) (asJSON, asYAML 
 // value, in the document and beside it.
 func (s *Set) ListSubjects(attribute, after string, n int, now int64) (list []string, next string) {
 	byValue := map[string]*mergedSubject{}
-	if gi := s.Document.group(attribute); gi >= 0 {
+	if gi := s.Document.groupIndex(attribute); gi >= 0 {
 		for _, written := range s.Document.Subjects[gi].Subjects {
 			byValue[written.Value] = &mergedSubject{written: written, value: written.Value}
 		}

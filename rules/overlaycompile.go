@@ -19,23 +19,23 @@ type overlayCompiler struct {
 }
 
 // WithEntries returns a copy of s that matches checks with entries. It shares
-// everything else with s. If like is a set of the same document, compiled once
-// and keyed alike, only what differs from its entries is compiled.
-func (s *Set) WithEntries(e *entries.State, like *Set) *Set { return s.withEntries(e, like, false) }
+// everything else with s. If base comes from the same call of [Compile] and has
+// the same hash key, only what differs from its entries is compiled.
+func (s *Set) WithEntries(e *entries.State, base *Set) *Set { return s.withEntries(e, base, false) }
 
 // WithPastEntries is WithEntries for a replay: each entry is in force from the
 // time when it was written until its end.
 func (s *Set) WithPastEntries(e *entries.State) *Set { return s.withEntries(e, nil, true) }
 
-func (s *Set) withEntries(e *entries.State, like *Set, past bool) *Set {
+func (s *Set) withEntries(e *entries.State, base *Set, past bool) *Set {
 	next := *s
 	o := &overlay{entries: entries.New(), past: past}
-	if like != nil && like.overlay != nil && like.compiled == s.compiled && like.key == s.key {
+	if base != nil && base.overlay != nil && base.compiled == s.compiled && base.key == s.key {
 		// The numbers of attributes and units that only entries use belong to the overlay.
-		next.attributes = like.attributes
-		next.units = like.units
-		next.Units = like.Units
-		*o = *like.overlay
+		next.attributes = base.attributes
+		next.units = base.units
+		next.Units = base.Units
+		*o = *base.overlay
 	}
 
 	if o.entries == e {

@@ -199,7 +199,8 @@ func (dec *decoder) limit(n *yaml.Node) *LimitSpec {
 // unlimitedWord stands in place of a list of limits: there is none.
 const unlimitedWord = "unlimited"
 
-// unlimited rejects keys that have no meaning beside `unlimited: true`.
+// unlimited makes l a limit without amounts, and rejects the keys that have no
+// meaning beside `unlimited: true`.
 func (dec *decoder) unlimited(n *yaml.Node, l *LimitSpec) {
 	for _, key := range []string{"limit", "per", "ttl", "algorithm", "burst", "tz", "from"} {
 		if n.Get(key) != nil {

@@ -28,13 +28,13 @@ func Review(src []byte) (*Document, error) {
 	return doc, nil
 }
 
-// ReviewPiece refuses a list that somebody is about to write alone if an item
-// has a field of entries as an attribute. GET of a list shows such fields
-// beside the attributes. Put back, they would be conditions that no check
-// meets, and the item would match nothing.
+// ReviewPiece refuses a change of one list if an item uses a field of entries,
+// such as `until`, as an attribute. GET of a list shows such fields beside the
+// attributes. Put back, they would be conditions that no check meets, and the
+// item would match nothing.
 //
-// If d, which may be nil, declares an attribute of that name, the attribute is
-// meant. But GET shows an origin whatever is declared. The error is of type
+// The attribute is meant if d, which may be nil, declares it. `origin` is always
+// refused, because GET shows one whatever is declared. The error is of type
 // [Errors], with positions in the body.
 func (d *Document) ReviewPiece(c Change) error {
 	if c.Part != ListPart || c.Delete {
@@ -133,8 +133,8 @@ func (d *Document) reviewCost(found *collector, path string, r *RuleSpec) {
 }
 
 // reviewNames objects to limits of one list that have no names of their own,
-// and the same unit and window: these make the name of a limit, by which
-// callers adjust and reset it.
+// and the same unit and window. Callers adjust and reset a limit by its name,
+// which is then made of unit and window.
 func reviewNames(found *collector, path string, limits []*LimitSpec) {
 	for i, l := range limits {
 		if l.Name != "" || l.Unlimited {
@@ -147,7 +147,7 @@ func reviewNames(found *collector, path string, limits []*LimitSpec) {
 		}
 		if j := slices.IndexFunc(limits[:i], isAlike); j >= 0 {
 			found.add(l.pos, fmt.Sprintf("%s[%d]", path, i),
-				"%s[%d] has the same unit and window, and hence the same name; give one of them a name",
+				"%s[%d] has the same unit and window, which tell limits without a name apart; give one of them a name",
 				path, j)
 		}
 	}

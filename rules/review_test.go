@@ -99,7 +99,7 @@ func TestReview_namesOfLimits(t *testing.T) {
 	const window, bucket = "{limit: 10, per: 1m}", "{limit: 5, per: 1m, algorithm: token-bucket}"
 	for _, tt := range []struct{ doc, want string }{
 		{head + "limits: [" + window + ", " + bucket + "]",
-			"4:36: rules[0].limits[1]: rules[0].limits[0] has the same unit and window, and hence the same name; give one of them a name"},
+			"4:36: rules[0].limits[1]: rules[0].limits[0] has the same unit and window, which tell limits without a name apart; give one of them a name"},
 		{head + "limits: [{limit: 9, per: day, tz: UTC}, {limit: 9, per: day, tz: Europe/Paris}]",
 			"rules[0].limits[1]: rules[0].limits[0] has the same unit and window"},
 		{head + "limits: [" + window +

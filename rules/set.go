@@ -49,7 +49,7 @@ type Set struct {
 	deny, allow      list
 	hasLists         bool // at least one of the lists has entries, in the document or beside it
 	hasZero          bool // some limit is 0: see Limit.RefusesAll
-	plain            bool // the names of a check's attributes alone say which rules may apply
+	namesDecide      bool // the names of a check's attributes alone say which rules may apply
 	profiles         map[string]*Profile
 	globals          globals
 	slotTTLs         map[uint64]time.Duration // of the document's limits of slots, by Limit.Source
@@ -180,7 +180,7 @@ type Rule struct {
 // Limit is a compiled limit of a rule, whether the rule's own, its tier's or an override's.
 type Limit struct {
 	algorithms.Limit
-	Name   string // its own; else the rule's, if the rule has one limit; else rule/unit/window
+	Name   string // its own, or what [Document.limitName] makes
 	Unit   string
 	UnitID int
 	Window string // as written: "1m", "day"

@@ -353,7 +353,7 @@ func (v *HeldVersion) limitsFor(m *Match, rule *Rule) (*Rule, []*Limit) {
 	if r == nil || r.Scope != GlobalScope {
 		return nil, nil
 	}
-	r = r.like(rule)
+	r = r.variantLike(rule)
 	if r == nil {
 		return nil, nil
 	}

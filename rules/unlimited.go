@@ -9,8 +9,9 @@ import (
 // partition matters to it. In a list of limits, those come last. Match reports
 // them apart from the others.
 
-// order returns 0 for a limit, and 1 for one that says that there is none.
-func order(l *Limit) int {
+// unlimitedLast returns what limits are sorted by: 1 for a limit that says that
+// there is none, else 0.
+func unlimitedLast(l *Limit) int {
 	if l.Unlimited {
 		return 1
 	}

@@ -41,7 +41,8 @@ func (spec *RuleSpec) choices(yield func(key []string) bool) {
 	choose(0)
 }
 
-// displacedBy returns the attributes that must be absent if the attributes of key are chosen.
+// displacedBy returns the alternatives that come before the attributes of key.
+// These are chosen only where the others are absent.
 func (spec *RuleSpec) displacedBy(key []string) (absent []string) {
 	for i, part := range spec.Key {
 		absent = append(absent, part[:slices.Index(part, key[i])]...)
@@ -156,9 +157,9 @@ func (k *keyAttribute) normalise(text string, by grouping) string {
 	return text
 }
 
-// like returns the variant of r that keys as other does, a rule of the same
+// variantLike returns the variant of r that keys as other does, a rule of the same
 // name in another version, or nil.
-func (r *Rule) like(other *Rule) *Rule {
+func (r *Rule) variantLike(other *Rule) *Rule {
 	if (r.alternatives == nil) != (other.alternatives == nil) {
 		return nil
 	}

@@ -61,8 +61,8 @@ type copier struct {
 	ended  bool      // the last statement is sent: nothing is counted any more
 	holder Member    // zero: none
 	since  time.Time // when the holder last answered, or was chosen
-	// givenUp says of the holders that did not answer until when they were tried;
-	// only of the last half minute.
+	// givenUp says when each holder was given up that did not answer in the last
+	// half minute.
 	givenUp    map[ring.NodeID]time.Time
 	sent       map[ledgerID]uint64 // the rounds up to which the holder has the live ledgers
 	closed     []holding           // the closed ledgers of this data directory, as they were last read
@@ -323,7 +323,7 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 
 	// The time comes first: all that was counted before it is in the rounds
 	// that end below.
-	clock, err := t.askCopy(ctx, to, &copyHeader{}, nil)
+	clock, err := t.sendCopy(ctx, to, &copyHeader{}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -349,7 +349,7 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 				if len(group) == 0 {
 					return nil
 				}
-				_, err := t.askCopy(ctx, to, &copyHeader{Ledger: l.id}, group)
+				_, err := t.sendCopy(ctx, to, &copyHeader{Ledger: l.id}, group)
 				return err
 			})
 			if err != nil {
@@ -372,7 +372,7 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 	}
 
 	// The statement comes last: only with it do the blocks before it count.
-	reply, err := t.askCopy(ctx, to, &copyHeader{Statement: st, Sent: sent}, nil)
+	reply, err := t.sendCopy(ctx, to, &copyHeader{Statement: st, Sent: sent}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -429,8 +429,8 @@ func (c *copier) noteSent(sent []step, holdings []holding, missing []version) (e
 	return ended
 }
 
-// askCopy sends a MethodCopy message.
-func (t *Totals) askCopy(
+// sendCopy sends a MethodCopy message.
+func (t *Totals) sendCopy(
 	ctx context.Context, to Member, header *copyHeader, blocks []block,
 ) (reply copyReply, err error) {
 	text, _ := json.Marshal(header) // names and numbers

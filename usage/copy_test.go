@@ -327,14 +327,14 @@ func TestInvalidCopies(t *testing.T) {
 	// Blocks without a statement, and a statement that claims more than there is, count nothing.
 	row := Row{Rule: "r", Key: []string{"k"}, Unit: "requests", Cost: 7, Checks: 1}
 	l := newLedger(ledger, "n9", 10)
-	l.enter(1, 2, &row)
+	l.add(1, 2, &row)
 	_ = l.eachChanged(0, sendBytes, func(group []block, _ bool) error {
-		_, err := w.node(2).askCopy(t.Context(), w.names[0], &copyHeader{Ledger: ledger}, group)
+		_, err := w.node(2).sendCopy(t.Context(), w.names[0], &copyHeader{Ledger: ledger}, group)
 		return err
 	})
 	s := &statement{Source: ledger.Source, Name: "n9", Boot: 1, Number: 1,
 		Ledgers: []version{{ledger.Month, ledger.Number, 5}}}
-	reply, err := w.node(2).askCopy(t.Context(), w.names[0],
+	reply, err := w.node(2).sendCopy(t.Context(), w.names[0],
 		&copyHeader{Statement: s, Sent: []step{{Ledger: ledger, Node: "n9", From: 4, To: 5}}}, nil)
 	if err != nil || len(reply.Missing) != 1 {
 		t.Errorf("have %+v, %v; want it to be missing", reply, err)

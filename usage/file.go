@@ -45,8 +45,8 @@ func parseBucket(name string) (id bucketID, ok bool) {
 // notesBucket holds what this node knows beside the ledgers.
 const notesBucket = "notes"
 
-// errOlder means that the file is in the format of another version.
-var errOlder = errors.New(fileName +
+// errOtherVersion means that the file is in the format of another version.
+var errOtherVersion = errors.New(fileName +
 	" was written by another version of rlnode: start that version, or move the file out of the data directory")
 
 // head describes a ledger. A closed ledger's head is written with its last page.
@@ -62,9 +62,9 @@ type head struct {
 
 	// Merged is, of a merged ledger, what it replaces; Digest is their digest;
 	// MergedAt is when that was known here, in Unix nanoseconds.
-	Merged   numbers `json:"merged,omitempty"`
-	Digest   uint64  `json:"digest,omitempty"`
-	MergedAt int64   `json:"merged_at,omitempty"`
+	Merged   ledgerNumbers `json:"merged,omitempty"`
+	Digest   uint64        `json:"digest,omitempty"`
+	MergedAt int64         `json:"merged_at,omitempty"`
 }
 
 var headKey = []byte("head")
@@ -94,7 +94,7 @@ func listBuckets(tx persist.Tx) (list []bucketID, err error) {
 		case ok:
 			list = append(list, id)
 		case name != notesBucket:
-			return nil, errOlder
+			return nil, errOtherVersion
 		}
 	}
 	return list, err
@@ -198,7 +198,7 @@ func loadLedger(tx persist.Tx, id ledgerID, hd head) (*ledger, error) {
 		blk := block{names: names}
 		blk.counts, _ = tx.Get(bucket, append([]byte{countsPart}, key[1:]...)) // nil if damaged
 		whole := blk.eachRow(func(hi, lo uint64, row *Row) {
-			done, _ := l.enter(hi, lo, row)
+			done, _ := l.add(hi, lo, row)
 			if done == outcomeLost {
 				l.damaged = true
 			}

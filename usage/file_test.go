@@ -126,10 +126,10 @@ func TestGoldenFile(t *testing.T) {
 		row := Row{Rule: "r", Key: []string{"k", fmt.Sprint(i)}, Unit: "tokens",
 			Cost: int64(1000*i - 5), Checks: int64(i)}
 		hi, lo := rowHash(rules.Hash{Hi: 1 << 60, Lo: uint64(5 + i*shards)}, row.Unit)
-		l.enter(hi, lo, &row)
+		l.add(hi, lo, &row)
 	}
 	other := Row{Rule: "r", Unit: "requests", Other: true, Cost: 9, Checks: 1}
-	l.enter(0, 0, &other)
+	l.add(0, 0, &other)
 	c, _ := config(t.TempDir())
 	m := open(t, c)
 	var lines []golden.Line
@@ -194,7 +194,7 @@ func TestFileOfAnotherVersion(t *testing.T) {
 	m.kill(t)
 	m = open(t, c)
 	m.count(november, "r", []string{"k"}, "requests", 1)
-	expect.ErrorIs(t, m.Sync(), errOlder, "m.Sync()")
+	expect.ErrorIs(t, m.Sync(), errOtherVersion, "m.Sync()")
 	if rows := m.rows(t, "2026-11"); len(rows) != 1 {
 		t.Errorf("have %v", rows)
 	}

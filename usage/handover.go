@@ -84,8 +84,8 @@ func (m *Meter) closeAll() {
 }
 
 // handOverTo gives another node everything that this one has counted, and what
-// it holds for nodes that are gone. It asks twice, because the first reply says
-// what is missing.
+// it holds for nodes that are gone. Each reply says which ledgers are missing
+// there. They are sent in two rounds, and a third reply must name none.
 func (t *Totals) handOverTo(ctx context.Context, to Member, final bool) error {
 	t.copier.mu.Lock()
 	defer t.copier.mu.Unlock()
@@ -224,8 +224,8 @@ func (m *Meter) checkCopy(id ledgerID) error {
 // is larger than any of its own ledgers.
 func (m *Meter) maxNameBytes() int { return (m.config.Rows + maxOthers) * rowBytes }
 
-// put writes a page. The first page replaces the remains of any failed attempt.
-// The last one replaces what else there is of the ledger.
+// put writes a page. The first page deletes what a failed attempt has left. The
+// last one deletes all other copies of the ledger.
 func (header *pageHeader) put(tx persist.Tx, page []byte) error {
 	id := bucketID{header.Ledger, header.Round}
 	if header.Page == 0 {
@@ -247,7 +247,7 @@ func (header *pageHeader) put(tx persist.Tx, page []byte) error {
 		made.MergedAt = header.at
 	}
 
-	// All else that there is of the ledger goes.
+	// All other copies of the ledger go.
 	list, err := listBuckets(tx)
 	if err != nil {
 		return err

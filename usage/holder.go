@@ -297,9 +297,9 @@ func (st *statement) missing(held []holding) (list []version) {
 }
 
 // recordsAfter returns the records with a statement in place of the process's
-// last one, and whether more than the time has changed. Unless isWhole,
-// something of the statement is missing here; then it does not replace one of
-// which nothing was missing. Records of earlier processes of the node go once
+// last one, and whether more than the time has changed. If isWhole is false,
+// some of its ledgers are missing here, and it does not replace a statement of
+// which none was missing. Records of earlier processes of the node go once
 // it has their ledgers itself. ofMember means that the node is a member. The
 // caller must hold mu.
 func (h *heldCopies) recordsAfter(
@@ -348,13 +348,12 @@ func (h *heldCopies) recordsAfter(
 }
 
 // after returns the record that takes r's place when next has come, which is
-// about the same process: next, or r as of now if only of r nothing is missing.
+// about the same process. That is next, unless r is complete here and next is
+// not; then it is r, whose process is alive.
 func (r *processRecord) after(next *processRecord) *processRecord {
 	if !r.whole || next.whole {
 		return next
 	}
-	// The older statement stays, because all of it is here. But its process is
-	// alive.
 	alive := *r
 	alive.Ended = 0
 	alive.Settled = false

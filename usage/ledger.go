@@ -167,9 +167,9 @@ func (sh *shard) namesOf(row int) []byte {
 	return sh.names[sh.rows[row].nameOffset:]
 }
 
-// add adds to the row with the given hash. It returns false if there is none,
+// addExisting adds to the row with the given hash. It returns false if there is none,
 // or if the ledger is closed.
-func (l *ledger) add(hi, lo uint64, cost, checks int64) bool {
+func (l *ledger) addExisting(hi, lo uint64, cost, checks int64) bool {
 	sh := l.shard(lo)
 	sh.mu.Lock()
 	row := sh.find(hi, lo)
@@ -194,25 +194,25 @@ const (
 	outcomeClosed                 // not counted: the ledger is closed
 )
 
-// enter adds to the row with the given hash, which it creates if needed. If
+// add adds to the row with the given hash, which it creates if needed. If
 // there is no room, it adds to the row of others instead. It returns the row's
 // number in its shard.
-func (l *ledger) enter(hi, lo uint64, row *Row) (done outcome, number int) {
+func (l *ledger) add(hi, lo uint64, row *Row) (done outcome, number int) {
 	if !row.Other {
-		done, number = l.enterAt(hi, lo, row, &l.rows, l.maxRows, outcomeEntered)
+		done, number = l.addIn(hi, lo, row, &l.rows, l.maxRows, outcomeEntered)
 		if done != outcomeLost {
 			return done, number
 		}
 	}
 	rest := Row{Rule: row.Rule, Unit: row.Unit, Other: true, Cost: row.Cost, Checks: row.Checks}
 	at := xxh3.Hash128(rest.appendNames(nil))
-	return l.enterAt(at.Hi, at.Lo, &rest, &l.others, maxOthers, outcomeOther)
+	return l.addIn(at.Hi, at.Lo, &rest, &l.others, maxOthers, outcomeOther)
 }
 
-// enterAt is enter without the row of others. count is the number of rows of
+// addIn is add without the row of others. count is the number of rows of
 // row's kind, at most bound. It returns done, outcomeLost if there is no room,
 // or outcomeClosed.
-func (l *ledger) enterAt(hi, lo uint64, row *Row, count *atomic.Int64, bound int64, done outcome) (outcome, int) {
+func (l *ledger) addIn(hi, lo uint64, row *Row, count *atomic.Int64, bound int64, done outcome) (outcome, int) {
 	sh := l.shard(lo)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()

@@ -41,16 +41,16 @@ const (
 	mergeTimeout = time.Minute
 )
 
-// numbers are the numbers of ledgers of a node and month, in ascending order, 8
+// ledgerNumbers are the numbers of ledgers of a node and month, in ascending order, 8
 // bytes each, big-endian.
-type numbers []byte
+type ledgerNumbers []byte
 
-func (n numbers) count() int { return len(n) / 8 }
+func (n ledgerNumbers) count() int { return len(n) / 8 }
 
-func (n numbers) at(i int) uint64 { return binary.BigEndian.Uint64(n[8*i:]) }
+func (n ledgerNumbers) at(i int) uint64 { return binary.BigEndian.Uint64(n[8*i:]) }
 
 // isValid reports whether another node may have sent them.
-func (n numbers) isValid() bool {
+func (n ledgerNumbers) isValid() bool {
 	if len(n)%8 != 0 || n.count() > maxMerged {
 		return false
 	}
@@ -62,21 +62,21 @@ func (n numbers) isValid() bool {
 	return true
 }
 
-func (n numbers) has(number uint64) bool {
+func (n ledgerNumbers) has(number uint64) bool {
 	i := sort.Search(n.count(), func(i int) bool { return n.at(i) >= number })
 	return i < n.count() && n.at(i) == number
 }
 
 // with returns the numbers of both.
-func (n numbers) with(other numbers) numbers {
+func (n ledgerNumbers) with(other ledgerNumbers) ledgerNumbers {
 	var all []uint64
-	for _, list := range []numbers{n, other} {
+	for _, list := range []ledgerNumbers{n, other} {
 		for i := range list.count() {
 			all = append(all, list.at(i))
 		}
 	}
 	slices.Sort(all)
-	var both numbers
+	var both ledgerNumbers
 	for _, number := range slices.Compact(all) {
 		both = binary.BigEndian.AppendUint64(both, number)
 	}
@@ -84,7 +84,7 @@ func (n numbers) with(other numbers) numbers {
 }
 
 // overlaps reports whether some number is in both.
-func (n numbers) overlaps(other numbers) bool {
+func (n ledgerNumbers) overlaps(other ledgerNumbers) bool {
 	for i := range n.count() {
 		if other.has(n.at(i)) {
 			return true

@@ -194,7 +194,7 @@ func TestHalfAMergedLedgerIsNone(t *testing.T) {
 // Of two merged ledgers with a common part, which only a restored data
 // directory can make, one counts, and the bill is incomplete.
 func TestMergedLedgersThatMeet(t *testing.T) {
-	of := func(list ...uint64) (n numbers) {
+	of := func(list ...uint64) (n ledgerNumbers) {
 		for _, number := range list {
 			n = n.with(binary.BigEndian.AppendUint64(nil, number))
 		}

@@ -136,7 +136,7 @@ func (m *Meter) Add(wall int64, subject rules.Hash, unit string, cost, checks in
 		l = m.ledgerOf(wall)
 	}
 	hi, lo := rowHash(subject, unit)
-	return l.add(hi, lo, cost, checks)
+	return l.addExisting(hi, lo, cost, checks)
 }
 
 // AddNamed is Add for a subject that may not have a row yet. It keeps none of
@@ -146,12 +146,12 @@ func (m *Meter) AddNamed(wall int64, subject rules.Hash, rule string, key []stri
 	hi, lo := rowHash(subject, unit)
 	for {
 		l := m.ledgerOf(wall)
-		if key == nil && l.add(hi, lo, cost, checks) {
+		if key == nil && l.addExisting(hi, lo, cost, checks) {
 			return
 		}
 
 		row := Row{Rule: rule, Key: key, Unit: unit, Other: key == nil, Cost: cost, Checks: checks}
-		switch done, _ := l.enter(hi, lo, &row); done {
+		switch done, _ := l.add(hi, lo, &row); done {
 		case outcomeClosed: // the ledger has just been closed: try the next one
 			continue
 		case outcomeOther:

@@ -227,7 +227,7 @@ func (t *Totals) mergeNotes(other *notes) {
 func (t *Totals) answerNotes(body []byte) ([]byte, error) {
 	var theirs notes
 	if err := json.Unmarshal(body, &theirs); err != nil {
-		return nil, errRow
+		return nil, errMessage
 	}
 
 	// The answer is made before the other node's notes are added, which it

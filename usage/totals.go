@@ -51,7 +51,7 @@ type Member struct {
 // Peers carries messages to other nodes. *peer.Peers implements it.
 type Peers interface {
 	Call(ctx context.Context, to ring.NodeID, m peer.Method, body []byte) ([]byte, error)
-	// Ended reports whether no process listens at the node's address any more, for
+	// ProcessGone reports whether no process listens at the node's address any more, for
 	// all that this node knows.
 	ProcessGone(node ring.NodeID) bool
 }
@@ -124,9 +124,9 @@ type holding struct {
 	Copy    bool     `json:"copy"`  // another node sent it; otherwise the process that counted it wrote it here
 	// Merged and Digest are those of a merged ledger: which others it replaces, and
 	// what identifies their counts.
-	Merged numbers `json:"merged,omitempty"`
-	Digest uint64  `json:"digest,omitempty"`
-	heldBy Member  // the node that holds it
+	Merged ledgerNumbers `json:"merged,omitempty"`
+	Digest uint64        `json:"digest,omitempty"`
+	heldBy Member        // the node that holds it
 }
 
 // holdings returns the ledgers of a month, or of allMonths, both in memory and
@@ -278,13 +278,13 @@ func (t *Totals) answer(m peer.Method, body []byte) ([]byte, error) {
 	case MethodInventory:
 		var month Month
 		if err := json.Unmarshal(body, &month); err != nil {
-			return nil, errRow
+			return nil, errMessage
 		}
 		return json.Marshal(t.inventoryHere(month))
 	case MethodRows:
 		var q pageQuery
 		if err := json.Unmarshal(body, &q); err != nil {
-			return nil, errRow
+			return nil, errMessage
 		}
 		return t.page(&q)
 	case MethodHandOver:

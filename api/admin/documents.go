@@ -63,8 +63,8 @@ func (s *Server) getRules(w http.ResponseWriter, r *http.Request) error {
 }
 
 // catchUp waits until this node has applied all earlier writes at any node, so
-// that a read sees them. If that takes longer than maxCatchUp, it adds a header
-// that says that the answer may be stale.
+// that a read sees them. If it can't within maxCatchUp, it adds a header that
+// says that the answer may be stale.
 func (s *Server) catchUp(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), maxCatchUp)
 	defer cancel()
@@ -117,12 +117,12 @@ func (s *Server) putRules(w http.ResponseWriter, r *http.Request) error {
 		return s.write(w, r, rules.Change{Part: rules.WholeDocument})
 	}
 
-	body, give, err := s.readDocument(r)
+	body, release, err := s.readDocument(r)
 	if err != nil {
 		return err
 	}
 
-	give()
+	release()
 	if strings.TrimSpace(string(body)) != "" {
 		return api.Errorf(api.BadValue, "version: a document was sent, too; leave out one of them")
 	}
@@ -210,11 +210,11 @@ func (s *Server) answerPiece(
 // write makes the change c, with r's body, and answers with the new version.
 func (s *Server) write(w http.ResponseWriter, r *http.Request, c rules.Change) error {
 	if !c.Delete {
-		body, give, err := s.readDocument(r)
+		body, release, err := s.readDocument(r)
 		if err != nil {
 			return err
 		}
-		defer give()
+		defer release()
 		c.Body = body
 
 		var doc *rules.Document
@@ -450,8 +450,8 @@ func bodyError(body []byte, most int, err error) error {
 	return nil
 }
 
-// readDocument reads a document. It is charged to the budget as it arrives, until give is called.
-func (s *Server) readDocument(r *http.Request) (body []byte, give func(), err error) {
+// readDocument reads a document. It is charged to the budget as it arrives, until release is called.
+func (s *Server) readDocument(r *http.Request) (body []byte, release func(), err error) {
 	if r.ContentLength > maxDocument && r.Header.Get("Expect") != "" {
 		return nil, nil, api.TooLargeError(maxDocument) // the caller waits for 100 Continue, and has not sent the body
 	}
@@ -459,7 +459,7 @@ func (s *Server) readDocument(r *http.Request) (body []byte, give func(), err er
 	var arriving api.Transfer
 	charged := 0
 	budget := &s.doors.Budget
-	give = func() {
+	release = func() {
 		if charged > 0 {
 			budget.Release(&arriving)
 		}
@@ -475,7 +475,7 @@ func (s *Server) readDocument(r *http.Request) (body []byte, give func(), err er
 					return b, nil
 				}
 
-				give()
+				release()
 				charged = 0
 				if size > api.UnchargedBytes {
 					if !budget.Hold(&arriving, int64(size), connectionOf(r)) {
@@ -503,11 +503,11 @@ func (s *Server) readDocument(r *http.Request) (body []byte, give func(), err er
 	}
 
 	if err = bodyError(body, maxDocument, err); err != nil {
-		give()
+		release()
 		return nil, nil, err
 	}
 
-	return body, give, nil
+	return body, release, nil
 }
 
 // Versions is the answer to GET /v1/rules/versions, newest first.

@@ -199,7 +199,9 @@ func (s *Server) inAllSpellings(c *cluster.EntryChange) (changes []cluster.Entry
 	if c.Remove && len(changes) > 0 {
 		return changes
 	}
-	return append(changes, *c) // of a removal, that of an entry which only the leader may know
+	// A removal that matches nothing here is sent as it is: the leader may know
+	// the entry.
+	return append(changes, *c)
 }
 
 // isDryRun reports whether a request only asks what a change would do. This
@@ -597,8 +599,8 @@ func (s *Server) getEntryLog(w http.ResponseWriter, r *http.Request) error {
 	return s.reply(w, answer)
 }
 
-// entriesRestored is the body of POST /v1/entries.
-type entriesRestored struct {
+// restoreRequest is the body of POST /v1/entries.
+type restoreRequest struct {
 	Entries []EntryItem `json:"entries"` // to write as they are, with their authors and times
 	Remove  []EntryItem `json:"remove"`
 }
@@ -614,7 +616,7 @@ func (s *Server) restoreEntries(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	var in entriesRestored
+	var in restoreRequest
 	if err := json.Unmarshal(body, &in); err != nil {
 		return api.Errorf(api.BadJSON, "%v", err)
 	}

@@ -129,7 +129,7 @@ func (s *Server) receiveHead(c *connection, input []byte) (head []byte, err erro
 				charged = 0
 			}
 			if !s.handlers.Budget.Hold(&held, int64(size), c) {
-				c.refuseRoom()
+				c.closeIfStranger()
 				// A caller that is no stranger gets an answer: the library asks
 				// for one when it reads this error.
 				return head, errNoRoom
@@ -150,9 +150,9 @@ func (s *Server) receiveHead(c *connection, input []byte) (head []byte, err erro
 // errNoRoom means that the budget has no room for a request that has not arrived as a whole.
 var errNoRoom = errors.New("the memory for requests is used up")
 
-// refuseRoom closes a stranger's connection for which there is no room: even an
-// answer would take some.
-func (c *connection) refuseRoom() {
+// closeIfStranger closes the connection of a stranger for whose request there is
+// no room: even an answer would take some.
+func (c *connection) closeIfStranger() {
 	if c.IsStranger() {
 		_ = c.closeNow()
 	}
@@ -255,7 +255,7 @@ func (t *lentConn) receiveMore(b []byte) (n int, err error) {
 		// While this caller keeps the node waiting, the library and a handler
 		// hold memory for it. So it is charged, and may lose its seat.
 		if !t.server.handlers.Budget.Hold(&t.stall, lentMemory, t) {
-			t.refuseRoom()
+			t.closeIfStranger()
 			t.readErr = errNoRoom
 			return 0, errNoRoom
 		}

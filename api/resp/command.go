@@ -204,8 +204,8 @@ func (c *session) countStranger() error {
 	if !c.isStranger() {
 		return nil
 	}
-	c.asStranger++
-	if c.asStranger >= strangerCommands {
+	c.strangerCommands++
+	if c.strangerCommands >= strangerCommands {
 		return errOver
 	}
 	return nil

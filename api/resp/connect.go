@@ -36,8 +36,8 @@ func connectSpecs() []spec {
 	}
 }
 
-// reply writes an error reply; it is a step of commands that fail.
-func (c *session) reply(f failure) error {
+// replyError writes an error reply; it is a step of commands that fail.
+func (c *session) replyError(f failure) error {
 	c.execution.out.fail(f)
 	return nil
 }
@@ -59,14 +59,14 @@ func (c *session) auth(args [][]byte) error {
 	if len(args) > 2 {
 		return c.failStranger("ERR syntax error")
 	}
-	if f := c.show(args[len(args)-1]); f != "" {
+	if f := c.authenticate(args[len(args)-1]); f != "" {
 		return c.failStranger(f)
 	}
 	return c.ok(nil)
 }
 
-// show authenticates the caller by a token.
-func (c *session) show(token []byte) failure {
+// authenticate authenticates the caller by a token.
+func (c *session) authenticate(token []byte) failure {
 	s := c.server
 	if !s.RequiresToken() {
 		s.noteNeedlessToken(c.RemoteAddr())
@@ -78,7 +78,7 @@ func (c *session) show(token []byte) failure {
 	}
 	c.authorization = authorization
 	c.cache = api.TokenCache{}
-	c.asStranger = 0
+	c.strangerCommands = 0
 	c.Trust()
 	return ""
 }
@@ -115,7 +115,7 @@ func (c *session) hello(args [][]byte) error {
 	}
 
 	if token != nil {
-		if f := c.show(token); f != "" {
+		if f := c.authenticate(token); f != "" {
 			return c.failStranger(f)
 		}
 	}
@@ -125,7 +125,7 @@ func (c *session) hello(args [][]byte) error {
 	}
 
 	if name != nil && !c.setName(name) {
-		return c.reply(badName)
+		return c.replyError(badName)
 	}
 
 	// The protocol changes only now: what failed above was answered in the one
@@ -214,7 +214,7 @@ func (c *session) ping(args [][]byte) error {
 	case 1:
 		c.execution.out.bytes(args[0])
 	default:
-		return c.reply(wrongArity("ping"))
+		return c.replyError(wrongArity("ping"))
 	}
 	return nil
 }
@@ -230,9 +230,9 @@ func (c *session) selectDatabase(args [][]byte) error {
 	n, ok := parseInt(args[0])
 	switch {
 	case !ok:
-		return c.reply("ERR value is not an integer or out of range")
+		return c.replyError("ERR value is not an integer or out of range")
 	case n != 0:
-		return c.reply("ERR DB index is out of range")
+		return c.replyError("ERR DB index is out of range")
 	}
 	return c.ok(nil)
 }
@@ -253,7 +253,7 @@ func (c *session) client(args [][]byte) error {
 		w.text(c.name)
 	case is(what, "setname") && len(rest) == 1:
 		if !c.setName(rest[0]) {
-			return c.reply(badName)
+			return c.replyError(badName)
 		}
 		return c.ok(nil)
 	case is(what, "setinfo") && len(rest) == 2,
@@ -261,7 +261,7 @@ func (c *session) client(args [][]byte) error {
 		is(what, "reply") && len(rest) == 1 && is(rest[0], "on"):
 		return c.ok(nil)
 	default:
-		return c.reply(unknownSubcommand(what, "CLIENT"))
+		return c.replyError(unknownSubcommand(what, "CLIENT"))
 	}
 
 	return nil
@@ -275,7 +275,7 @@ func unknownSubcommand(word []byte, command string) failure {
 // config executes CONFIG GET, which finds nothing.
 func (c *session) config(args [][]byte) error {
 	if !is(args[0], "get") || len(args) < 2 {
-		return c.reply(unknownSubcommand(args[0], "CONFIG"))
+		return c.replyError(unknownSubcommand(args[0], "CONFIG"))
 	}
 	c.execution.out.mapOf(0)
 	return nil
@@ -283,7 +283,7 @@ func (c *session) config(args [][]byte) error {
 
 // cluster executes CLUSTER: each node answers for all keys, so clients need not know the cluster.
 func (c *session) cluster([][]byte) error {
-	return c.reply("ERR This instance has cluster support disabled")
+	return c.replyError("ERR This instance has cluster support disabled")
 }
 
 // info executes INFO, whatever section it names.
@@ -336,7 +336,7 @@ func (c *session) command(args [][]byte) error {
 	case is(args[0], "docs"):
 		c.commandDocs(args[1:])
 	default:
-		return c.reply(unknownSubcommand(args[0], "COMMAND"))
+		return c.replyError(unknownSubcommand(args[0], "COMMAND"))
 	}
 
 	return nil

@@ -230,19 +230,19 @@ func (c *session) decrex(words [][]byte) error {
 	}
 
 	if f != "" {
-		return c.reply(f)
+		return c.replyError(f)
 	}
 
 	var q check
 	q.setLimit(rules.IncrexNamespace, words[0], call.limit(), call.by)
 
 	if f := c.confine(&q.Query); f != "" {
-		return c.reply(f)
+		return c.replyError(f)
 	}
 
 	used, applied, err := c.lower(&q, &call)
 	if err != nil {
-		return c.reply(c.server.explain(err))
+		return c.replyError(c.server.explain(err))
 	}
 
 	w := &c.execution.out

@@ -137,7 +137,7 @@ func (c *session) pttl(args [][]byte) error { return c.replyTTL(args[0], time.Mi
 func (c *session) replyTTL(key []byte, unit time.Duration) error {
 	kept, f := c.kept(key)
 	if f != "" {
-		return c.reply(f)
+		return c.replyError(f)
 	}
 	if kept.Used == 0 {
 		c.execution.out.integer(-2)
@@ -153,7 +153,7 @@ func (c *session) typeOf(args [][]byte) error {
 	kept, f := c.kept(args[0])
 	switch {
 	case f != "":
-		return c.reply(f)
+		return c.replyError(f)
 	case kept.Used == 0:
 		c.execution.out.simple("none")
 	default:
@@ -188,7 +188,7 @@ func (c *session) replyCount(names [][]byte, ask func(names [][]byte) ([]limiter
 	for chunk := range slices.Chunk(names, namesAtOnce) {
 		list, f := ask(chunk)
 		if f != "" {
-			return c.reply(f)
+			return c.replyError(f)
 		}
 		for _, kept := range list {
 			n += min(kept.Used, 1)

@@ -75,14 +75,14 @@ func text(word []byte, field string, least, most int) (string, failure) {
 	return unsafe.String(unsafe.SliceData(word), len(word)), ""
 }
 
-// named is what a command says about a key of a rule.
-type named struct {
+// keyQuery is what a command says about a key of a rule.
+type keyQuery struct {
 	*limiter.Query
 	ttl time.Duration
 }
 
 // read reads the words of a command: a rule, as many values as its key has, and options.
-func (n *named) read(set *rules.Set, words [][]byte, allowed option) (f failure) {
+func (n *keyQuery) read(set *rules.Set, words [][]byte, allowed option) (f failure) {
 	n.Rule, f = text(words[0], "rule", 1, maxName)
 	if f != "" {
 		return f
@@ -108,7 +108,7 @@ func (n *named) read(set *rules.Set, words [][]byte, allowed option) (f failure)
 }
 
 // readOptions reads the words behind the key.
-func (n *named) readOptions(words [][]byte, allowed option) (f failure) {
+func (n *keyQuery) readOptions(words [][]byte, allowed option) (f failure) {
 	var costs costReader
 	costs.list = n.Costs[:0]
 	hasMode := false
@@ -184,7 +184,7 @@ func readTTL(word []byte, least, most time.Duration) (time.Duration, failure) {
 type costReader struct {
 	list             []limiter.UnitCost
 	hasCost, hasUnit bool   // whether the last of list has it
-	without          string // a unit that was given without a cost; empty: none
+	unitWithoutCost  string // a unit that was given without a cost; empty: none
 }
 
 // next begins another cost.
@@ -231,15 +231,15 @@ func (cr *costReader) unit(word []byte) failure {
 // noteMissing notes if the last cost was not given, only its unit.
 func (cr *costReader) noteMissing() {
 	if len(cr.list) > 0 && !cr.hasCost {
-		cr.without = cr.list[len(cr.list)-1].Unit
+		cr.unitWithoutCost = cr.list[len(cr.list)-1].Unit
 	}
 }
 
 // finish returns the costs. If explicit is set, each unit needs one; otherwise it is 1.
 func (cr *costReader) finish(explicit bool) ([]limiter.UnitCost, failure) {
 	cr.noteMissing()
-	if explicit && cr.without != "" {
-		return cr.list, badValue("COST is missing for the unit %s", printableShort([]byte(cr.without)))
+	if explicit && cr.unitWithoutCost != "" {
+		return cr.list, badValue("COST is missing for the unit %s", printableShort([]byte(cr.unitWithoutCost)))
 	}
 	for i := range cr.list {
 		for j := range i {
@@ -253,7 +253,7 @@ func (cr *costReader) finish(explicit bool) ([]limiter.UnitCost, failure) {
 
 // check prepares RL.CHECK.
 func (c *session) check(words [][]byte, q *check) failure {
-	n := named{Query: &q.Query}
+	n := keyQuery{Query: &q.Query}
 	if f := n.read(c.server.Decider.Rules(), words, optCost|optMode); f != "" {
 		return f
 	}
@@ -370,7 +370,7 @@ func (s *Server) unlimitedFields(f *fields, a *limiter.Answer) {
 }
 
 // query reads the words of a command that is executed at once.
-func (c *session) query(words [][]byte, allowed option) (n named, f failure) {
+func (c *session) query(words [][]byte, allowed option) (n keyQuery, f failure) {
 	n.Query = &limiter.Query{}
 	f = n.read(c.server.Decider.Rules(), words, allowed)
 	if f != "" {
@@ -383,7 +383,7 @@ func (c *session) query(words [][]byte, allowed option) (n named, f failure) {
 func (c *session) reserveCost(words [][]byte) error {
 	n, f := c.query(words, optCost|optTTL|optRequestID)
 	if f != "" {
-		return c.reply(f)
+		return c.replyError(f)
 	}
 
 	if n.ttl == 0 {
@@ -394,7 +394,7 @@ func (c *session) reserveCost(words [][]byte) error {
 	var answer limiter.Answer
 	id, err := c.server.Decider.Reserve(n.Query, n.ttl, &answer)
 	if err != nil {
-		return c.reply(c.server.explain(err))
+		return c.replyError(c.server.explain(err))
 	}
 
 	took := time.Since(c.execution.began)
@@ -411,9 +411,9 @@ func (c *session) reserveCost(words [][]byte) error {
 
 // settle executes RL.SETTLE reservation COST n [UNIT u].
 func (c *session) settle(words [][]byte) error {
-	n := named{Query: &limiter.Query{}}
+	n := keyQuery{Query: &limiter.Query{}}
 	if f := n.readOptions(words[1:], optCost|optExplicit); f != "" {
-		return c.reply(f)
+		return c.replyError(f)
 	}
 
 	id := string(words[0])
@@ -423,7 +423,7 @@ func (c *session) settle(words [][]byte) error {
 
 	out, err := c.server.Decider.Settle(id, n.Costs)
 	if err != nil {
-		return c.reply(c.server.explain(err))
+		return c.replyError(c.server.explain(err))
 	}
 
 	w := &c.execution.out
@@ -462,12 +462,12 @@ func (c *session) replyUsage(
 ) error {
 	n, f := c.query(words, allowed)
 	if f != "" {
-		return c.reply(f)
+		return c.replyError(f)
 	}
 
 	u, err := operation(c.server.Decider, n.Query)
 	if err != nil {
-		return c.reply(c.server.explain(err))
+		return c.replyError(c.server.explain(err))
 	}
 
 	writeUsage(&c.execution.out, u)

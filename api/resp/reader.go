@@ -45,8 +45,8 @@ type reader struct {
 // command is a command as far as it has arrived. Positions count from its first byte.
 type command struct {
 	at      int     // what is before it was read
-	missing int     // arguments that have not arrived; 0: the first line has not
-	next    int     // length of the next argument, whose line has been read; −1: it has not
+	missing int     // arguments still to come; 0 before the first line has been read
+	next    int     // announced length of the next argument; −1 before its line has been read
 	args    []int32 // where each argument begins and ends
 }
 

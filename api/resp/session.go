@@ -88,13 +88,13 @@ type session struct {
 	strangerSince   time.Time // since when it has had no valid token, if one is needed
 	incompleteSince time.Time // when the command in pending began to arrive; zero: there is none
 
-	id            int64
-	resp3         bool
-	name          string // as the client calls it
-	authorization string // as a header: Bearer and the token; empty: no valid token was shown
-	cache         api.TokenCache
-	token         *api.Token // of the command in progress; nil: none is required
-	asStranger    int        // how many commands it has sent without a valid token, if one is needed
+	id               int64
+	resp3            bool
+	name             string // as the client calls it
+	authorization    string // as a header: Bearer and the token; empty: no valid token was shown
+	cache            api.TokenCache
+	token            *api.Token // of the command in progress; nil: none is required
+	strangerCommands int        // how many commands it has sent without a valid token, if one is needed
 
 	execution *execution // while commands are executed
 }

@@ -40,7 +40,7 @@ func readSlots(word []byte) (int64, failure) {
 func (c *session) acquire(words [][]byte) error {
 	n, f := c.query(words, optCost|optSlots|optSlotTTL|optRequestID)
 	if f != "" {
-		return c.reply(f)
+		return c.replyError(f)
 	}
 
 	n.SlotTTL = n.ttl
@@ -52,7 +52,7 @@ func (c *session) acquire(words [][]byte) error {
 	var answer limiter.Answer
 	slot, err := c.server.Decider.Acquire(n.Query, &answer)
 	if err != nil {
-		return c.reply(c.server.explain(err))
+		return c.replyError(c.server.explain(err))
 	}
 
 	if slot.ID != "" && c.HasHungUp() { // nobody would ever release it
@@ -74,13 +74,13 @@ func (c *session) acquire(words [][]byte) error {
 
 // renew executes RL.RENEW slot [TTL ms].
 func (c *session) renew(words [][]byte) error {
-	n := named{Query: &limiter.Query{}}
+	n := keyQuery{Query: &limiter.Query{}}
 	if f := n.readOptions(words[1:], optSlotTTL); f != "" {
-		return c.reply(f)
+		return c.replyError(f)
 	}
 	expires, err := c.server.Decider.RenewSlot(string(words[0]), n.ttl)
 	if err != nil {
-		return c.reply(c.server.explain(err))
+		return c.replyError(c.server.explain(err))
 	}
 	fields := c.execution.out.fields()
 	fields.integer("expires_ms", expires.Milliseconds())
@@ -92,7 +92,7 @@ func (c *session) renew(words [][]byte) error {
 func (c *session) releaseSlot(words [][]byte) error {
 	held, err := c.server.Decider.ReleaseSlot(string(words[0]))
 	if err != nil {
-		return c.reply(c.server.explain(err))
+		return c.replyError(c.server.explain(err))
 	}
 	fields := c.execution.out.fields()
 	fields.boolean("released", held)

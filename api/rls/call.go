@@ -545,8 +545,8 @@ func (c *Call) giveBack(d *api.Doors) *api.Error {
 			continue
 		}
 
-		// This is filled here and not where it is asked, because that takes c's
-		// scratch space.
+		// fillSubject uses c's scratch space, which the calls of AskAll, several at
+		// once, must not share.
 		subjects := make([]limiter.Subject, 1)
 		c.fillSubject(&subjects[0], desc, hits, counters.CheckMode)
 		gifts = append(gifts, gift{desc, subjects, nil})

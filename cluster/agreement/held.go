@@ -53,7 +53,7 @@ func (r *Regions) holdVersion(h *rules.History) error {
 
 	size := 0
 	for _, h := range r.Held {
-		size += h.Set.Document.Weight()
+		size += h.Set.Document.TextSize()
 	}
 
 	n := len(r.Held)

@@ -272,7 +272,7 @@ func (s *State) commitRegion(changed *Regions, e Region) Result {
 		when = last.When
 	}
 
-	history, err := s.History.Renumber(message, e.By, when)
+	history, err := s.History.Reissue(message, e.By, when)
 	if err != nil {
 		return Result{Err: fmt.Errorf("%w: %w", ErrRejected, err)}
 	}

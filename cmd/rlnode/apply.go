@@ -43,7 +43,7 @@ func (c *applyCmd) Run(env *environment) error {
 		return usageError("--file is missing: rlnode apply -f rules.yaml")
 	}
 
-	n, err := c.node()
+	n, err := c.client()
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (c *rollbackCmd) Run(env *environment) error {
 		return usageError("%d is not a version: they begin with 1", c.Version)
 	}
 
-	n, err := c.node()
+	n, err := c.client()
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ type diffCmd struct {
 
 // Run prints the differences.
 func (c *diffCmd) Run(env *environment) error {
-	n, err := c.node()
+	n, err := c.client()
 	if err != nil {
 		return err
 	}

@@ -52,7 +52,7 @@ type backupCmd struct {
 
 // Run takes the backup.
 func (c *backupCmd) Run(env *environment) error {
-	n, err := c.node()
+	n, err := c.client()
 	if err != nil {
 		return err
 	}

@@ -45,7 +45,7 @@ func (c *benchCmd) Run(env *environment) error {
 		return err
 	}
 
-	n, err := c.node()
+	n, err := c.client()
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ type membersCmd struct{ answerFlags }
 
 // Run prints the tables.
 func (c *membersCmd) Run(env *environment) error {
-	return sendAndPrint(env, c.node, c.JSON, request{path: "/v1/cluster"},
+	return sendAndPrint(env, c.client, c.JSON, request{path: "/v1/cluster"},
 		func(w io.Writer, cluster *admin.ClusterView) error {
 			moving := ""
 			leader := "no known leader"
@@ -127,7 +127,7 @@ type ownerCmd struct {
 // Run prints the owner.
 func (c *ownerCmd) Run(env *environment) error {
 	r := request{path: "/v1/owner", query: subjectQuery(c.Rule, c.Key)}
-	return sendAndPrint(env, c.node, c.JSON, r, func(w io.Writer, o *admin.SubjectOwner) error {
+	return sendAndPrint(env, c.client, c.JSON, r, func(w io.Writer, o *admin.SubjectOwner) error {
 		_, err := fmt.Fprintf(w, "owner %s, standby %s  (partition %d, epoch %d)\n", o.Owner,
 			cmp.Or(o.Standby, "none"), o.Partition, o.Epoch)
 		return err
@@ -182,7 +182,7 @@ func (c *topCmd) Run(env *environment) error {
 	}
 
 	// One for all rounds: each would keep a connection.
-	node, err := c.node()
+	node, err := c.client()
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ func (c *leaveCmd) Run(env *environment) error {
 	}
 
 	r := request{method: http.MethodPost, path: path, minTimeout: departTimeout}
-	return sendAndPrint(env, c.node, c.JSON, r, func(w io.Writer, n *left) error {
+	return sendAndPrint(env, c.client, c.JSON, r, func(w io.Writer, n *left) error {
 		advice := "stop its process, which sends the others what it still counts"
 		if n.Last {
 			advice = "stop its process, and keep its data directory: it has the only copy of rules and bills"
@@ -67,7 +67,7 @@ func (c *removeCmd) Run(env *environment) error {
 	}
 
 	r := request{method: http.MethodDelete, path: path, minTimeout: departTimeout}
-	return sendAndPrint(env, c.node, c.JSON, r, func(w io.Writer, _ *struct{}) error {
+	return sendAndPrint(env, c.client, c.JSON, r, func(w io.Writer, _ *struct{}) error {
 		_, err := fmt.Fprintln(w, done)
 		return err
 	})

@@ -91,7 +91,7 @@ func (c *listRemoveCmd[L]) Run(env *environment) error {
 // Run prints the list.
 func (c *listListCmd[L]) Run(env *environment) error {
 	var l L
-	return sendAndPrint(env, c.node, c.JSON,
+	return sendAndPrint(env, c.client, c.JSON,
 		request{path: "/v1/lists/" + l.name(), accept: "application/json"},
 		func(w io.Writer, list *[]json.RawMessage) error {
 			rows := make([]*entryRow, len(*list))
@@ -127,7 +127,7 @@ func (a *answerFlags) writeEntry(env *environment, method, path string, fields m
 		r.contentType = "application/json"
 	}
 
-	return sendAndPrint(env, a.node, a.JSON, r, func(w io.Writer, answer *admin.EntryWritten) error {
+	return sendAndPrint(env, a.client, a.JSON, r, func(w io.Writer, answer *admin.EntryWritten) error {
 		for _, note := range answer.Notes {
 			fmt.Fprintln(env.stderr, oneLine(note))
 		}
@@ -272,7 +272,7 @@ type entriesListCmd struct {
 
 // Run prints the entries, page by page.
 func (c *entriesListCmd) Run(env *environment) error {
-	n, err := c.node()
+	n, err := c.client()
 	if err != nil {
 		return err
 	}
@@ -346,7 +346,7 @@ type entriesLogCmd struct {
 // Run prints the changes.
 func (c *entriesLogCmd) Run(env *environment) error {
 	r := request{path: "/v1/entries/log", query: url.Values{"n": {strconv.Itoa(c.N)}}}
-	return sendAndPrint(env, c.node, c.JSON, r, func(w io.Writer, log *admin.EntryLog) error {
+	return sendAndPrint(env, c.client, c.JSON, r, func(w io.Writer, log *admin.EntryLog) error {
 		if len(log.Changes) == 0 {
 			_, err := fmt.Fprintln(w, "no entry has changed")
 			return err

@@ -31,7 +31,7 @@ func (c *feedbackCmd) Run(env *environment) error {
 	}
 	fields["verdict"] = c.Verdict
 
-	return sendAndPrint(env, c.node, c.JSON, postFields("/v1/feedback", fields),
+	return sendAndPrint(env, c.client, c.JSON, postFields("/v1/feedback", fields),
 		func(w io.Writer, a *feedbackAnswer) error {
 			_, err := fmt.Fprintf(w,
 				"counted: %s should not have refused %s; %d since this node's process began\n",

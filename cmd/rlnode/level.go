@@ -25,7 +25,7 @@ func (c *levelCmd) Run(env *environment) error {
 	case c.To < 0 || c.To > 1<<31-1:
 		return usageError("--to: %d is not in 1…%d", c.To, 1<<31-1)
 	case !c.Raise:
-		return sendAndPrint(env, c.node, c.JSON, request{path: "/v1/level"}, printLevel)
+		return sendAndPrint(env, c.client, c.JSON, request{path: "/v1/level"}, printLevel)
 	}
 
 	query := url.Values{}
@@ -34,7 +34,7 @@ func (c *levelCmd) Run(env *environment) error {
 	}
 
 	r := request{method: http.MethodPost, path: "/v1/level", query: query}
-	return sendAndPrint(env, c.node, c.JSON, r, func(w io.Writer, done *cluster.Levels) error {
+	return sendAndPrint(env, c.client, c.JSON, r, func(w io.Writer, done *cluster.Levels) error {
 		_, err := fmt.Fprintf(w, "the feature level is %d\n", done.Agreed)
 		return err
 	})

@@ -21,7 +21,7 @@ type loadCmd struct {
 // Run reports the load, or prints the list.
 func (c *loadCmd) Run(env *environment) error {
 	if c.Source == "" {
-		return sendAndPrint(env, c.node, c.JSON, request{path: "/v1/load"}, printLoads)
+		return sendAndPrint(env, c.client, c.JSON, request{path: "/v1/load"}, printLoads)
 	}
 	if c.Load == nil {
 		return usageError("the load is missing: rlnode load %s 0.9", printable(c.Source))
@@ -35,7 +35,7 @@ func (c *loadCmd) Run(env *environment) error {
 	type taken struct {
 		Rules []string `json:"rules"`
 	}
-	return sendAndPrint(env, c.node, c.JSON, post("/v1/load", body), func(w io.Writer, t *taken) error {
+	return sendAndPrint(env, c.client, c.JSON, post("/v1/load", body), func(w io.Writer, t *taken) error {
 		follow := "no rule follows it"
 		if len(t.Rules) > 0 {
 			follow = "followed by " + printable(strings.Join(t.Rules, ", "))

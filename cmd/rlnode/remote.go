@@ -51,11 +51,11 @@ type answerFlags struct {
 	adminPlane
 }
 
-func (d *dataPlane) node() (*remote, error) {
+func (d *dataPlane) client() (*remote, error) {
 	return d.newRemote("--addr", "RLNODE_API_TOKEN", d.Addr, &d.Token, &d.TokenFile)
 }
 
-func (a *adminPlane) node() (*remote, error) {
+func (a *adminPlane) client() (*remote, error) {
 	return a.newRemote("--admin", "RLNODE_ADMIN_TOKEN", a.Admin, &a.Token, &a.TokenFile)
 }
 
@@ -116,7 +116,7 @@ type remote struct {
 	base      string // scheme and host
 	flag      string // that set base
 	token     string
-	env       string // the variable that may hold the token
+	tokenVar  string // the variable that may hold the token
 	timeout   time.Duration
 	transport *http.Transport
 }
@@ -147,7 +147,7 @@ func (c *connection) newRemote(flag, env, address string, token, tokenFile *stri
 	}
 
 	return &remote{
-		base: base.Scheme + "://" + base.Host, flag: flag, token: *token, env: env, timeout: c.Timeout,
+		base: base.Scheme + "://" + base.Host, flag: flag, token: *token, tokenVar: env, timeout: c.Timeout,
 		transport: &http.Transport{TLSClientConfig: config},
 	}, nil
 }
@@ -224,7 +224,7 @@ func (r *reply) warnStale(env *environment) {
 	}
 }
 
-// send makes a call. A status of 400 or above becomes an error with the node's explanation.
+// send makes a call. A status of 300 or above becomes an error with the node's explanation.
 func (rm *remote) send(ctx context.Context, r request) (*reply, error) {
 	answer, err := rm.exchange(ctx, r)
 	if err != nil {
@@ -244,9 +244,9 @@ func (rm *remote) problem(answer *reply) *problem {
 	p := newProblem(answer)
 	switch {
 	case p.Status == http.StatusUnauthorized && rm.token == "":
-		p.hint = "; set it with --token-file, or " + rm.env + " in the environment"
+		p.hint = "; set it with --token-file, or " + rm.tokenVar + " in the environment"
 	case p.Status == http.StatusUnauthorized || p.Status == http.StatusForbidden:
-		p.hint = "; it comes from --token, --token-file, " + rm.env + " or " + rm.env + "_FILE"
+		p.hint = "; it comes from --token, --token-file, " + rm.tokenVar + " or " + rm.tokenVar + "_FILE"
 	case p.Code == "not-found" && strings.HasPrefix(p.Detail, "there is nothing at"):
 		p.hint = "; is " + rm.base + " the right plane for " + rm.flag + "? " + planes
 	case p.Code == "method-not-allowed":

@@ -210,7 +210,7 @@ func (c *replayCmd) compileAgainst(env *environment) (*rules.Set, error) {
 		return nil, usageError("--against: %d is not a version: they begin with 1", number)
 	}
 
-	n, err := c.node()
+	n, err := c.client()
 	if err != nil {
 		return nil, err
 	}

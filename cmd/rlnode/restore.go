@@ -22,7 +22,7 @@ type restoreCmd struct {
 
 // Run checks the backup and puts what it has in force.
 func (c *restoreCmd) Run(env *environment) error {
-	n, err := c.node()
+	n, err := c.client()
 	if err != nil {
 		return err
 	}

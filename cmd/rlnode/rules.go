@@ -164,10 +164,10 @@ func (c *rulesCmd) Run(env *environment) error {
 		return usageError("--version: %d is below 1", c.Version)
 	}
 	if c.Versions {
-		return sendAndPrint(env, c.node, c.JSON, request{path: "/v1/rules/versions"}, printVersions)
+		return sendAndPrint(env, c.client, c.JSON, request{path: "/v1/rules/versions"}, printVersions)
 	}
 
-	n, err := c.node()
+	n, err := c.client()
 	if err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ type versionsCmd struct{ answerFlags }
 
 // Run prints the list.
 func (c *versionsCmd) Run(env *environment) error {
-	return sendAndPrint(env, c.node, c.JSON, request{path: "/v1/rules/versions"}, printVersions)
+	return sendAndPrint(env, c.client, c.JSON, request{path: "/v1/rules/versions"}, printVersions)
 }
 
 func printVersions(w io.Writer, list *admin.Versions) error {

@@ -52,7 +52,7 @@ func (c *tiersCmd) Run(env *environment) error {
 	var rows []string
 	for {
 		var page tiersAnswer
-		err := sendAndPrint(env, c.node, c.JSON, request{path: "/v1/tiers", query: query},
+		err := sendAndPrint(env, c.client, c.JSON, request{path: "/v1/tiers", query: query},
 			func(_ io.Writer, p *tiersAnswer) error { page = *p; return nil })
 		if err != nil || c.JSON {
 			return err // --json prints the first page, which names the next

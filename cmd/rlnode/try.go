@@ -35,7 +35,7 @@ func (c *tryCmd) ask(env *environment) (allowed bool, err error) {
 		return false, err
 	}
 
-	n, err := c.node()
+	n, err := c.client()
 	if err != nil {
 		return false, err
 	}

@@ -37,7 +37,7 @@ func (c *usageCmd) Run(env *environment) error {
 		}
 	}
 
-	n, err := c.node()
+	n, err := c.client()
 	if err != nil {
 		return err
 	}

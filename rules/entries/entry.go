@@ -209,11 +209,11 @@ func (e *Entry) checkValues() error {
 func (e *Entry) checkKind() error {
 	list := len(e.Match) > 0
 	subject := e.Attribute != "" && (e.Tier != "" || len(e.Limits) > 0)
-	foreign := e.Rule != "" || len(e.Key) > 0
+	hasBlockFields := e.Rule != "" || len(e.Key) > 0
 
 	switch e.Kind {
 	case Subject:
-		if !subject || list || foreign {
+		if !subject || list || hasBlockFields {
 			return fmt.Errorf("%w: a subject has an attribute, and a tier or limits", ErrInvalid)
 		}
 	case Block:
@@ -221,7 +221,7 @@ func (e *Entry) checkKind() error {
 			return fmt.Errorf("%w: a block has a rule and a key", ErrInvalid)
 		}
 	default:
-		if !list || foreign || e.Attribute != "" || e.Tier != "" || len(e.Limits) > 0 {
+		if !list || hasBlockFields || e.Attribute != "" || e.Tier != "" || len(e.Limits) > 0 {
 			return fmt.Errorf("%w: a list's entry has conditions", ErrInvalid)
 		}
 	}

@@ -11,9 +11,9 @@ import (
 var ErrDiverged = errors.New("these changes of entries do not follow the ones before")
 
 // Page is a part of the entries of another region's state: those whose IDs are
-// above After and at most UpTo; all above After if UpTo is empty. Following
-// every page, and then the records since the version of the first, leads to the
-// state that the records lead to, even if it changed meanwhile.
+// above After and at most UpTo; all above After if UpTo is empty. Whoever
+// applies all pages, and then the records since the version of the first, has
+// the source's state, even if it changed meanwhile.
 type Page struct {
 	After   string   `json:"after,omitempty"`
 	UpTo    string   `json:"up_to,omitempty"`
