@@ -45,7 +45,7 @@ type AppliedStore interface {
 // memory is the state that an earlier process of this node had applied.
 type memory struct {
 	state         atomic.Pointer[agreement.State] // nil if there is none, or the applied state has caught up with it
-	inUse         atomic.Bool                     // this node is ready because of its memory
+	inUse         atomic.Bool                     // this process has begun to rely on it
 	noMajority    chan struct{}                   // capacity 1: no majority can be reached
 	recordedIndex uint64                          // the recorded index; used by one goroutine at a time
 }
@@ -61,6 +61,12 @@ func (c *core) StateInUse() *agreement.State {
 		return remembered
 	}
 	return s
+}
+
+// reliesOnMemory reports whether this node is ready because of its memory: no
+// majority could be reached when it started, and it has had no authority since.
+func (c *core) reliesOnMemory() bool {
+	return c.memory.inUse.Load() && !c.holder.EverValid()
 }
 
 // recallState loads the remembered state. It must be called before Raft runs.

@@ -132,6 +132,12 @@ func remembers(t *testing.T, snapshotBytes int64) {
 		last.rules.Load().Version != v {
 		t.Errorf("have version %d after %d, %d in force", v, version, last.rules.Load().Version)
 	}
+
+	// Back in the cluster, it is as ready as any other node, and no longer.
+	c := last.c.Load()
+	expect.NoError(t, c.ReadyError())
+	c.tracker.removed.Store(true)
+	expect.ErrorIs(t, c.ReadyError(), errRemoved, "removed by an operator")
 }
 
 // A node whose log has lost entries that it had applied says so when it starts;

@@ -19,7 +19,7 @@ import (
 // seconds to notice that a node is gone, and a node that restarts with a new
 // identity is back sooner.
 func (c *core) ReplacingError() error {
-	if c.memory.inUse.Load() {
+	if c.reliesOnMemory() {
 		return nil // there is no other node to ask
 	}
 

@@ -103,7 +103,7 @@ func (c *Cluster) ReadyError() error {
 	}
 
 	switch {
-	case c.memory.inUse.Load():
+	case c.reliesOnMemory():
 		return nil
 	case c.StuckError() != nil && !c.holder.EverValid():
 		return c.StuckError() // the node was started with the wrong release

@@ -34,8 +34,8 @@ const (
 	// maxAttempts bounds how many times a check locates its counters again while
 	// the cluster is moving them.
 	maxAttempts = 64
-	// retryPause is how long a check first waits for a newer ring if no node claims
-	// to be the owner. The wait doubles up to maxRetryPause.
+	// retryPause is the unit of the wait for a newer ring if no node claims to be
+	// the owner. The wait doubles with each node asked, up to maxRetryPause.
 	retryPause    = 200 * time.Microsecond
 	maxRetryPause = 10 * time.Millisecond
 	// pathPause is how often a check looks whether a path has been found, after

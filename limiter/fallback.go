@@ -24,11 +24,12 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 	if !listed {
 		return
 	}
-	admitted := c.takeAlone(list, c.aloneOps[start:], refused)
+	roomLeft := c.takeAlone(list, c.aloneOps[start:], refused)
+	admitted := roomLeft && !refused
 
-	// The fallback counters refused, and their decisions leave the cost out. In all
-	// other cases they include it.
-	withdrawn := !admitted && !refused
+	// If the fallback counters refuse, their decisions leave the cost out.
+	// Otherwise they include it, even if nothing was taken.
+	withdrawn := !roomLeft
 
 	// The copy takes the cost last, because it records a debt at once for what
 	// it admits.
@@ -95,21 +96,21 @@ func (c *clusterCheck) listAlone(list []int, by DecidedBy) (refused, ok bool) {
 }
 
 // takeAlone takes the ops, which are the listed subjects' in aloneOps, from the
-// fallback counters, and reports whether all limits admit them. If a limit has
+// fallback counters, and reports whether all of these have room. If a limit has
 // refused without its counter, nothing may be taken. But the answer still needs
 // what the other limits say.
-func (c *clusterCheck) takeAlone(list []int, ops []counters.Op, refused bool) (admitted bool) {
+func (c *clusterCheck) takeAlone(list []int, ops []counters.Op, refused bool) (roomLeft bool) {
 	fallback := c.limiter.membership.Fallback
 	if c.peek || refused {
-		admitted = fallback.Peek(c.now, ops) == counters.Admitted && !refused
+		roomLeft = fallback.Peek(c.now, ops) == counters.Admitted
 	} else {
-		admitted = fallback.Take(c.now, ops) == counters.Admitted
+		roomLeft = fallback.Take(c.now, ops) == counters.Admitted
 	}
 
 	for op, aloneOp := range c.countedAlone(list) {
 		op.CopyOutcome(aloneOp)
 	}
-	return admitted
+	return roomLeft
 }
 
 // applyShare replaces op's limit with this node's share of it, and reports

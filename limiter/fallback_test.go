@@ -57,6 +57,42 @@ rules:
 	})
 }
 
+// A check that on_partition: deny refuses takes nothing, whatever its other
+// limits say: what remains in each of them is as it was.
+func TestFallback_RemainingOfARefusedCheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, `rules:
+  - {name: tight, key: [tight], on_partition: full, limits: [{limit: 1, per: 1440h}]}
+  - {name: loose, key: [loose], on_partition: full, limits: [{limit: 9, per: 1440h}]}
+  - {name: deny, key: [deny], on_partition: deny, limits: [{limit: 9, per: 1440h}]}`)
+		n := w.nodes[1]
+		w.setCut(n, w.nodes[0], true)
+		w.setCut(n, w.nodes[2], true)
+		tight := w.keyOf("tight", w.nodes[0], w.nodes[2])
+		loose := w.keyOf("loose", w.nodes[0], w.nodes[2])
+		attributes := attrs("tight", tight, "loose", loose, "deny", w.keyOf("deny", w.nodes[0], w.nodes[2]))
+		for range 6 {
+			n.check(byKey("loose", loose))
+		}
+
+		for _, used := range []int64{0, 1} {
+			for _, cost := range []int64{1, 3} {
+				a := n.check(Query{Attributes: attributes, Costs: []UnitCost{{"requests", cost}}})
+				got := map[string]int64{}
+				for i := range a.Limits {
+					got[a.Limits[i].Rule.Name] = a.Limits[i].Remaining
+				}
+				want := map[string]int64{"tight": 1 - used, "loose": 3}
+				if a.Allowed || got["tight"] != want["tight"] || got["loose"] != want["loose"] {
+					t.Errorf("%d used, a cost of %d: got allowed %v, remaining %v; want a refusal and %v",
+						used, cost, a.Allowed, got, want)
+				}
+			}
+			expect.Equal(t, n.check(byKey("tight", tight)).Allowed, used == 0, "the tight limit alone")
+		}
+	})
+}
+
 // What counts take beyond the share is owed, too, even if there is no share.
 func TestG4_CountsBeyondTheShareAreOwed(t *testing.T) {
 	for limit, share := range map[string]int{"9": 3, "1": 0} {

@@ -65,8 +65,8 @@ var errHung = errors.New("disk does not respond")
 //
 // Raft ends the process when it can't read a committed entry. So a hung read
 // gets a long time before it fails. Reading an entry in doubt fails at once.
-// Committed entries are hardly ever in doubt, because they are never deleted,
-// and those to be applied next are in the cache. Undoing can't bring back the
+// Committed entries are hardly ever in doubt: only while a deletion of those
+// before a snapshot has failed, and those to be applied next are in the cache. Undoing can't bring back the
 // configuration. When Raft deletes an entry that holds a configuration, it goes
 // back to the last committed one. It learns the deleted one with the next
 // configuration entry, or at the next start.

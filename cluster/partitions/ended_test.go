@@ -218,12 +218,19 @@ func TestACopyOfAnotherProcessIsNotWhole(t *testing.T) {
 				k.parts[p].search = s
 				k.parts[p].complete = false
 				k.adoptCopy(b.id, &incomingCopy{section: section{p: p, version: sent}})
-				whole := s.hasWhole()
+				whole := s.hasWhole
+				k.mu.Unlock()
+
+				// What its next process says of its copies changes nothing.
+				k.copiesAnswered(pendingCall{b.id, MethodCopyInfo}, 2, []int{p}, map[int]finding{p: {}}, nil)
+
+				k.mu.Lock()
+				later := s.hasWhole
 				k.parts[p].search = nil
 				k.mu.Unlock()
 
-				if whole == restarted {
-					t.Errorf("have %v, want %v", whole, !restarted)
+				if whole == restarted || later == restarted {
+					t.Errorf("got %v, and %v after the next process's answer; want %v", whole, later, !restarted)
 				}
 			})
 		})

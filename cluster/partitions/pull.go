@@ -211,8 +211,9 @@ func (k *Keeper) adoptCopy(from ring.NodeID, arriving *incomingCopy) {
 	pt := &k.parts[arriving.p]
 
 	f := pt.search.found[from]
-	f.arrived = f.whole && (arriving.version == f.version || arriving.after(f.version))
-	pt.search.found[from] = f
+	if f.whole && (arriving.version == f.version || arriving.after(f.version)) {
+		pt.search.hasWhole = true
+	}
 
 	switch {
 	case pt.complete && arriving.after(pt.version):

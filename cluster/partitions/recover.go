@@ -27,6 +27,9 @@ const (
 type search struct {
 	since time.Time
 	found map[ring.NodeID]finding // by holder
+	// hasWhole means that a complete copy has come here. That counts even if the
+	// process that sent it is gone by now.
+	hasWhole bool
 }
 
 // finding describes one holder's copy.
@@ -34,9 +37,6 @@ type finding struct {
 	boot  uint64 // of its process
 	whole bool   // its copy is complete, and can be compared
 	version
-	// arrived means that its complete copy has come here. That counts even if the
-	// process that said whole is gone by now.
-	arrived  bool
 	done     bool // nothing more is expected of it: its copy is here, it has none, or it timed out
 	timedOut bool // this node gave up waiting for it
 }
@@ -79,7 +79,7 @@ func (k *Keeper) continueSearches() (searching bool) {
 		}
 
 		// Without a whole copy, slots granted since the checkpoint may be missing.
-		isWhole := pt.complete || pt.search.hasWhole()
+		isWhole := pt.complete || pt.search.hasWhole
 		if !isWhole && state.mayHaveLost(k.config.Self, p) {
 			k.config.Table.MarkSlotsLost(k.config.Now(), p)
 		}
@@ -183,11 +183,8 @@ func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 // here. It picks incomplete copies, such as those from a checkpoint, only if
 // there is no whole one.
 func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID) ring.NodeID {
-	haveWhole := pt.complete
 	for i, node := range nodes {
 		f := s.found[node]
-		haveWhole = haveWhole || f.arrived
-
 		if f.done || !f.whole || pt.complete && f.lineage == pt.lineage && !f.after(pt.version) {
 			continue
 		}
@@ -204,9 +201,13 @@ func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID) ring.NodeID {
 		}
 	}
 
+	if pt.complete || s.hasWhole {
+		return ring.NodeID{}
+	}
+
 	for _, node := range nodes {
 		f := s.found[node]
-		if !haveWhole && !f.done && !f.whole {
+		if !f.done && !f.whole {
 			return node
 		}
 	}
@@ -233,16 +234,6 @@ func (state *adoptedState) mayHaveLost(self ring.NodeID, p int) bool {
 	var buf [8]ring.NodeID
 	for _, node := range append(state.copyHolders(self, p, buf[:0]), self) {
 		if len(state.Processes[node].Former) > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// hasWhole reports whether a node has sent its complete copy.
-func (s *search) hasWhole() bool {
-	for _, f := range s.found {
-		if f.arrived {
 			return true
 		}
 	}
