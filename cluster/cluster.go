@@ -59,7 +59,7 @@ func New(config Config) (*Cluster, error) {
 	config.Build.Level = cmp.Or(config.Build.Level, agreement.Newest)
 
 	shared := &core{
-		config: config, opened: time.Now(), calls: tasks.Group{Most: maxTasks},
+		config: config, startedAt: time.Now(), calls: tasks.Group{Most: maxTasks},
 		stateApplied: make(chan struct{}, 1), leadChanged: make(chan struct{}, 1),
 		reconcileNeeded: make(chan struct{}, 1), gossipChanged: make(chan struct{}, 1),
 	}
@@ -73,11 +73,11 @@ func New(config Config) (*Cluster, error) {
 		tracker: &nodeTracker{core: shared, lastReports: map[ring.NodeID]nodeReport{},
 			removing: map[ring.NodeID]pendingRemoval{}},
 		sharedRules: &sharedRules{core: shared, wake: make(chan struct{}, 1),
-			writing: make(chan struct{}, 1), reports: regionReports{}},
+			writeSlot: make(chan struct{}, 1), reports: regionReports{}},
 	}
 	c.tracker.behind.Store(&[]ring.NodeID{})
 	c.reconciler = &reconciler{core: shared, tracker: c.tracker, sharedRules: c.sharedRules,
-		changing: make(chan struct{}, 1)}
+		changeSlot: make(chan struct{}, 1)}
 
 	if err := c.founder.recallIdentity(); err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func New(config Config) (*Cluster, error) {
 // Start joins or founds the cluster: it opens gossip and Raft, and starts the
 // loops. It may return before the cluster exists: see Ready.
 func (c *Cluster) Start() error {
-	c.opened = time.Now()
+	c.startedAt = time.Now()
 	c.recallState()
 
 	// This comes before Raft starts, which reads its term then.
@@ -262,7 +262,7 @@ func (c *Cluster) Close() error {
 
 func (c *Cluster) close() error {
 	c.cancel()
-	answered, done := c.calls.Close(), c.errands.Close()
+	answered, done := c.calls.Close(), c.background.Close()
 
 	errs := []error{c.holder.Close(), c.granter.Close()}
 	waitAtMost(drainTimeout, answered, done)

@@ -77,7 +77,9 @@ type Timings struct {
 	Founding    time.Duration // how often to retry a founding that did not succeed
 	Probe       time.Duration // how often to check that the store responds
 	Reconcile   time.Duration // how often, at least, the leader compares Raft's configuration with the members
-	Stable      time.Duration // how long a node must be healthy to become a voter, and a voter failed to be replaced
+	// how long a node must be healthy before it becomes a voter, and a voter failed
+	// before it is replaced
+	Stable time.Duration
 	// how long until a member that gossip has not seen since this node started counts as failed
 	AbsentAfter time.Duration
 	ForgetAfter time.Duration // how long until a failed member is removed from Raft
@@ -121,11 +123,11 @@ type Config struct {
 	InitialRules func() (text []byte, by string)
 	// OnState is called, in order, whenever it changes which node may own which
 	// partitions: on a new ring, an ended node, a new process or a settled epoch.
-	// Changes in quick succession are merged into one call. It must not wait for
+	// It is also called when the members have changed. Changes in quick succession are merged into one call. It must not wait for
 	// the Cluster.
 	OnState func(*agreement.State)
-	// OnRules is called for each version of the rules that comes into force, from
-	// the same goroutine.
+	// OnRules is called when other rules come into force, or the same ones with
+	// other shares, from the same goroutine. It may skip versions.
 	OnRules func(*rules.Set)
 	// OnEntries is called whenever the entries beside the rules have changed, from
 	// the same goroutine.

@@ -16,16 +16,16 @@ import (
 
 // core is shared by all parts of a Cluster: this node's identity, the agreed state, and Raft.
 type core struct {
-	config  Config
-	machine *machine
-	granter *authority.Granter
-	holder  *authority.Holder
-	opened  time.Time
+	config    Config
+	machine   *machine
+	granter   *authority.Granter
+	holder    *authority.Holder
+	startedAt time.Time
 
 	// handlers answer calls from this region and from others, by method.
 	handlers map[peer.Method]handler
 
-	// Start sets these, in this order. Until then this node leads nothing and knows no other nodes.
+	// Start sets these. Until then this node leads nothing and knows no other nodes.
 	transport *transport
 	logs      *watchedLogs
 	raft      atomic.Pointer[raft.Raft]
@@ -49,9 +49,9 @@ type core struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	// Close waits for these for a bounded time.
-	loops   tasks.Group
-	calls   tasks.Group // of other nodes, being answered
-	errands tasks.Group // what nobody may be waiting for any more
+	loops      tasks.Group
+	calls      tasks.Group // of other nodes, being answered
+	background tasks.Group // tasks that may outlive their callers
 }
 
 // loop runs step once per interval and whenever wake has a value, until step

@@ -26,9 +26,9 @@ const (
 	promiseTimeout = 2 * time.Second
 	// deferTimeout is how long a proposer holds back after hearing of one with a lower ID.
 	deferTimeout = 5 * time.Second
-	// alonePatience is how long a node that may found a cluster by itself first
+	// seedPatience is how long a node that may found a cluster by itself first
 	// looks for the nodes in --join.
-	alonePatience = 5 * time.Second
+	seedPatience = 5 * time.Second
 	// remindInterval is how often a waiting node logs what it waits for.
 	remindInterval = 30 * time.Second
 )
@@ -122,7 +122,7 @@ func (f *founder) bootstrap(set []ring.NodeID) error {
 // foundCluster is the loop of a node whose Raft is empty. It ends once Raft has data.
 func (f *founder) foundCluster() {
 	var deferred time.Time   // when this node last began to hold back
-	lastLogged := time.Now() // so what is over within a second is not logged
+	lastLogged := time.Now() // a reason that lasts less than a second is not logged
 	lastReason := ""
 	f.loop(f.config.Timings.Founding, f.gossipChanged, func() (last bool) {
 		empty, err := f.isRaftEmpty()
@@ -135,7 +135,7 @@ func (f *founder) foundCluster() {
 			return true
 		case time.Since(deferred) < deferTimeout:
 			return false
-		case f.config.BootstrapExpect == 1 && time.Since(f.opened) < alonePatience:
+		case f.config.BootstrapExpect == 1 && time.Since(f.startedAt) < seedPatience:
 			return false
 		}
 

@@ -109,10 +109,10 @@ func countHashes(byNode map[ring.NodeID]agreement.Hash) (votes map[agreement.Has
 	return votes, most
 }
 
-// compare checks the hash in a request for authority, on the leader. If the
+// refuseDiverged checks the hash in a request for authority, on the leader. If the
 // node differs from a majority, it returns true and the reply. Without a
 // majority, it can't know which side is right, so it only raises an alarm.
-func (nt *nodeTracker) compare(r authority.Request) (authority.Reply, bool) {
+func (nt *nodeTracker) refuseDiverged(r authority.Request) (authority.Reply, bool) {
 	conf, _ := nt.configuration()
 
 	_, member := findServer(conf, serverID(r.Node))

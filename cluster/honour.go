@@ -264,8 +264,8 @@ func (sr *sharedRules) uncommitted(list []string) []string {
 // addRegions.
 func (sr *sharedRules) addRegionsExclusively(ctx context.Context, list []string) error {
 	select {
-	case sr.writing <- struct{}{}:
-		defer func() { <-sr.writing }()
+	case sr.writeSlot <- struct{}{}:
+		defer func() { <-sr.writeSlot }()
 		return sr.addRegions(ctx, list)
 	case <-ctx.Done():
 		return fmt.Errorf("add regions: %w", ctx.Err())

@@ -21,7 +21,8 @@ const transferTries = 3
 
 // LeaveRing hands all partitions of this node over to the other nodes, and
 // returns when that is done. It does nothing if the node is alone or in no
-// ring. If ctx ends first, the node stays in the ring until it fails.
+// ring. If ctx ends first, the leader may still take the node out, until
+// [Cluster.Stay].
 //
 // After LeaveRing has returned nil, this process never has authority again,
 // unless the node was alone.

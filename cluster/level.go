@@ -71,8 +71,8 @@ func (rc *reconciler) raise(ctx context.Context, to agreement.Level) (agreement.
 	}
 
 	select {
-	case rc.changing <- struct{}{}:
-		defer func() { <-rc.changing }()
+	case rc.changeSlot <- struct{}{}:
+		defer func() { <-rc.changeSlot }()
 	case <-ctx.Done():
 		return 0, fmt.Errorf("%w: %w", ErrLeaderUnavailable, ctx.Err())
 	}

@@ -30,7 +30,7 @@ type machine struct {
 	rulesIndex atomic.Uint64
 	// reignMark is the last entry that began a reign, of those that this process
 	// has applied one by one; nil if none.
-	reignMark atomic.Pointer[reignMark]
+	reignMark atomic.Pointer[reignStart]
 	// lastPrepared is the last write of rules that this node proposed as the leader.
 	lastPrepared atomic.Pointer[agreement.Prepared]
 
@@ -38,8 +38,8 @@ type machine struct {
 	stopped chan struct{}         // closed when stuck has been set
 }
 
-// reignMark is the reign that a leader's first entry began, and the Raft term of that entry.
-type reignMark struct{ reign, term uint64 }
+// reignStart is the reign that a leader's first entry began, and the Raft term of that entry.
+type reignStart struct{ reign, term uint64 }
 
 // ErrStuck means that this node no longer applies entries. An error that wraps it is a [*Stuck].
 var ErrStuck = errors.New("this node no longer applies what the cluster agrees on")
@@ -96,7 +96,7 @@ func (m *machine) Apply(l *raft.Log) any {
 		m.rulesIndex.Store(next.Index)
 	}
 	if next.Reign != before.Reign {
-		m.reignMark.Store(&reignMark{next.Reign, l.Term})
+		m.reignMark.Store(&reignStart{next.Reign, l.Term})
 	}
 
 	m.state.Store(next)

@@ -40,7 +40,7 @@ type member struct {
 	inState         bool                 // in the agreed state
 	inRaft          bool                 // in Raft's configuration
 	raftAddress     string               // address in Raft's configuration
-	removing        bool                 // an operator is removing the process that gossip has seen
+	excluded        bool                 // the process that gossip has seen leaves, or an operator removes it
 	forced          bool                 // the operator removes it even if it is alive
 	departure       *agreement.Departure // the node left by command, or an operator removed it; nil if not
 	health          nodeHealth           // used by the reconcile loop
@@ -103,11 +103,11 @@ func (nt *nodeTracker) listMembers(s *agreement.State) []member {
 		// A process that was started since is not the one being removed.
 		r, removing := nt.removing[id]
 		if removing && r.boot == m.boot {
-			m.removing = true
+			m.excluded = true
 			m.forced = r.forced
 		}
 		m.departure = s.Departure(id)
-		m.removing = m.removing || m.departure != nil
+		m.excluded = m.excluded || m.departure != nil
 		list = append(list, m)
 	}
 

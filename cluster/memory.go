@@ -199,7 +199,7 @@ func (c *Cluster) recordApplied() {
 // a majority. It ends when the node is in sync, or signals that the node should
 // rely on its memory.
 func (c *Cluster) watchContact() {
-	since := c.opened
+	since := c.startedAt
 	c.loop(contactInterval, nil, func() (last bool) {
 		switch {
 		case c.memory.state.Load() == nil:
@@ -210,7 +210,7 @@ func (c *Cluster) watchContact() {
 			// A leader may be elected soon. If this node decided alone until then, a
 			// healthy cluster would exceed limits.
 			since = time.Now()
-		case time.Since(c.opened) >= recallAfter && time.Since(since) >= missingFor:
+		case time.Since(c.startedAt) >= recallAfter && time.Since(since) >= missingFor:
 			wake.Signal(c.memory.noMajority)
 			return true
 		}

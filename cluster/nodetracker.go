@@ -68,7 +68,7 @@ func (c *Cluster) makeAuthority() {
 		Self: self.ID, Boot: self.Boot, BootstrapExpect: c.config.BootstrapExpect,
 		State: c.State, Propose: c.propose, Confirm: c.confirmLead,
 		Nodes: c.tracker.authorityNodes, RulesIndex: c.machine.rulesIndex.Load,
-		TransferLead: func() { c.errands.Go(func() { c.tracker.transferLead(c.ctx) }) },
+		TransferLead: func() { c.background.Go(func() { c.tracker.transferLead(c.ctx) }) },
 		Now:          func() time.Duration { return time.Since(began) }, Logger: c.config.Logger,
 	})
 	c.holder = authority.NewHolder(authority.HolderConfig{
@@ -139,7 +139,7 @@ func (nt *nodeTracker) askLeader(ctx context.Context, r authority.Request) (repl
 // answerRequest answers a request for authority on the leader, and records how
 // far the node has applied.
 func (nt *nodeTracker) answerRequest(ctx context.Context, r authority.Request) (authority.Reply, error) {
-	refusal, differs := nt.compare(r)
+	refusal, differs := nt.refuseDiverged(r)
 	if differs {
 		return refusal, nil
 	}
@@ -171,10 +171,10 @@ func (nt *nodeTracker) authorityNodes() []authority.Node {
 			Member: agreement.Member{ID: m.ID, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone},
 			Boot:   m.boot, State: m.State, Supports: m.settingsVersion >= settingsVersion,
 		}
-		if !m.inGossip && time.Since(nt.opened) <= nt.config.Timings.AbsentAfter {
+		if !m.inGossip && time.Since(nt.startedAt) <= nt.config.Timings.AbsentAfter {
 			n.State = gossip.Suspect
 		}
-		if m.removing {
+		if m.excluded {
 			n.State = gossip.Left
 			n.Removed = m.forced
 		}

@@ -107,7 +107,7 @@ func (pl *plan) planRemoval() change {
 // whyRemove returns why a node has to go; empty if it may stay.
 func (pl *plan) whyRemove(m *member) string {
 	switch {
-	case m.removing:
+	case m.excluded:
 		return "by command"
 	case m.inGossip && m.State == gossip.Left:
 		return "it has left"
@@ -131,14 +131,14 @@ func (pl *plan) whyRemove(m *member) string {
 func (pl *plan) planForget() change {
 	return pl.firstMember(forgetNode, func(m *member) bool {
 		return m.inState && !m.inRaft && !m.InRing && m.ID != pl.self &&
-			(m.removing || !(m.isAlive()) && m.health.failed)
+			(m.excluded || !(m.isAlive()) && m.health.failed)
 	})
 }
 
 // planAddition adds a node that is alive, unless a server still has its address.
 func (pl *plan) planAddition() change {
 	return pl.firstMember(addNode, func(m *member) bool {
-		return !m.inRaft && m.isAlive() && !m.removing && pl.now.Sub(m.health.changeFailedAt) >= retryNode &&
+		return !m.inRaft && m.isAlive() && !m.excluded && pl.now.Sub(m.health.changeFailedAt) >= retryNode &&
 			!slices.ContainsFunc(pl.members, func(o member) bool { return o.inRaft && o.raftAddress == m.peerAddress })
 	})
 }
@@ -163,7 +163,7 @@ func (pl *plan) countVoters() {
 
 	for i := range pl.members {
 		m := &pl.members[i]
-		fits := m.inRaft && !m.Voter && m.isAlive() && !m.removing && m.health.healthy &&
+		fits := m.inRaft && !m.Voter && m.isAlive() && !m.excluded && m.health.healthy &&
 			pl.now.Sub(m.health.healthySince) >= pl.timings.Stable
 		if fits && (pl.candidate == nil || pl.votersByZone[m.Zone] < pl.votersByZone[pl.candidate.Zone]) {
 			pl.candidate = m

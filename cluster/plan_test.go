@@ -65,7 +65,7 @@ func TestPlan(t *testing.T) {
 			with(five, member{Member: Member{ID: id(6), State: gossip.Failed}, inGossip: true}),
 			noChange, 0},
 		{"a newcomer that is being removed",
-			with(five, member{Member: Member{ID: id(6)}, inGossip: true, removing: true}), noChange, 0},
+			with(five, member{Member: Member{ID: id(6)}, inGossip: true, excluded: true}), noChange, 0},
 		{"another address", with(five, voter(2, func(m *member) { m.peerAddress = "b:1" })), moveNode, 2},
 		{"another address, and not alive",
 			with(five, voter(2, dead, func(m *member) { m.peerAddress = "b:1" })), noChange, 0},
@@ -78,7 +78,7 @@ func TestPlan(t *testing.T) {
 		{"failed long ago, and is in the ring", with(five, voter(2, dead, func(m *member) {
 			m.health.failedSince, m.InRing = now.Add(-73*time.Hour), true
 		})), noChange, 0},
-		{"removed by hand", with(five, voter(2, dead, func(m *member) { m.removing = true })), removeNode, 2},
+		{"removed by hand", with(five, voter(2, dead, func(m *member) { m.excluded = true })), removeNode, 2},
 		{"out of Raft",
 			with(five, voter(2, dead, func(m *member) { m.inRaft, m.Voter = false, false })),
 			forgetNode, 2},

@@ -16,7 +16,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// maxAppendEntries bounds the entries of one Raft message. Each entry may be as large as 8 MiB.
+// maxAppendEntries bounds the entries of one Raft message. An entry may have up to 15 MiB.
 const maxAppendEntries = 16
 
 // enqueueTimeout bounds how long an entry waits for Raft to accept it. It is
@@ -269,7 +269,7 @@ func (c *core) proposeBytes(ctx context.Context, entry []byte) (agreement.Result
 // ends. It exists because Raft's futures don't support contexts.
 func runTask[T any](ctx context.Context, c *core, task func() T) (result T, err error) {
 	done := make(chan T, 1)
-	if !c.errands.Go(func() { done <- task() }) {
+	if !c.background.Go(func() { done <- task() }) {
 		return result, ErrClosed
 	}
 	select {

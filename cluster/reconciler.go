@@ -32,7 +32,7 @@ type reconciler struct {
 	// changing holds an element while Raft's configuration or the feature level
 	// changes, so that no node is added that does not know the level being agreed
 	// on.
-	changing chan struct{}
+	changeSlot chan struct{}
 }
 
 // reconcileMembers is the loop that makes Raft's configuration match the members, on the leader.
@@ -97,7 +97,7 @@ func (rc *reconciler) makePlan(records map[ring.NodeID]nodeHealth) (*plan, uint6
 	for i := range pl.members {
 		m := &pl.members[i]
 		caughtUp := rc.tracker.lastReports[m.ID].isCaughtUp(state.Index)
-		m.removing = m.removing || state.WasRemoved(m.boot)
+		m.excluded = m.excluded || state.WasRemoved(m.boot)
 		m.health = records[m.ID].updated(pl.now, m, caughtUp)
 		records[m.ID] = m.health
 		present[m.ID] = true
@@ -126,8 +126,8 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 	log := rc.config.Logger.With("name", ch.node.Name, "id", ch.node.ID, "address", ch.node.peerAddress)
 
 	select {
-	case rc.changing <- struct{}{}:
-		defer func() { <-rc.changing }()
+	case rc.changeSlot <- struct{}{}:
+		defer func() { <-rc.changeSlot }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -196,7 +196,7 @@ func (rc *reconciler) turnAway(last map[ring.NodeID]time.Time) {
 		}
 
 		last[m.ID] = time.Now()
-		rc.errands.Go(func() {
+		rc.background.Go(func() {
 			ctx, cancel := context.WithTimeout(rc.ctx, changeTimeout)
 			defer cancel()
 

@@ -53,10 +53,10 @@ const (
 // the leader of a secondary region follows the primary's rules.
 type sharedRules struct {
 	*core
-	wake     chan struct{}  // capacity 1: runRegionsLoop may have work
-	writing  chan struct{}  // holds an element while a write of rules is being proposed
-	progress honourProgress // of this region; only runRegionsLoop uses it
-	paging   entriesPaging  // only runRegionsLoop uses it
+	wake      chan struct{}  // capacity 1: runRegionsLoop may have work
+	writeSlot chan struct{}  // holds an element while a write of rules is being proposed
+	progress  honourProgress // of this region; only runRegionsLoop uses it
+	paging    entriesPaging  // only runRegionsLoop uses it
 
 	// mu guards the fields below.
 	mu                  sync.Mutex

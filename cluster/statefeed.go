@@ -17,7 +17,7 @@ import (
 type stateFeed struct {
 	// mu guards published and waiter.
 	mu        sync.Mutex
-	published *agreement.State // the last state passed on; its rules are in force
+	published *agreement.State // the last state passed on; its rules are in force, unless remembered ones are newer
 	waiter    chan struct{}    // closed the next time published changes; nil without waiters
 
 	// What was passed on last; only the loop uses it.

@@ -221,7 +221,7 @@ func (t *transport) InstallSnapshot(
 	return err
 }
 
-// holdFailure waits until the node has answered a later heartbeat than before,
+// holdFailure waits until the node has answered a heartbeat after number before,
 // or this node need not send it entries any more.
 func (t *transport) holdFailure(id raft.ServerID, term, before uint64) {
 	tick := time.NewTicker(failureRecheck)

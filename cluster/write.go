@@ -187,8 +187,8 @@ func (sr *sharedRules) servePropose(ctx context.Context, r request) ([]byte, err
 	}
 
 	select {
-	case sr.writing <- struct{}{}:
-		defer func() { <-sr.writing }()
+	case sr.writeSlot <- struct{}{}:
+		defer func() { <-sr.writeSlot }()
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: %w", ErrLeaderUnavailable, ctx.Err())
 	}

@@ -47,8 +47,9 @@ const (
 	appliedFile   = "applied"   // how far this node has applied the Raft log
 )
 
-// build makes all parts of a node; none of them acts before its Start. On an
-// error it returns the parts made so far, for release.
+// build makes all parts of a node. Their loops may run already, but none decides
+// a check or calls another node before the Start. On an error it returns the
+// parts made so far, for release.
 //
 // Some parts need each other: the calls between nodes ask the cluster for this
 // node's identity, and the cluster tells the keeper and the limiter what was

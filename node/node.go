@@ -106,7 +106,7 @@ type Node struct {
 // mistake in the Config come before those that take long:
 //
 //  1. Open the data directory and read the identity, then open Raft's store, whose lock keeps other processes away from the
-//     whole directory. Make all parts and register the calls they answer for other nodes. None of them runs yet.
+//     whole directory. Make all parts and register the calls they answer for other nodes. None of them calls another node yet.
 //  2. Open the planes' listeners. Probes are answered from here on; checks get 503 not-ready.
 //  3. Load the counters of the last checkpoint, before this node can own a partition. Load the fallback counters, too, so that
 //     a restart doesn't renew the node's share.
@@ -129,8 +129,7 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 	}
 
 	if err != nil {
-		// The caller's context does not serve here: that it ended may be why the start
-		// failed.
+		// Not by ctx: its end may be why the start failed.
 		return nil, errors.Join(err, inTime(n.release))
 	}
 

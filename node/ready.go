@@ -144,6 +144,6 @@ func (n *Node) clusterHealth() api.ClusterHealth {
 	status := n.storeStatus()
 	return api.ClusterHealth{
 		Connected: view.Connected, LeaderKnown: view.Leader != "", Stuck: n.cluster.StuckError(),
-		StoreHung: !status.HungSince.IsZero(), StoreFull: !status.FullSince.IsZero(), StoreErr: status.Err,
+		StoreHung: !status.HungSince.IsZero(), StoreFull: !status.FailingSince.IsZero(), StoreErr: status.Err,
 	}
 }

@@ -103,8 +103,8 @@ func (cf *CounterFile) completeBase() error {
 	}
 	cf.complete = true
 
-	// Counters that changed were written besides those that were marked. Only the
-	// part of the marked ones is the base; the rest counts as log.
+	// Counters that changed were written beside those that were marked. Their share
+	// of the frames counts as log, and the rest is the base.
 	size := b.written
 	if b.copied > 0 {
 		size = int64(float64(b.written) * min(1, float64(b.marked)/float64(b.copied)))

@@ -65,7 +65,7 @@ func (cf *CounterFile) lockUntil(ctx context.Context) error {
 		select {
 		case cf.lock <- struct{}{}:
 			return nil
-		case cf.wanted <- struct{}{}:
+		case cf.hurry <- struct{}{}:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -298,7 +298,7 @@ func (cf *CounterFile) pace(ctx context.Context) {
 
 	select {
 	case <-time.After(min(restFactor*worked, maxRest)):
-	case <-cf.wanted:
+	case <-cf.hurry:
 	case <-ctx.Done():
 	}
 	cf.lastResumed = time.Now()

@@ -137,7 +137,7 @@ type CounterFile struct {
 	paced       bool      // the current checkpoint leaves nine tenths of a core to other work
 	lastResumed time.Time // when the current checkpoint last resumed after a rest
 
-	wanted chan struct{} // a caller that waits for lock sends to whoever rests with it
+	hurry chan struct{} // a caller that waits for lock sends here, to end the holder's rest
 
 	ctx       context.Context // ends with Close
 	cancel    context.CancelFunc
@@ -193,7 +193,7 @@ func OpenCounterFile(config CounterFileConfig) (*CounterFile, error) {
 	cf := &CounterFile{
 		config: config, path: filepath.Join(config.Dir, config.File),
 		minLogSize: minLogSize, minBaseStep: minBaseStep,
-		lock: make(chan struct{}, 1), wanted: make(chan struct{}), done: make(chan struct{}),
+		lock: make(chan struct{}, 1), hurry: make(chan struct{}), done: make(chan struct{}),
 	}
 	cf.ctx, cf.cancel = context.WithCancel(context.Background())
 
@@ -279,7 +279,8 @@ func (cf *CounterFile) inspect() error {
 				}
 				return nil
 			case b != nil && (bytes.Equal(name, olderFramesBucket) || len(name) == 8):
-				// An older version named it frames-2, or after an expiry time.
+				// An older version named it frames-2, which has 8 bytes, or after an expiry
+				// time of 8 bytes.
 				return errOlderFormat
 			}
 

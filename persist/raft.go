@@ -202,7 +202,7 @@ func (rs RaftStatus) Metrics(s metrics.Sink) {
 	s.Flag("raft_store_hung", "1 while a write of Raft's log takes too long, else 0.", !rs.HungSince.IsZero())
 	s.Flag("raft_store_failing",
 		"1 while writes of Raft's log fail, because the disk is full or for another reason; otherwise 0.",
-		!rs.FullSince.IsZero())
+		!rs.FailingSince.IsZero())
 }
 
 // RaftStatus describes the state of the store.
@@ -212,9 +212,9 @@ type RaftStatus struct {
 	// HungSince is when the current write began, if it has run longer than the
 	// timeout; otherwise zero.
 	HungSince time.Time
-	// FullSince is when writes began to fail, for lack of room or another reason;
+	// FailingSince is when writes began to fail, for lack of room or another reason;
 	// zero if the last one succeeded.
-	FullSince time.Time
+	FailingSince time.Time
 	// Err is why writes fail.
 	Err error
 	// Ballast reports whether the ballast file exists.
@@ -229,8 +229,8 @@ func (r *Raft) Status() RaftStatus {
 		if !hung.IsZero() && (s.HungSince.IsZero() || hung.Before(s.HungSince)) {
 			s.HungSince = hung
 		}
-		if !full.IsZero() && (s.FullSince.IsZero() || full.Before(s.FullSince)) {
-			s.FullSince = full
+		if !full.IsZero() && (s.FailingSince.IsZero() || full.Before(s.FailingSince)) {
+			s.FailingSince = full
 			s.Err = err
 		}
 	}

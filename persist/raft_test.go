@@ -150,7 +150,7 @@ func TestRaftReopens(t *testing.T) {
 		if err != nil || len(list) != 1 || list[0].Index != 70 {
 			t.Fatalf("have %v, %v", list, err)
 		}
-		if s := r.Status(); s.Size < 1<<14 || !s.HungSince.IsZero() || !s.FullSince.IsZero() || !s.Ballast {
+		if s := r.Status(); s.Size < 1<<14 || !s.HungSince.IsZero() || !s.FailingSince.IsZero() || !s.Ballast {
 			t.Errorf("status is %+v", s)
 		}
 		closeRaft(t, r)
@@ -242,14 +242,14 @@ func TestRaftLogFull(t *testing.T) {
 			t.Fatal("stored on a full disk")
 		}
 	}
-	if s := r.Status(); s.FullSince.IsZero() || s.Err == nil || !s.HungSince.IsZero() {
+	if s := r.Status(); s.FailingSince.IsZero() || s.Err == nil || !s.HungSince.IsZero() {
 		t.Errorf("status is %+v", s)
 	}
 	expect.Equal(t, log.Count("log can't be written"), 1, "lines")
 	small := logEntry(uint64(len(want)+1), 1)
 	mustStore(t, r, []*raft.Log{small})
 	want = append(want, small)
-	if s := r.Status(); !s.FullSince.IsZero() || s.Err != nil {
+	if s := r.Status(); !s.FailingSince.IsZero() || s.Err != nil {
 		t.Errorf("status is %+v", s)
 	}
 	closeRaft(t, r)

@@ -125,7 +125,7 @@ func TestRaftTermWaitsForRoom(t *testing.T) {
 			}
 		})
 		time.Sleep(30 * time.Second) // synthetic
-		if s := r.Status(); !s.FullSince.Equal(begin) || !errors.Is(s.Err, syscall.ENOSPC) ||
+		if s := r.Status(); !s.FailingSince.Equal(begin) || !errors.Is(s.Err, syscall.ENOSPC) ||
 			!s.HungSince.IsZero() || s.Ballast {
 			t.Errorf("status is %+v", s)
 		}
@@ -136,7 +136,7 @@ func TestRaftTermWaitsForRoom(t *testing.T) {
 		if n := inner.count(); n > 30 {
 			t.Errorf("%d tries in a minute", n)
 		}
-		if s := r.Status(); !s.FullSince.IsZero() || s.Err != nil {
+		if s := r.Status(); !s.FailingSince.IsZero() || s.Err != nil {
 			t.Errorf("status is %+v", s)
 		}
 		expect.Equal(t, log.Count("can't be saved"), 1, "lines")

@@ -49,7 +49,7 @@ type Held struct {
 	Version int64    `json:"version"`
 	Names   []string `json:"names"` // the regions that share limits in this version, sorted
 	// RecordedAt is when the version was recorded, in Unix ms. From this wall time
-	// on, no region uses an older version or one that divides limits differently.
+	// on, no region uses an older version that divides limits differently.
 	// 0: not recorded.
 	RecordedAt int64 `json:"at,omitempty"`
 	Candidate  bool  `json:"candidate,omitempty"` // all regions are asked to honour it; it is recorded next

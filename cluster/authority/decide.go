@@ -113,10 +113,10 @@ func (rs *reignState) observeReports(in *decisionInput) {
 
 	// While this leader can't prove that it leads, a refusal is no evidence against a node.
 	proved := rs.leadIsConfirmed(in.now)
-	rs.behind = nil
+	rs.failing = nil
 
 	for _, id := range rs.sortedNodes() {
-		r := rs.openRecord(in.state, id) // not nil: the node has a record
+		r := rs.recordOf(in.state, id) // not nil: the node has a record
 		mark(&r.unreachableSince, 2*cut[id] > reporters)
 		mark(&r.relayedSince, 2*(cut[id]+relayed[id]) > reporters)
 		mark(&r.laggingSince, proved && in.state.InRing(id) &&
@@ -127,15 +127,15 @@ func (rs *reignState) observeReports(in *decisionInput) {
 			r.failingSince = never
 		}
 
-		if r.failingSince != never && in.now-r.failingSince >= silencePatience && len(rs.behind) < maxReported {
-			rs.behind = append(rs.behind, id)
+		if r.failingSince != never && in.now-r.failingSince >= silencePatience && len(rs.failing) < maxReported {
+			rs.failing = append(rs.failing, id)
 		}
 	}
 }
 
 // review decides, from the evidence against a member of the ring, whether to end it.
 func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
-	r := rs.openRecord(in.state, id)
+	r := rs.recordOf(in.state, id)
 	if r == nil {
 		return // the records are full, and the node was refused
 	}
@@ -207,8 +207,8 @@ func (rs *reignState) isFailing(in *decisionInput, r *record) bool {
 	failing := r.failingSince != never && in.now-r.failingSince >= failingPatience &&
 		r.withoutAuthority >= failingPatience
 	// A node whose disk hangs may never learn which node leads, because Raft must
-	// save its term first. If it led, it may have led on for some seconds without
-	// its disk, so this leader waits no longer than it must.
+	// save its term first. It may be the former leader, which can go on leading for
+	// some seconds after its disk hangs. So this leader waits no longer than it must.
 	asksNothing := rs.silence(in.now, max(r.lastAsked, r.nextAsked)) >= unreachablePatience && rs.leadIsConfirmed(in.now)
 
 	lagging := r.laggingSince != never && in.now-r.laggingSince >= failingPatience
@@ -249,7 +249,7 @@ func (rs *reignState) dropStale(in *decisionInput) {
 // previous one certainly has no authority left.
 func (rs *reignState) registerEntry(in *decisionInput) agreement.Entry {
 	for _, id := range rs.sortedNodes() {
-		r := rs.openRecord(in.state, id) // not nil: the node has a record
+		r := rs.recordOf(in.state, id) // not nil: the node has a record
 		if r.nextBoot == 0 || r.nextBoot == r.boot || r.nextUnfit || r.ending || in.now-r.nextAsked >= Validity {
 			continue
 		}

@@ -10,9 +10,10 @@
 // request only after a majority of the voters has confirmed that it still led
 // after the request arrived ([Confirmations]). So a deposed leader that does
 // not know it yet grants nothing. To end a node's authority, the leader stops
-// granting it requests, waits [EndingWait] on its own clock, which is
-// [Validity] and 1 %, and only then proposes the entry Ended. All decisions are made by [reignState], which
-// has no clock and no goroutine. [Granter] is a thin loop around it.
+// granting it requests, waits [EndingWait] ([Validity] and 1 %) by its own
+// clock, and only then proposes the entry Ended. All decisions are made by
+// [reignState], which has no clock and no goroutine. [Granter] is a thin loop
+// around it.
 //
 // A leader's first entry, agreement.Reign, is its mark in the log. Its reign
 // lasts until the next mark of any leader. That may be its own: a leader that

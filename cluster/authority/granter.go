@@ -58,14 +58,14 @@ type GranterConfig struct {
 	// State returns the state that this node has applied. After Propose has
 	// returned, it includes that entry.
 	State func() *agreement.State
-	// Propose returns the entry's result after this node has applied it. An error
-	// means that the outcome is unknown.
+	// Propose returns the entry's result after this node has applied it. After an
+	// error the entry may be applied all the same.
 	Propose func(ctx context.Context, e agreement.Entry) (agreement.Result, error)
 	// Confirm returns nil if, at some moment after the call, this node led in the
 	// Raft term in which it proposed the mark of the reign, and no later leader had
 	// been elected yet.
 	Confirm func(ctx context.Context, reign uint64) error
-	// Nodes returns gossip's nodes, including this node.
+	// Nodes returns this node, those that gossip has seen, and the other agreed members.
 	Nodes func() []Node
 	// RulesIndex returns an index at which the newest rules that this node has
 	// applied were in force: a node that has applied it uses these rules or newer
@@ -169,7 +169,7 @@ func (g *Granter) Answer(ctx context.Context, r Request) Reply {
 	return g.submit(ctx,
 		&pendingRequest{request: &r, buildReply: func(rs *reignState, now time.Duration, s *agreement.State) Reply {
 			reply := rs.grant(now, s, &r)
-			reply.Behind = rs.behind
+			reply.Behind = rs.failing
 			return reply
 		}})
 }
@@ -361,7 +361,7 @@ func (g *Granter) accept(q *pendingRequest) {
 		reply := r.state.handleRequest(g.config.Now(), g.config.State(), q.request)
 		g.answerMajority()
 		if reply.Reason != "" {
-			reply.Behind = r.state.behind
+			reply.Behind = r.state.failing
 			q.reply <- reply
 			return
 		}

@@ -97,8 +97,8 @@ func (h *Holder) Until() time.Duration { return time.Duration(h.until.Load()) }
 func (h *Holder) AskNow() { wake.Signal(h.poke) }
 
 // Revoke ends authority at once and invalidates pending requests, because this
-// node has applied its own Ended or no longer applies entries. Call it only
-// once Status says so, with the new generation or with Stuck.
+// node has applied its own Ended or no longer applies entries. Status
+// must already report the new generation, or Stuck.
 func (h *Holder) Revoke() {
 	now := h.config.Boottime()
 	h.mu.Lock()

@@ -55,7 +55,7 @@ const (
 const (
 	reasonNotLeading = "this node does not lead"
 	reasonBusy       = "too many nodes wait for an answer"
-	reasonBehind     = "the node has not applied the last entry that ended a node"
+	reasonMissedEnd  = "the node has not applied the last entry that ended a node"
 	reasonNoBoot     = "the request names no process"
 	reasonTooLarge   = "the request exceeds a bound"
 	reasonBootBehind = "the node has not applied the entry that registered its process"
@@ -97,8 +97,8 @@ type reignState struct {
 	// lastFailingEnd is when a failing node was last marked to be ended, or the lead
 	// was transferred instead.
 	lastFailingEnd time.Duration
-	// behind are the nodes that ask without success, sorted. The slice is replaced, never modified.
-	behind []ring.NodeID
+	// failing are the nodes that ask without success, sorted. The slice is replaced, never modified.
+	failing []ring.NodeID
 
 	wanted      []ring.NodeID // nodes with authority that should be in the ring, sorted
 	wantedSince time.Duration // when wanted last changed
@@ -129,9 +129,8 @@ type record struct {
 	unreachable, relayed []ring.NodeID
 	withoutAuthority     time.Duration
 
-	// failingSince is when the node began to ask without success. It is never while
-	// the node has authority, or is refused for reasons that don't count against
-	// it.
+	// failingSince is when the node began to ask without success; never while it
+	// has authority, or is refused for a reason that does not count against it.
 	failingSince time.Duration
 	// laggingSince is since when the node, a member of the ring, has not applied
 	// the newest revision, or never.
@@ -181,10 +180,10 @@ func newRecord(boot uint64) *record {
 	}
 }
 
-// openRecord returns the record of id. It creates the record if there is none,
+// recordOf returns the record of id. It creates the record if there is none,
 // and replaces it if another process has been registered. It returns nil if the
 // reignState is full.
-func (rs *reignState) openRecord(s *agreement.State, id ring.NodeID) *record {
+func (rs *reignState) recordOf(s *agreement.State, id ring.NodeID) *record {
 	r := rs.records[id]
 	if r == nil {
 		if len(rs.records) >= maxRecords {

@@ -439,7 +439,7 @@ func TestEndedComesBackWithANewGeneration(t *testing.T) {
 		t.Fatal("it is still there")
 	}
 	d.node(3).State = gossip.Alive
-	if have := d.ask(old); have.Reason != reasonBehind || have.Index != d.state.LastEnded {
+	if have := d.ask(old); have.Reason != reasonMissedEnd || have.Index != d.state.LastEnded {
 		t.Errorf("have %+v, want it to apply first", have)
 	}
 	old.Applied = d.state.Index
@@ -509,7 +509,7 @@ func TestAGrantIsJudgedAgain(t *testing.T) {
 		want  string
 	}{
 		{"nothing", func(*desk) {}, ""},
-		{"another node was ended", func(d *desk) { d.apply(agreement.Ended{Node: id(2)}) }, reasonBehind},
+		{"another node was ended", func(d *desk) { d.apply(agreement.Ended{Node: id(2)}) }, reasonMissedEnd},
 		{"it has another process",
 			func(d *desk) { d.apply(agreement.RegisterProcess{Node: id(3), Boot: 9}) }, reasonReplaced},
 		{"it is being ended", func(d *desk) { d.reignState.records[id(3)].ending = true }, reasonEnding},

@@ -19,7 +19,7 @@ func (rs *reignState) handleRequest(now time.Duration, s *agreement.State, q *Re
 		return Reply{Reason: reasonRemoved, Removed: true}
 	}
 
-	r := rs.openRecord(s, q.Node)
+	r := rs.recordOf(s, q.Node)
 	switch {
 	case r == nil:
 		return Reply{Reason: reasonBusy}
@@ -64,7 +64,7 @@ func (r *record) trackFailing(now time.Duration, reason string) {
 	switch reason {
 	case reasonEnding:
 		return
-	case reasonStuck, reasonLevel, reasonBehind, reasonBootBehind, reasonRules, reasonGeneration:
+	case reasonStuck, reasonLevel, reasonMissedEnd, reasonBootBehind, reasonRules, reasonGeneration:
 	case "":
 		if r.lastGranted == never {
 			r.withoutAuthority = 0
@@ -141,7 +141,7 @@ func (rs *reignState) alarmClone(now time.Duration, r *record, id ring.NodeID) {
 // Reply. It is called twice: when the request arrives, and again before it is
 // granted.
 func (rs *reignState) judge(s *agreement.State, q *Request) Reply {
-	r := rs.openRecord(s, q.Node)
+	r := rs.recordOf(s, q.Node)
 	switch {
 	case r == nil:
 		return Reply{Reason: reasonBusy}
@@ -156,7 +156,7 @@ func (rs *reignState) judge(s *agreement.State, q *Request) Reply {
 	case q.Stuck:
 		return Reply{Reason: reasonStuck}
 	case q.Applied < s.LastEnded:
-		return Reply{Reason: reasonBehind, Index: s.LastEnded}
+		return Reply{Reason: reasonMissedEnd, Index: s.LastEnded}
 	case q.Applied < s.Processes[q.Node].Index:
 		return Reply{Reason: reasonBootBehind, Index: s.Processes[q.Node].Index}
 	case q.Applied < rs.floor:

@@ -159,12 +159,12 @@ func (k *Keeper) await(ctx context.Context, c *confirmation) error {
 // sent at this moment, the loop does it next, for all confirmations in one
 // message. If none are, there is no reason to wake another goroutine for it.
 func (k *Keeper) pushForConfirms() {
-	if !k.sending.TryLock() {
+	if !k.sendMu.TryLock() {
 		wake.Signal(k.confirmWake)
 		return
 	}
 
-	defer k.sending.Unlock()
+	defer k.sendMu.Unlock()
 	k.confirmAll()
 }
 
@@ -204,7 +204,7 @@ func (k *Keeper) dropConfirmations(list ...*confirmation) {
 }
 
 // confirmAll pushes the changes that new confirmations wait for, and completes
-// those whose result is known. The caller must hold sending.
+// those whose result is known. The caller must hold sendMu.
 func (k *Keeper) confirmAll() {
 	k.mu.Lock()
 	waiting := slices.Clone(k.confirms) // later ones wait for the next run

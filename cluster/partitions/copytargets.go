@@ -34,10 +34,10 @@ const (
 // here. Keeper.mu guards them, except for the messages being assembled.
 type copyTargets struct {
 	nodes map[ring.NodeID]*copyTarget
-	// missing is false if every copy target of every partition whose token is here
+	// mayLackCopies is false if every copy target of every partition whose token is here
 	// has a copy, or is getting one. Whatever may leave one without sets it: a new
 	// state, a token that arrives, and a copy that is forgotten.
-	missing bool
+	mayLackCopies bool
 }
 
 // copyTarget is what this node knows of one node that gets copies.
@@ -49,12 +49,12 @@ type copyTarget struct {
 	// unacknowledged messages, in order.
 	lastMessage uint64
 	inFlight    []uint64
-	// lastSent is when the last message was sent. silentSince is when the target's
-	// present silence began: at its last answer or, if that left no message
-	// unanswered, at the next message. It is zero while no message is unanswered.
+	// lastSent is when the last message was sent. silentSince is when the target
+	// last answered or, if no message was pending then, when the next one was sent.
+	// It is zero while no message is unanswered.
 	lastSent, silentSince time.Time
 
-	// message is being assembled; Keeper.sending guards it.
+	// message is being assembled; Keeper.sendMu guards it.
 	message  []byte
 	sections []sentSection // the sections in it
 }
@@ -105,7 +105,7 @@ func (ts *copyTargets) forgetCopies(p int) {
 // forgetCopy forgets t's copy of p, so it gets a new one.
 func (ts *copyTargets) forgetCopy(t *copyTarget, p int) {
 	t.progress[p] = nil
-	ts.missing = true
+	ts.mayLackCopies = true
 }
 
 // update brings the copy targets of self in line with a new state. It forgets a
@@ -113,7 +113,7 @@ func (ts *copyTargets) forgetCopy(t *copyTarget, p int) {
 // follows them again later, its copies will be out of date. It also forgets
 // nodes that restarted or were ended, because they have lost their copies.
 func (ts *copyTargets) update(state, before *adoptedState, self ring.NodeID) {
-	ts.missing = true
+	ts.mayLackCopies = true
 
 	var buf [3]ring.NodeID
 	follow := map[ring.NodeID]bool{}
@@ -235,7 +235,7 @@ func (set *partitionSet) put(p int, in bool) {
 	}
 }
 
-// pushChanges sends the changes since the last call to all copy targets. The caller must hold sending.
+// pushChanges sends the changes since the last call to all copy targets. The caller must hold sendMu.
 func (k *Keeper) pushChanges() {
 	if k.neverHadOthers() {
 		return
@@ -272,7 +272,7 @@ func (k *Keeper) pushPartitions(list *partitionSet) {
 // collect runs push, which collects changes of the partitions that push changes
 // at that moment, and sends them.
 func (k *Keeper) collect(push func(pushing *partitionSet)) {
-	k.debiting.Lock()
+	k.debitMu.Lock()
 
 	// The flag is set and the partitions are read under one lock: a token that
 	// arrives later sees the flag, and its partition gets complete copies.
@@ -286,7 +286,7 @@ func (k *Keeper) collect(push func(pushing *partitionSet)) {
 	k.mu.Lock()
 	k.collecting = false
 	k.mu.Unlock()
-	k.debiting.Unlock()
+	k.debitMu.Unlock()
 
 	k.flushAll()
 }
@@ -318,7 +318,7 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 }
 
 // pushCopies sends copies to the copy targets that have none, as long as they
-// keep up. It reports whether copies were missing. The caller must hold sending.
+// keep up. It reports whether copies were missing. The caller must hold sendMu.
 func (k *Keeper) pushCopies() (missed bool) {
 	type target struct {
 		node ring.NodeID
@@ -329,12 +329,12 @@ func (k *Keeper) pushCopies() (missed bool) {
 
 	k.mu.Lock()
 	state := k.adopted.Load()
-	if !state.member || state.From == nil || !k.hadOthers {
+	if !state.registered || state.From == nil || !k.hadOthers {
 		k.mu.Unlock()
 		return false
 	}
 
-	for p := 0; k.targets.missing && p < ring.Partitions; p++ {
+	for p := 0; k.targets.mayLackCopies && p < ring.Partitions; p++ {
 		if !k.pushing.has(p) {
 			continue
 		}
@@ -345,7 +345,7 @@ func (k *Keeper) pushCopies() (missed bool) {
 		}
 	}
 
-	k.targets.missing = len(missing) > 0
+	k.targets.mayLackCopies = len(missing) > 0
 	k.mu.Unlock()
 
 	for _, m := range missing {
@@ -371,12 +371,12 @@ func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 	s := section{p: p, version: k.parts[p].version, flags: sectionCopy | sectionBegins}
 	k.mu.Unlock()
 
-	k.debiting.Lock()
+	k.debitMu.Lock()
 	_ = k.config.Table.Copy(p, func(records []counters.Record) error {
 		k.appendRecords(t, &s, records)
 		return nil
 	})
-	k.debiting.Unlock()
+	k.debitMu.Unlock()
 
 	// Only now is it known that there are no more batches, so an empty section
 	// ends the copy.
@@ -464,9 +464,9 @@ func isAnswer(err error) bool {
 	return err == nil || ok && (remote.Code == codeBehind || remote.Code == codeRefused)
 }
 
-// probe sends an empty message to each copy target that has got no message for
-// probeInterval. The caller must hold sending.
-func (k *Keeper) probe() {
+// pingIdleTargets sends an empty message to each copy target that has got no message for
+// probeInterval. The caller must hold sendMu.
+func (k *Keeper) pingIdleTargets() {
 	k.mu.Lock()
 	var list []*copyTarget
 	for _, t := range k.targets.nodes {

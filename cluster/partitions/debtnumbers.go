@@ -67,9 +67,9 @@ func (ds *debts) renumber(d *debt) {
 	later.lacking = min(later.lacking+d.lacking, later.cost)
 }
 
-// missing returns the part of d that must still be debited from the counters
+// costToDebit returns the part of d that must still be debited from the counters
 // here, whose note of this node's debts is noted.
-func (d *debt) missing(noted debtorNote) int64 {
+func (d *debt) costToDebit(noted debtorNote) int64 {
 	switch {
 	case !d.included && noted.covers(d):
 		return 0 // another node has debited it from these counters
@@ -96,8 +96,8 @@ func (ds *debts) debitOwnDebts(p int, now algorithms.Instant) {
 }
 
 // include debits the part of d that the counters here lack, and notes d's
-// number with them. noted is the note from before the first debt of the
-// partition was included.
+// number with them. noted is the note as it was before the first debt of this
+// batch: including a debt does not change it.
 func (ds *debts) include(d *debt, noted debtorNote, now algorithms.Instant) {
 	ds.makeFinal(d)
 	if !noted.covers(d) {
@@ -108,7 +108,7 @@ func (ds *debts) include(d *debt, noted debtorNote, now algorithms.Instant) {
 
 // debitMissing debits the part of d that the counters here lack.
 func (ds *debts) debitMissing(d *debt, noted debtorNote, now algorithms.Instant) {
-	cost := d.missing(noted)
+	cost := d.costToDebit(noted)
 	if cost == 0 {
 		return
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// maxDebts bounds the counters with debts. When there is no room for another,
+	// maxDebts bounds the number of counters with debts. When there is no room for another,
 	// this node does not act as a standby.
 	maxDebts = 1 << 16
 	// maxFallbackDebts is the number of debts from which fallback adds no more: the

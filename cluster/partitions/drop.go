@@ -7,7 +7,7 @@ import "github.com/rlnode/rlnode/ring"
 func (k *Keeper) dropUnneeded() {
 	k.mu.Lock()
 	state := k.adopted.Load()
-	due := k.dropPending && state.member && state.From != nil && state.Settled
+	due := k.dropPending && state.registered && state.From != nil && state.Settled
 	k.dropPending = k.dropPending && !due
 	k.mu.Unlock()
 

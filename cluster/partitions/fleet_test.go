@@ -353,7 +353,7 @@ func (k *Keeper) phasesDisagree() error {
 		if told := phase(k.phases[p].Load()); told != ph {
 			return fmt.Errorf("partition %d is in phase %d, but readers are told %d", p, ph, told)
 		}
-		if k.targets.missing || !ph.pushesChanges() || !state.member || state.From == nil || !k.hadOthers {
+		if k.targets.mayLackCopies || !ph.pushesChanges() || !state.registered || state.From == nil || !k.hadOthers {
 			continue
 		}
 		for _, node := range state.copyTargetsOf(k.config.Self, p, buf[:0]) {

@@ -17,15 +17,15 @@ const (
 )
 
 // handOver moves tokens to their owners in the next ring, once those have
-// complete copies. The caller must hold sending.
+// complete copies. The caller must hold sendMu.
 func (k *Keeper) handOver() {
 	state := k.adopted.Load()
-	if !state.member || state.Settled || state.From == nil {
+	if !state.registered || state.Settled || state.From == nil {
 		return
 	}
 	for _, p := range k.freeze(state) {
 		// The gate is shut, and debts are debited only while owning. So these
-		// are the last changes, and debiting need not be held.
+		// are the last changes, and debitMu need not be held.
 		k.pushTo(p, k.config.Table.ReplicatePartition(p, nil))
 	}
 	k.flushAll()

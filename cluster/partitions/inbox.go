@@ -25,12 +25,12 @@ func (k *Keeper) receive() {
 		case <-k.ctx.Done():
 			return
 		case m := <-k.inbox:
-			k.receiving.Lock()
+			k.receiveMu.Lock()
 			k.handleMessage(m.Call, m.arrived)
 			// The message counts until it is handled. Otherwise enqueue could
 			// let a push overtake it before this goroutine has the lock.
 			k.waiting.Add(-1)
-			k.receiving.Unlock()
+			k.receiveMu.Unlock()
 		}
 	}
 }
@@ -42,8 +42,8 @@ func (k *Keeper) Handle(p *peer.Peers) {
 	}
 }
 
-// maxPromptPush is the size in bytes up to which a push is handled where it was
-// read: a few changes, which somebody waits for.
+// maxPromptPush is the size in bytes up to which the goroutine that has read a
+// push may handle it: a few changes, whose confirmation somebody may wait for.
 const maxPromptPush = 4 << 10
 
 // enqueue queues a message from another keeper, or handles it at once if that
@@ -51,13 +51,13 @@ const maxPromptPush = 4 << 10
 func (k *Keeper) enqueue(c *peer.Call) {
 	c.CopyBody()
 
-	if c.Method == MethodPush && len(c.Body) <= maxPromptPush && k.receiving.TryLock() {
+	if c.Method == MethodPush && len(c.Body) <= maxPromptPush && k.receiveMu.TryLock() {
 		prompt := k.waiting.Load() == 0 && k.hasRevisionOf(c.Body)
 		if prompt {
 			k.handleMessage(c, time.Now())
 		}
 
-		k.receiving.Unlock()
+		k.receiveMu.Unlock()
 		if prompt {
 			return
 		}
@@ -150,5 +150,5 @@ func (k *Keeper) awaitRevision(revision uint64, arrived time.Time) (state *adopt
 // isCurrent reports whether this process and the sender's are the registered
 // ones, and the sender has applied its last end.
 func (state *adoptedState) isCurrent(from peer.Identity, generation int64) bool {
-	return state.member && state.Boot(from.Node) == from.Boot && state.Generation(from.Node) == generation
+	return state.registered && state.Boot(from.Node) == from.Boot && state.Generation(from.Node) == generation
 }

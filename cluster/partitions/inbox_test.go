@@ -44,10 +44,10 @@ func TestKeeper_PushesStayInOrder(t *testing.T) {
 		time.Sleep(2 * catchUpTimeout)
 		settle()
 
-		k.receiving.Lock()
+		k.receiveMu.Lock()
 		k.enqueue(push(0))
 		queued(1, "after a push while another is handled")
-		k.receiving.Unlock()
+		k.receiveMu.Unlock()
 
 		settle()
 	})

@@ -93,15 +93,15 @@ type Keeper struct {
 	// learned holds the revision in which another node replied that the new owner has the token.
 	learned [ring.Partitions]atomic.Uint64
 
-	// Locks are taken in this order: receiving, sending, debiting, mu, and then
+	// Locks are taken in this order: receiveMu, sendMu, debitMu, mu, and then
 	// those of the table: a shard, a partition of notes. (setPhase, DecideAsStandby
 	// and debts.putNote take those under mu.) So code that holds a lock of the
 	// table must not call the Keeper. That is why Table.Copy and Table.Replicate
 	// yield without a lock.
 
-	// debiting is held while a debt is debited and while changes are collected, so
+	// debitMu is held while a debt is debited and while changes are collected, so
 	// a copy has either a debt and its number, or neither.
-	debiting sync.Mutex
+	debitMu sync.Mutex
 
 	mu       sync.Mutex // guards the fields from here to confirming
 	parts    [ring.Partitions]partState
@@ -134,18 +134,18 @@ type Keeper struct {
 	saving       saving
 	confirmWake  chan struct{} // capacity 1: there may be confirmations to work on
 
-	// sending is held while messages to other keepers are made and sent, so they
+	// sendMu is held while messages to other keepers are made and sent, so they
 	// leave in the order of their numbers.
-	sending    sync.Mutex
-	seq        uint64        // number of the last message to a copy target; guarded by sending
-	unfinished bool          // some copies or tokens are in transit or missing; guarded by sending
+	sendMu     sync.Mutex
+	seq        uint64        // number of the last message to a copy target; guarded by sendMu
+	unfinished bool          // some copies or tokens are in transit or missing; guarded by sendMu
 	loopWake   chan struct{} // capacity 1: there may be work before the next tick
 
 	inbox chan message
-	// receiving is held while a message from another keeper is handled; waiting
+	// receiveMu is held while a message from another keeper is handled; waiting
 	// counts those in inbox, and the one from it that is being handled. So each
 	// sender's are handled in order.
-	receiving sync.Mutex
+	receiveMu sync.Mutex
 	waiting   atomic.Int64
 
 	stop  context.CancelFunc
@@ -177,8 +177,8 @@ type pendingCall struct {
 type partState struct {
 	phase   phase
 	version // how new the counters here are, as owner or as copy
-	// receiver is the other side of the move, from freezing to doubtful; zero if
-	// this node sent no flip.
+	// receiver is the other side of the move that this node began last, by freezing
+	// the partition; zero if it began none.
 	receiver           ring.NodeID
 	receiverBoot       uint64      // the receiver's boot when this node froze the partition or recorded its hand-over
 	receiverGeneration int64       // the receiver's generation at that time
@@ -187,8 +187,8 @@ type partState struct {
 	frozenAt           time.Time   // when the partition was frozen
 
 	source ring.NodeID // the node that pushed the copy here; zero if there is no copy
-	// complete means that no counter is missing here: none of source's copy or, if
-	// source is zero, none of those that there were when this node froze the
+	// complete means that no counter is missing here. The counters are a full copy
+	// of source's or, without a source, all that this node had when it froze the
 	// partition.
 	complete     bool
 	pusherBoot   uint64 // boot of the process that pushed last
@@ -213,8 +213,8 @@ func (pt *partState) setReceiver(state *adoptedState, node ring.NodeID) {
 	pt.receiverGeneration = state.Generation(node)
 }
 
-// receiverReplaced reports whether the receiver of this node's flip has since
-// been ended, even if it has come back, or has lost its memory.
+// receiverReplaced reports whether the receiver of this node's flip has been
+// ended since, even if it has come back, or has begun another process.
 func (pt *partState) receiverReplaced(state *adoptedState) bool {
 	return state.Boot(pt.receiver) != pt.receiverBoot || state.Generation(pt.receiver) != pt.receiverGeneration
 }
@@ -229,7 +229,7 @@ type voidedFlips struct {
 // adoptedState is the agreed state as the keeper last adopted it.
 type adoptedState struct {
 	*agreement.State
-	member bool // this process may have tokens: its boot is the registered one
+	registered bool // this process may have tokens: its boot is the registered one
 }
 
 // Open starts a Keeper. All gates stay shut until the agreed state gives this node tokens.
@@ -273,8 +273,8 @@ func (k *Keeper) Adopt(s *agreement.State) {
 	defer k.mu.Unlock()
 
 	before := k.adopted.Load()
-	state := &adoptedState{State: s, member: s.Boot(k.config.Self) == k.config.Boot}
-	if s.Generation(k.config.Self) != before.Generation(k.config.Self) || !state.member {
+	state := &adoptedState{State: s, registered: s.Boot(k.config.Self) == k.config.Boot}
+	if s.Generation(k.config.Self) != before.Generation(k.config.Self) || !state.registered {
 		k.forgetAll()
 	}
 
@@ -282,7 +282,7 @@ func (k *Keeper) Adopt(s *agreement.State) {
 	// Only a registered process has an index. Under the index of another process,
 	// numbers could repeat.
 	k.debts.bootIndex = 0
-	if state.member {
+	if state.registered {
 		k.debts.bootIndex = state.Processes[k.config.Self].Index
 	}
 	k.hadOthers = k.hadOthers || state.hasOtherMembers(k.config.Self)
@@ -337,7 +337,7 @@ func (k *Keeper) forgetAll() {
 
 // updatePart brings a partition in line with a new state.
 func (k *Keeper) updatePart(state *adoptedState, p int) {
-	if !state.member {
+	if !state.registered {
 		return
 	}
 
@@ -483,7 +483,7 @@ func (k *Keeper) enterPhase(p int, next phase) {
 	pt.phase = next
 	k.phases[p].Store(uint32(next))
 	k.pushing.put(p, next.pushesChanges())
-	k.targets.missing = k.targets.missing || next.pushesChanges()
+	k.targets.mayLackCopies = k.targets.mayLackCopies || next.pushesChanges()
 }
 
 // canSendTo reports whether this node may send to node now. The caller must hold mu.

@@ -23,14 +23,14 @@ func (k *Keeper) run() {
 		case <-tick.C:
 			k.tick(ticks%restTicks == 0)
 		case <-k.confirmWake:
-			k.sending.Lock()
+			k.sendMu.Lock()
 			k.confirmAll()
-			k.sending.Unlock()
+			k.sendMu.Unlock()
 		case <-k.loopWake:
-			k.sending.Lock()
+			k.sendMu.Lock()
 			k.confirmAll()
 			k.goOn()
-			k.sending.Unlock()
+			k.sendMu.Unlock()
 		}
 	}
 }
@@ -38,12 +38,12 @@ func (k *Keeper) run() {
 // tick does what is due at each tick. It goes on with hand-offs and searches if
 // some are unfinished, or if all is set.
 func (k *Keeper) tick(all bool) {
-	k.sending.Lock()
-	defer k.sending.Unlock()
+	k.sendMu.Lock()
+	defer k.sendMu.Unlock()
 
 	// Changes come first: a copy target that gets some needs no probe.
 	k.pushChanges()
-	k.probe()
+	k.pingIdleTargets()
 	k.reportDebts()
 	k.dropUnneeded()
 	k.confirmAll()
@@ -53,7 +53,7 @@ func (k *Keeper) tick(all bool) {
 	}
 }
 
-// goOn goes on with copies, hand-offs and searches. The caller must hold sending.
+// goOn goes on with copies, hand-offs and searches. The caller must hold sendMu.
 func (k *Keeper) goOn() {
 	missing := k.pushCopies()
 	k.handOver()

@@ -275,9 +275,9 @@ func (pt *partState) hasAllCounters() bool {
 	return pt.complete || pt.phase == owning || pt.phase == freezing || pt.phase == flipping
 }
 
-// finalCopies returns those of the partitions that this node had counters of
-// when it lost its authority. If it has authority again, it has applied its end
-// and forgotten its counters, so there are none. The caller must hold mu.
+// finalCopies returns those of the partitions that this node still has counters
+// of, after it has lost its authority. If it has authority again, it has applied
+// its end and forgotten them, so there are none. The caller must hold mu.
 func (k *Keeper) finalCopies(list []int) []int {
 	if k.config.Authority() {
 		return nil

@@ -52,7 +52,7 @@ func (state *adoptedState) copyHolders(self ring.NodeID, p int, buf []ring.NodeI
 // continueSearches searches for the newest copies of partitions whose tokens
 // are here: it asks the holders how new theirs are, then fetches the newest.
 // Once every holder has answered or timed out, it continues from what it has.
-// It reports whether any search goes on. The caller must hold sending.
+// It reports whether any search goes on. The caller must hold sendMu.
 func (k *Keeper) continueSearches() (searching bool) {
 	state := k.adopted.Load()
 	requests := map[pendingCall][]int{}
@@ -70,11 +70,11 @@ func (k *Keeper) continueSearches() (searching bool) {
 			continue
 		}
 
-		timedOut, received := pt.search.outcome()
+		timedOut, answered := pt.search.outcome()
 		switch {
 		case timedOut && pt.complete:
 			fromLocalCopy++
-		case timedOut && !received:
+		case timedOut && !answered:
 			fromCheckpoint++
 		}
 
@@ -216,13 +216,13 @@ func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID) ring.NodeID {
 }
 
 // outcome reports whether this node gave up waiting for some node, and whether
-// some node sent its copy or has none.
-func (s *search) outcome() (timedOut, received bool) {
+// some node has answered: it sent its copy, or has none.
+func (s *search) outcome() (timedOut, answered bool) {
 	for _, f := range s.found {
 		timedOut = timedOut || f.timedOut
-		received = received || f.done && !f.timedOut
+		answered = answered || f.done && !f.timedOut
 	}
-	return timedOut, received
+	return timedOut, answered
 }
 
 // mayHaveLost reports whether a process may have ended that had counters of p.

@@ -41,7 +41,7 @@ func (k *Keeper) encodeDebts(list []*debt, now algorithms.Instant) []byte {
 }
 
 // reportDebts reports debts to the owners that can be reached. Each debt is
-// reported again until its owner acknowledges it. The caller must hold sending.
+// reported again until its owner acknowledges it. The caller must hold sendMu.
 func (k *Keeper) reportDebts() {
 	state := k.adopted.Load()
 	now := k.config.Now()
@@ -67,7 +67,7 @@ func (k *Keeper) reportDebts() {
 		// with the first call that finds the owner back.
 		tooEarly := k.delaysFallback(owner)
 		if owner.IsZero() || owner == k.config.Self || k.pending[pendingCall{owner, MethodDebts}] ||
-			!state.member || !k.canSendTo(owner) {
+			!state.registered || !k.canSendTo(owner) {
 			continue
 		}
 
@@ -262,8 +262,8 @@ func (k *Keeper) answerDebts(c *peer.Call, generation int64, answers []byte) {
 // debit debits a debt of node once, and returns the answer to it. If merging is
 // true, this node takes it even while it still searches for its counters.
 func (k *Keeper) debit(node ring.NodeID, d *debt, now algorithms.Instant, merging bool) (answer byte) {
-	k.debiting.Lock()
-	defer k.debiting.Unlock()
+	k.debitMu.Lock()
+	defer k.debitMu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
@@ -301,8 +301,8 @@ func (k *Keeper) reportDebtsFirst(node ring.NodeID, list []int) {
 
 	for _, message := range messages {
 		ctx, cancel := context.WithTimeout(k.ctx, debtsTimeout)
-		// A node that merges copies never acknowledges debts, so an error is
-		// what a success looks like, too.
+		// A node that merges copies debits them and answers with an error all the
+		// same. So an error says nothing.
 		_, _ = k.config.Calls.Call(ctx, node, MethodDebts, message)
 		cancel()
 	}

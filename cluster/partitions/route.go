@@ -141,7 +141,7 @@ func (k *Keeper) isUnsettled(state *adoptedState) bool {
 			return true
 		}
 	}
-	return !state.member
+	return !state.registered
 }
 
 // AdoptedRevision returns the revision of the adopted state: the Raft index of
@@ -164,7 +164,7 @@ func (k *Keeper) LacksCopies() bool {
 	defer k.mu.Unlock()
 
 	state := k.adopted.Load()
-	if !state.member || state.From == nil {
+	if !state.registered || state.From == nil {
 		return false
 	}
 

@@ -91,7 +91,7 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 	}
 
 	state := k.adopted.Load()
-	if !state.member {
+	if !state.registered {
 		return false
 	}
 

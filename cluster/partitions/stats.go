@@ -18,8 +18,8 @@ type Stats struct {
 	Unacked     int64 // bytes that copy targets have not acknowledged
 	Behind      int   // owned partitions that some copy target has no complete copy of
 	Lagging     int   // copy targets that can be reached but do not answer this node's messages
-	Debts       int   // counters with costs that are not yet reported to their owners
-	Dropped     int64 // checks decided in fallback that are never reported, because there was no room for more debts
+	Debts       int   // counters with costs that their owners have not acknowledged
+	Dropped     int64 // limits of checks decided in fallback whose cost is never reported, because there was no room for more debts
 }
 
 // Metrics reports the current metrics to s.

@@ -50,7 +50,7 @@ type header struct {
 	seq        uint64 // rises from message to message of one process
 }
 
-// nextHeader appends this node's header with the next number. The caller must hold sending.
+// nextHeader appends this node's header with the next number. The caller must hold sendMu.
 func (k *Keeper) nextHeader(b []byte) []byte {
 	k.seq++
 	return k.appendHeader(b, k.seq)

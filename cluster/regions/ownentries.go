@@ -168,8 +168,7 @@ func (p *Pool) pollOwnEntry(id ring.NodeID) bool {
 		return false
 	}
 
-	// As of the question, so that a slow answer does not count as fresh for
-	// longer.
+	// It is dated by the question, so that a slow answer is not trusted for longer.
 	a.from, a.at = id, sent
 	a.Regions = slices.DeleteFunc(a.Regions, func(r Region) bool { return r.Name == p.config.Self.Region })
 
