@@ -348,9 +348,9 @@ func (l *Limit) Force(s State, from TakeRecord, now Instant, cost int64) State {
 	return s
 }
 
-// ForceLate is Force for a cost that belongs to one taken at from. It drops it
-// if all that was taken then is gone: the window is over, or the bucket has
-// drained all that it can hold. Then a bucket does not change: its rate may be
+// ForceLate is Force for a cost that belongs to one taken at from. It debits
+// nothing if all that was taken then is gone: the window is over, or the bucket
+// has drained all that it can hold. Then a bucket does not change: its rate may be
 // another one by now.
 func (l *Limit) ForceLate(s State, from TakeRecord, now Instant, cost int64) State {
 	if l.Kind.IsBucket() {

@@ -23,7 +23,7 @@ var errDiverged = errors.New("its state differs from the majority's after the sa
 type hashReports struct {
 	// mu guards the fields below.
 	mu sync.Mutex
-	// byIndex holds the hashes by index, for the last keptHashes indices. compare
+	// byIndex holds the hashes by index, for the last keptHashes indices. refuseDiverged
 	// ignores nodes that are not in Raft.
 	byIndex   map[uint64]*indexHashes
 	lastAlarm time.Time // when the last alarm was logged: nodes differed, and no hash had a majority; zero if never

@@ -11,11 +11,11 @@ type edit struct {
 	log   func(*algorithms.Log, algorithms.Instant)
 }
 
-// penalty debits cost, whether or not the limit allows it. With oldRate, a
+// forceDebit debits cost, whether or not the limit allows it. With oldRate, a
 // bucket's rate may be another one by now than l's: what may have drained since
 // its last change counts as owed, because by a rate that was lowered since, too
 // much would drain.
-func penalty(l *algorithms.Limit, cost int64, oldRate bool) edit {
+func forceDebit(l *algorithms.Limit, cost int64, oldRate bool) edit {
 	return edit{
 		func(s algorithms.State, now algorithms.Instant) algorithms.State {
 			if oldRate && l.Kind.IsBucket() {
@@ -30,8 +30,8 @@ func penalty(l *algorithms.Limit, cost int64, oldRate bool) edit {
 	}
 }
 
-// latePenalty debits cost that belongs to one taken at from, unless what was taken then is gone.
-func latePenalty(l *algorithms.Limit, from algorithms.TakeRecord, cost int64) edit {
+// forceLateDebit debits cost that belongs to one taken at from, unless what was taken then is gone.
+func forceLateDebit(l *algorithms.Limit, from algorithms.TakeRecord, cost int64) edit {
 	return edit{
 		func(s algorithms.State, now algorithms.Instant) algorithms.State {
 			if from.Fastest != 0 || !l.Kind.IsBucket() {

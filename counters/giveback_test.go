@@ -518,7 +518,7 @@ func (h *giveBackHistory) end(p *pendingCost) {
 
 // sendRest has the subjects of a reservation that have other homes get back
 // what they should, once it was settled.
-func (h *giveBackHistory) sendRest(p *pendingCost, s *Settlement) {
+func (h *giveBackHistory) sendRest(p *pendingCost, s *SettlePlan) {
 	if !s.SameLineage {
 		return
 	}
@@ -633,11 +633,11 @@ func (h *giveBackHistory) fromOf(op *pendingOp) algorithms.TakeRecord {
 }
 
 // settlementOf returns the settlement of a reservation that used that much of each counter.
-func (h *giveBackHistory) settlementOf(p *pendingCost, used []int64) *Settlement {
+func (h *giveBackHistory) settlementOf(p *pendingCost, used []int64) *SettlePlan {
 	now := h.now()
-	s := &Settlement{
+	s := &SettlePlan{
 		Place: p.place, HasPlace: true, Life: p.life,
-		Answer: func(*Settlement) []byte { return []byte("settled") },
+		Answer: func(*SettlePlan) []byte { return []byte("settled") },
 	}
 	left := max(0, p.until-now.Wall)
 	s.Place.Open = time.Duration(left)
@@ -700,8 +700,8 @@ func (h *giveBackHistory) settle(p *pendingCost) {
 
 // noteSettled tells the model what was settled of a cost, and whether the
 // counter's usage rose by it.
-func (h *giveBackHistory) noteSettled(op *pendingOp, c *SettledCost, s *Settlement, rose bool) {
-	change := c.change(s.HadExpired)
+func (h *giveBackHistory) noteSettled(op *pendingOp, c *SettledCost, s *SettlePlan, rose bool) {
+	change := c.delta(s.HadExpired)
 	switch {
 	case change > 0 && s.Late && !rose: // it was dropped
 	case change > 0:

@@ -45,8 +45,7 @@ func (t *Table) isAlive(now algorithms.Instant, k Key, life Life) bool {
 
 // GiveBack puts back cost that was taken at from, in the given life: a grant,
 // the cost of a check that another limit refused, of a reservation, or a loan.
-// Everything that comes back passes here, and only what is certain: see
-// [algorithms.Limit.Give]. If it fails with ErrShut or ErrGone, nothing
+// It puts back only what is certainly still taken: see [algorithms.Limit.Give]. If it fails with ErrShut or ErrGone, nothing
 // changes.
 func (t *Table) GiveBack(
 	now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, life Life,

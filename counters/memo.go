@@ -106,7 +106,7 @@ func (t *Table) makeRoomFor(s *shard, now algorithms.Instant, added, spared []Op
 	return true
 }
 
-// Amendment is an administrative change to counters of one subject.
+// Amendment is a change to counters of one subject that no check makes.
 type Amendment struct {
 	Ops []Op // a negative cost is a reward; Amend sets each Decision to that of a check of cost 0 after the change
 	// Reset makes the counters fresh, and begins a new life of the subject. With
@@ -270,7 +270,7 @@ func (t *Table) amend(s *shard, now algorithms.Instant, i int, a *Amendment) err
 	case op.Cost < 0:
 		return t.changeLocked(s, now, op.Key, op.Limit, reward(op.Limit, t.rewardLocked(s, now, op)))
 	case op.Cost > 0:
-		return t.changeLocked(s, now, op.Key, op.Limit, penalty(op.Limit, op.Cost, a.OldRates))
+		return t.changeLocked(s, now, op.Key, op.Limit, forceDebit(op.Limit, op.Cost, a.OldRates))
 	}
 
 	return nil

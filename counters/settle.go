@@ -139,9 +139,9 @@ func (t *Table) SetExpiry(now algorithms.Instant, place *Place, body string, mak
 	return lp.PutIfRoom(n)
 }
 
-// Settlement changes several counters of one subject at most once: its place
+// SettlePlan changes several counters of one subject at most once: its place
 // then says that it was made.
-type Settlement struct {
+type SettlePlan struct {
 	Place Place
 	// HasPlace says that the place was made with the reservation, on this node or
 	// elsewhere. If it is missing in the same lineage, the reservation is over; in
@@ -158,7 +158,7 @@ type Settlement struct {
 	Changes []SettledCost
 	Life    Life // of the counters that the costs to put back were taken from
 	// Answer returns what to keep with the place.
-	Answer func(st *Settlement) []byte
+	Answer func(st *SettlePlan) []byte
 
 	SettleResult // set by Settle
 }
@@ -195,9 +195,9 @@ type SettledCost struct {
 	InTightest bool                  // takes part in Tightest
 }
 
-// change returns what the cost takes, or puts back if it is negative, once the
-// end of the reservation was carried out, or before.
-func (cost *SettledCost) change(expired bool) int64 {
+// delta returns Used minus what is charged now: AtExpiry if the end of the
+// reservation was carried out, else Reserved. A negative delta is given back.
+func (cost *SettledCost) delta(expired bool) int64 {
 	if expired {
 		return cost.Used - cost.AtExpiry
 	}
@@ -209,7 +209,7 @@ func (cost *SettledCost) change(expired bool) int64 {
 // too late for changes that were never made, or too early for the end, it
 // returns neither. If it fails with ErrShut or notes.ErrReservations, nothing
 // changes.
-func (t *Table) Settle(now algorithms.Instant, st *Settlement) (repeated, done bool, err error) {
+func (t *Table) Settle(now algorithms.Instant, st *SettlePlan) (repeated, done bool, err error) {
 	home := Key{Subject: st.Place.Key.Subject}
 	sh, now := t.lock(now, home)
 	defer sh.mu.Unlock()
@@ -274,7 +274,7 @@ func (t *Table) Settle(now algorithms.Instant, st *Settlement) (repeated, done b
 // findPlace returns the settlement's place. If the reservation was made without
 // one, findPlace makes it. If there is none although it was made, the
 // reservation is over, and it is too late.
-func (t *Table) findPlace(now algorithms.Instant, st *Settlement) (place notes.Note, err error) {
+func (t *Table) findPlace(now algorithms.Instant, st *SettlePlan) (place notes.Note, err error) {
 	lp := t.notes.Lock(st.Place.Key.Partition(), now.Steady)
 	defer lp.Unlock()
 	place, found := lp.Get(st.Place.Key)
@@ -298,15 +298,15 @@ func (t *Table) findPlace(now algorithms.Instant, st *Settlement) (place notes.N
 }
 
 // makeRoomForChanges makes room for the counters that changes add, without
-// evicting any of the others. If there is none, the costs are dropped: the
-// counters were evicted, with all that had been taken.
-func (t *Table) makeRoomForChanges(sh *shard, now algorithms.Instant, st *Settlement) {
+// evicting any of the others. Where there is none, settleCost drops the cost:
+// its counter was evicted, with all that had been taken.
+func (t *Table) makeRoomForChanges(sh *shard, now algorithms.Instant, st *SettlePlan) {
 	var added []Op
 	spared := make([]Op, len(st.Changes))
 	for i := range st.Changes {
 		cost := &st.Changes[i]
 		spared[i].Key = cost.Key
-		if cost.change(st.HadExpired) > 0 {
+		if cost.delta(st.HadExpired) > 0 {
 			added = append(added, spared[i])
 		}
 	}
@@ -314,17 +314,17 @@ func (t *Table) makeRoomForChanges(sh *shard, now algorithms.Instant, st *Settle
 }
 
 // settleCost makes one change of a settlement. It fails with ErrGone or ErrFull.
-func (t *Table) settleCost(sh *shard, now algorithms.Instant, cost *SettledCost, st *Settlement) error {
+func (t *Table) settleCost(sh *shard, now algorithms.Instant, cost *SettledCost, st *SettlePlan) error {
 	from := cost.From
 	from.Late = st.Late
-	change := cost.change(st.HadExpired)
+	change := cost.delta(st.HadExpired)
 	switch {
 	case change < 0:
 		return t.giveBackLocked(sh, now, cost.Key, cost.Limit, from, -change, st.Life)
 	case change == 0:
 		return nil
 	case !st.Late:
-		return t.changeLocked(sh, now, cost.Key, cost.Limit, penalty(cost.Limit, change, from.Fastest == 0))
+		return t.changeLocked(sh, now, cost.Key, cost.Limit, forceDebit(cost.Limit, change, from.Fastest == 0))
 	}
 	return t.chargeLateLocked(sh, now, cost.Key, cost.Limit, from, change, st.Life)
 }
@@ -337,7 +337,7 @@ func (t *Table) chargeLateLocked(
 	if !t.isAlive(now, k, life) {
 		return nil
 	}
-	return t.changeLocked(sh, now, k, l, latePenalty(l, from, cost))
+	return t.changeLocked(sh, now, k, l, forceLateDebit(l, from, cost))
 }
 
 // tightestRemaining returns what remains of the limit with the least left in

@@ -13,8 +13,8 @@ import (
 var tokenLimit = &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Hour}
 
 // settled gives back 40 of a counter's 100, by the reservation with that ID.
-func settled(table *Table, now algorithms.Instant, from algorithms.TakeRecord, subject, id uint64) *Settlement {
-	return &Settlement{
+func settled(table *Table, now algorithms.Instant, from algorithms.TakeRecord, subject, id uint64) *SettlePlan {
+	return &SettlePlan{
 		Place: Place{
 			Key: notes.Key{Subject: subject, ID: id, Kind: notes.Reservation}, Open: time.Minute,
 			Until: now.Steady/1e9 + 60, SettledUntil: now.Steady/1e9 + 60,
@@ -22,7 +22,7 @@ func settled(table *Table, now algorithms.Instant, from algorithms.TakeRecord, s
 		Changes: []SettledCost{{Key: Key{Subject: subject, Counter: 1}, Limit: tokenLimit,
 			Reserved: 100, Used: 60, From: from, InTightest: true}},
 		Life:   table.Life(Key{Subject: subject}.Partition()),
-		Answer: func(*Settlement) []byte { return []byte("settled with 60") },
+		Answer: func(*SettlePlan) []byte { return []byte("settled with 60") },
 	}
 }
 
@@ -34,7 +34,7 @@ func TestSettleOnce(t *testing.T) {
 	ops := []Op{{Key: k, Limit: tokenLimit, Cost: 100}}
 	table.Take(now, ops)
 	from := ops[0].TakeRecord()
-	expect := func(what string, table *Table, now algorithms.Instant, s *Settlement, repeated, done bool, used int64) {
+	expect := func(what string, table *Table, now algorithms.Instant, s *SettlePlan, repeated, done bool, used int64) {
 		t.Helper()
 		gotRepeated, gotDone, err := table.Settle(now, s)
 		if err != nil || gotRepeated != repeated || gotDone != done {
@@ -81,7 +81,7 @@ func TestPlaces(t *testing.T) {
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
 	const subject = 7 << 52
 	ops := []Op{{Key: Key{Subject: subject, Counter: 1}, Limit: tokenLimit, Cost: 100}}
-	reserve := func(id uint64) *Settlement {
+	reserve := func(id uint64) *SettlePlan {
 		t.Helper()
 		s := settled(table, now, algorithms.TakeRecord{}, subject, id)
 		s.HasPlace = true
@@ -90,7 +90,7 @@ func TestPlaces(t *testing.T) {
 		s.Changes[0].From = ops[0].TakeRecord()
 		return s
 	}
-	settle := func(at time.Duration, s *Settlement) (done bool) {
+	settle := func(at time.Duration, s *SettlePlan) (done bool) {
 		t.Helper()
 		_, done, err := table.Settle(shifted(now, at), s)
 		expect.NoError(t, err)
@@ -379,12 +379,12 @@ func TestSettleWithMoreAfterTheRateFell(t *testing.T) {
 		t.Fatalf("%d are left, want the 1 that drained", d.Remaining)
 	}
 	later = shifted(epoch, 20*time.Second)
-	_, done, err := table.Settle(later, &Settlement{
+	_, done, err := table.Settle(later, &SettlePlan{
 		Place: Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation},
 			Open: time.Minute, Until: later.Steady/1e9 + 60, SettledUntil: later.Steady/1e9 + 60},
 		HasPlace: true, Life: life,
 		Changes: []SettledCost{{Key: k, Limit: fast, Used: 1}},
-		Answer:  func(*Settlement) []byte { return nil },
+		Answer:  func(*SettlePlan) []byte { return nil },
 	})
 	if !done || err != nil {
 		t.Fatal(done, err)
@@ -450,10 +450,10 @@ func TestLateSettlingAfterRatesGaveWay(t *testing.T) {
 		expect.NoError(t, table.NoteReservation(later, &another, true, ops))
 
 		before, _ := table.Usage(later, k, slow)
-		s := &Settlement{
+		s := &SettlePlan{
 			Place: place, HasPlace: true, Late: true, Life: life,
 			Changes: []SettledCost{{Key: k, Limit: slow, Reserved: 50, AtExpiry: 50, From: ops[0].TakeRecord()}},
-			Answer:  func(*Settlement) []byte { return nil },
+			Answer:  func(*SettlePlan) []byte { return nil },
 		}
 		s.Changes[0].From.Reserved = true
 		if _, done, err := table.Settle(later, s); !done || err != nil {

@@ -156,8 +156,8 @@ func (t *Table) lock(now algorithms.Instant, k Key) (*shard, algorithms.Instant)
 }
 
 // Take debits all of ops, or none if any op that is not Shadow refuses. It sets
-// each op's Decision and returns the verdict. In a refused check, Remaining of
-// a limit that would have allowed its cost does not include that cost. If a
+// each op's Decision and returns the verdict. In a refused check, the
+// limits that would have allowed their cost report what remains without it. If a
 // gate is shut, Take decides nothing. No two ops may have the same Key. A
 // refusal begins the blocks of its subject.
 func (t *Table) Take(now algorithms.Instant, ops []Op) Verdict {
@@ -201,7 +201,7 @@ func (t *Table) lockAndTake(now algorithms.Instant, ops []Op, holder *Holder, ga
 
 // takeOne does what take does for the usual check: a single op that its
 // counter, which is in the table, admits. Otherwise it returns false, and
-// changes nothing but the op's Decision. The caller must hold s, the shard of
+// the op is still to be decided. The caller must hold s, the shard of
 // op.
 //
 // Most checks end here, so this path is short: a plain token bucket in the first
@@ -340,7 +340,7 @@ func (t *Table) take(now algorithms.Instant, ops []Op, holder *Holder, gated boo
 		t.beginBlocks(ops, true)
 	}
 
-	if !t.resolve(ops) {
+	if !t.admitOrWithdraw(ops) {
 		return Refused
 	}
 
@@ -379,7 +379,7 @@ func (t *Table) peek(now algorithms.Instant, ops []Op, gated bool) Verdict {
 		t.decideOp(t.shardOf(ops[i].Key), now, &ops[i])
 	}
 	t.beginBlocks(ops, false)
-	if !t.resolve(ops) {
+	if !t.admitOrWithdraw(ops) {
 		return Refused
 	}
 	return Admitted
@@ -487,9 +487,9 @@ func (t *Table) countAdded(s *shard, ops []Op) (n int) {
 	return n
 }
 
-// resolve reports whether ops as a whole are allowed. If not, it withdraws the
+// admitOrWithdraw reports whether ops as a whole are allowed. If not, it withdraws the
 // ops that would have been allowed.
-func (t *Table) resolve(ops []Op) bool {
+func (t *Table) admitOrWithdraw(ops []Op) bool {
 	for i := range ops {
 		if ops[i].Refuses() {
 			t.withdraw(ops)

@@ -87,7 +87,7 @@ func (l *Limiter) acquireOnce(q *Query, a *Answer) (Slot, error) {
 
 	// Another attempt may have been answered by the owner. So this one gets a slot
 	// of its own: whatever becomes of it, the other one stays.
-	return l.acquire(q, a, a.newHolding(q), done)
+	return l.acquire(q, a, a.newAcquisition(q), done)
 }
 
 // firstSlots returns the index of the op whose owner decides an acquire, or −1.
@@ -127,7 +127,7 @@ func (l *Limiter) acquireAtHome(ctx context.Context, req *acquireRequest, a *Ans
 // acquireHere decides req on this node, which owns the slots of a's op with the
 // index first. The error is counters.ErrShut if they have moved away.
 func (l *Limiter) acquireHere(ctx context.Context, req *acquireRequest, first int, a *Answer) (Slot, error) {
-	hd := a.newHolding(req.query)
+	hd := a.newAcquisition(req.query)
 	hd.id = req.ticket.id
 	hd.nonce = counters.NewNonce(req.ticket.contentHash)
 	hd.isAtHome = true
@@ -162,7 +162,7 @@ func (l *Limiter) acquireHere(ctx context.Context, req *acquireRequest, first in
 }
 
 // recall makes hd what an earlier attempt with a nonce holds.
-func (hd *holding) recall(nonce uint64, a *Answer) {
+func (hd *acquisition) recall(nonce uint64, a *Answer) {
 	hd.nonce = nonce
 	hd.isRecalled = true
 

@@ -84,10 +84,10 @@ type LimitAnswer struct {
 	ByHand      bool
 	byNodeShare bool // decided within this node's share, without the owner
 	lack        lack // whose share has refused
-	// isCutOff means that a region's share has refused, and that the region reaches no other.
-	isCutOff bool
-	Subject  int32 // index in Query.Subjects; 0 if there are none
-	Cost     int64 // that the check has in the limit's unit
+	// isRegionIsolated means that a region's share has refused, and that the region reaches no other.
+	isRegionIsolated bool
+	Subject          int32 // index in Query.Subjects; 0 if there are none
+	Cost             int64 // that the check has in the limit's unit
 }
 
 // share returns the limit's capacity where it was decided: in a region, its
@@ -227,8 +227,8 @@ type scratch struct {
 	hasBlocks bool   // ops include blocks, each after the limits of its hit
 	isByHand  bool   // a count, of a subject that is blocked by hand
 	terms
-	placing *placing // of a reservation; nil for all other checks, and if it needs none
-	failure error    // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
+	place   *placeRequest // of a reservation; nil for all other checks, and if it needs none
+	failure error         // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
 	// By hit, on a standalone node: the lives of what a reservation or a place in a
 	// queue takes from.
 	lives   []counters.Life
@@ -242,9 +242,9 @@ type terms struct {
 	// atCounters asks the counters themselves, subject by subject: no lease, no
 	// queue, and what each subject gave is known.
 	atCounters bool
-	isAtMost   bool      // the check takes at most its cost: what this node holds leased is not left
-	holding    *holding  // of a check that acquires slots; nil for all others
-	deadline   time.Time // the check must be decided by then; zero for the usual deadline
+	isAtMost   bool         // the check takes at most its cost: what this node holds leased is not left
+	holding    *acquisition // of a check that acquires slots; nil for all others
+	deadline   time.Time    // the check must be decided by then; zero for the usual deadline
 }
 
 // addTerms changes the terms until restore is called.

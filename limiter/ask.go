@@ -311,8 +311,8 @@ func (ak *ask) refunds() (list []refund) {
 		n := countSubjectOps(ops[first:])
 		back := refund{takenCosts: takenCosts{subject: ops[first].Key.Subject, boot: ak.boot,
 			life: ak.lives[subject], steady: ak.steady}}
-		if ak.q.placing != nil && ak.q.placing.home == back.subject {
-			back.place = ak.q.placing.id
+		if ak.q.place != nil && ak.q.place.home == back.subject {
+			back.place = ak.q.place.id
 		}
 
 		for i := first; i < first+n; i++ {

@@ -18,8 +18,8 @@ import (
 // shortage.go. The owner borrows in the background, ahead of need: one loan per
 // counter at a time, from the region that it believes has the most unused
 // quota. The lender debits a loan before it sends it. The borrower credits it
-// to the counter at most once, and only in the window and the lineage that it
-// requested the loan for. A loan lost in transit is lost quota.
+// to the counter at most once, and only in the window and the life of the
+// counter that it requested the loan for. A loan lost in transit is lost quota.
 
 const (
 	// loanTimeout bounds how long the borrower waits for a loan.
@@ -47,9 +47,9 @@ const (
 // loans tracks what this node, as an owner, borrows from other regions and
 // lends to them. Times are readings of the steady clock.
 type loans struct {
-	limiter *Limiter
-	askers  loanAskers
-	lending atomic.Int64 // requests from other regions that this node is answering
+	limiter   *Limiter
+	shortages shortages
+	lending   atomic.Int64 // requests from other regions that this node is answering
 
 	mu        sync.Mutex // guards the fields below
 	borrowers map[counters.Key]*borrower
@@ -67,7 +67,7 @@ type borrower struct {
 	pausedUntil int64 // don't look for a lender before then
 	lenders     map[string]*lender
 	waiters     borrowWaiters // for the loan in flight; at most maxBorrowWaiters
-	away        stayAway
+	away        backoff
 }
 
 // lender is what this node knows about a region as a lender to one counter in one window.
@@ -80,7 +80,7 @@ func (lo *loans) init(l *Limiter) {
 	lo.limiter = l
 	lo.borrowers = make(map[counters.Key]*borrower)
 	lo.silentUntil = make(map[string]int64)
-	lo.askers.subjects = make(map[uint64]*shortage)
+	lo.shortages.subjects = make(map[uint64]*shortage)
 }
 
 // borrow requests loans for the limits of an owned subject that are short. It
@@ -89,15 +89,15 @@ func (lo *loans) init(l *Limiter) {
 func (lo *loans) borrow(req *borrowRequest, done func(borrowReply)) {
 	m := lo.limiter.membership
 
-	// This function itself is pending, too, so that a loan which is answered at
-	// once does not end the wait for those after it.
+	// pending starts at 1 for this function itself. So a loan that is answered at
+	// once does not end the wait for those that have not begun.
 	bw := &borrowWaiter{pending: 1, done: done}
 	if m.OtherRegions != nil {
 		now := lo.limiter.clock.Now()
 		for _, d := range lo.dividedLimits(&req.subjectRef, now) {
 			at := m.Ownership.Route(d.partition)
 			if at.Place == partitions.Here && m.Authority() {
-				ln := &loan{request: LoanRequest{subjectRef: req.subjectRef}, to: d,
+				ln := &loan{request: LoanRequest{subjectRef: req.subjectRef}, target: d,
 					need: req.needOf(d.limit.ID), begun: now.Steady}
 				if ln.need.cost > 0 {
 					lo.borrowFor(ln, now, bw)
@@ -151,7 +151,7 @@ func (lo *loans) finish(bw *borrowWaiter) {
 type loan struct {
 	request  LoanRequest
 	region   string
-	to       dividedLimit
+	target   dividedLimit
 	need     loanNeed
 	begun    int64 // when the need was reported, on the steady clock
 	life     counters.Life
@@ -165,7 +165,7 @@ type loan struct {
 // way.
 func (lo *loans) borrowFor(ln *loan, now algorithms.Instant, bw *borrowWaiter) {
 	m := lo.limiter.membership
-	d := &ln.to
+	d := &ln.target
 
 	// The life is read before the request leaves: what is lent for one life
 	// must not be credited in the next.
@@ -176,7 +176,7 @@ func (lo *loans) borrowFor(ln *loan, now algorithms.Instant, bw *borrowWaiter) {
 	if !ln.need.isShort(d.rule, d.limit, balance.Remaining) {
 		if bw != nil {
 			// The counter has enough by now, so the check is worth another attempt.
-			borrowWaiters{bw}.note(lo, borrowReply{brought: true})
+			borrowWaiters{bw}.note(lo, borrowReply{gotMore: true})
 		}
 		return
 	}
@@ -190,8 +190,7 @@ func (lo *loans) borrowFor(ln *loan, now algorithms.Instant, bw *borrowWaiter) {
 		return
 	}
 
-	ln.region, ln.borrower = lo.chooseLender(d, balance.Window, now.Steady, m.OtherRegions, bw)
-	if ln.borrower == nil {
+	if !lo.beginLoan(ln, balance.Window, bw) {
 		return
 	}
 
@@ -203,16 +202,45 @@ func (lo *loans) borrowFor(ln *loan, now algorithms.Instant, bw *borrowWaiter) {
 		func(body []byte, err error) { lo.handleReply(ln, body, err) })
 }
 
-// chooseLender picks the region believed to have the most unused quota, and
-// marks a loan as in flight. A region that has not reported yet is assumed to
-// have its whole share unused. A region with no share of a fixed window comes
-// last: it may have borrowed more than it needs. It returns a nil borrower if
-// there is no region to ask, if a loan to the counter is already in flight, or
-// if too many loans are. bw waits for the loan that is then in flight, or learns
-// that there is none.
-func (lo *loans) chooseLender(
-	d *dividedLimit, window, steady int64, regions OtherRegions, bw *borrowWaiter,
-) (region string, _ *borrower) {
+// beginLoan chooses the region to ask for ln, and marks the loan as in flight.
+// It returns false if there is no region to ask, if a loan to the counter is
+// already in flight, or if too many loans are. bw waits for the loan that is
+// then in flight, or learns that there is none.
+func (lo *loans) beginLoan(ln *loan, window int64, bw *borrowWaiter) bool {
+	shares := lo.lendingShares(&ln.target)
+	steady := ln.sent
+
+	lo.mu.Lock()
+	defer lo.mu.Unlock()
+
+	br := lo.borrowerOf(ln.target.key, window, steady)
+	if br.inFlight {
+		br.await(bw)
+		return false
+	}
+	if lo.inFlight >= maxLoans || steady < br.pausedUntil {
+		br.tellNothing(bw, steady)
+		return false
+	}
+
+	ln.region = lo.lenderWithMost(br, shares, steady)
+	if ln.region == "" {
+		br.pausedUntil = steady + int64(noLenderPause)
+		br.tellNothing(bw, steady)
+		return false
+	}
+
+	ln.borrower = br
+	br.inFlight = true
+	lo.inFlight++
+	br.await(bw)
+	return true
+}
+
+// lendingShares returns, by name, the shares of the regions that can be asked for
+// a loan to d. Of a fixed window, a region without a share counts as having 1,
+// and so comes last: it may have borrowed more than it needs.
+func (lo *loans) lendingShares(d *dividedLimit) map[string]int64 {
 	shares := d.active.set.Division(d.rule, d.limit)
 	delete(shares, d.active.set.Shares().Region)
 	maps.DeleteFunc(shares, func(name string, share int64) bool {
@@ -220,45 +248,34 @@ func (lo *loans) chooseLender(
 			share = max(1, share)
 			shares[name] = share
 		}
-		return share < 1 || !regions.Reachable(name)
+		return share < 1 || !lo.limiter.membership.OtherRegions.Reachable(name)
 	})
-	lo.mu.Lock()
-	defer lo.mu.Unlock()
+	return shares
+}
 
-	br := lo.borrowerOf(d.key, window, steady)
-	switch {
-	case br.inFlight:
-		br.await(bw)
-		return "", nil
-	case lo.inFlight >= maxLoans || steady < br.pausedUntil:
-		br.tellNothing(bw, steady)
-		return "", nil
-	}
-
+// lenderWithMost returns the region of shares that is believed to have the most
+// unused quota, or "" if none may be asked now. A region that has not reported
+// yet is assumed to have its whole share unused. The caller must hold mu.
+func (lo *loans) lenderWithMost(br *borrower, shares map[string]int64, steady int64) (region string) {
 	most := int64(0)
 
 	// The names are in order, so that a map's order does not choose between
 	// equals.
 	for _, name := range slices.Sorted(maps.Keys(shares)) {
-		unused, after := shares[name], int64(0)
-		if heard := br.lenders[name]; heard != nil {
-			unused, after = heard.unused, heard.notBefore
+		unused := shares[name]
+		notBefore := lo.silentUntil[name]
+		heard := br.lenders[name]
+		if heard != nil {
+			unused = heard.unused
+			notBefore = max(notBefore, heard.notBefore)
 		}
-		if max(after, lo.silentUntil[name]) <= steady && unused > most {
-			region, most = name, unused
+
+		if notBefore <= steady && unused > most {
+			region = name
+			most = unused
 		}
 	}
-
-	if most == 0 {
-		br.pausedUntil = steady + int64(noLenderPause)
-		br.tellNothing(bw, steady)
-		return "", nil
-	}
-
-	br.inFlight = true
-	lo.inFlight++
-	br.await(bw)
-	return region, br
+	return region
 }
 
 // await adds bw, which may be nil, to those that wait for the borrower's loan.
@@ -274,7 +291,7 @@ func (br *borrower) await(bw *borrowWaiter) {
 func (br *borrower) tellNothing(bw *borrowWaiter, steady int64) {
 	br.away.noteNothing(steady)
 	if bw != nil {
-		bw.reply.add(borrowReply{nothing: true, stay: br.away.stay})
+		bw.reply.add(borrowReply{noneToLend: true, stay: br.away.wait})
 	}
 }
 
@@ -294,7 +311,7 @@ func (lo *loans) borrowerOf(k counters.Key, window, steady int64) *borrower {
 		br.window = window
 		br.lenders = nil
 		br.pausedUntil = 0
-		br.away = stayAway{}
+		br.away = backoff{}
 	}
 
 	br.lastUsed = steady
@@ -314,7 +331,7 @@ func (lo *loans) dropIdleBorrower() {
 
 // sweep drops the borrowers that no longer look for loans, and the regions that may be asked again.
 func (lo *loans) sweep(steady int64) {
-	lo.askers.sweep(steady)
+	lo.shortages.sweep(steady)
 	lo.mu.Lock()
 	defer lo.mu.Unlock()
 	maps.DeleteFunc(lo.borrowers,
@@ -348,7 +365,7 @@ func (lo *loans) handleReply(ln *loan, body []byte, err error) {
 	// must see what this one has brought.
 	waiters := lo.recordAnswer(ln, &r, err != nil, brought > 0, now.Steady)
 
-	next := ln.requestAgain(lo, now)
+	next := ln.nextRequest(lo, now)
 	switch {
 	case brought > 0:
 		// A need ahead is followed up only for aheadSpan: by then it must have been
@@ -356,7 +373,7 @@ func (lo *loans) handleReply(ln *loan, body []byte, err error) {
 		if next != nil && next.need.ahead > 0 && now.Steady-next.begun < int64(aheadSpan) {
 			lo.borrowFor(next, now, nil)
 		}
-		waiters.note(lo, borrowReply{brought: true})
+		waiters.note(lo, borrowReply{gotMore: true})
 
 	case next != nil && (err != nil || r.status != loanMade):
 		lo.borrowFromNext(next, now, waiters)
@@ -369,21 +386,21 @@ func (lo *loans) handleReply(ln *loan, body []byte, err error) {
 	}
 }
 
-// requestAgain returns another request for the same need, if this node still
+// nextRequest returns another request for the same need, if this node still
 // owns the counter; nil otherwise.
-func (ln *loan) requestAgain(lo *loans, now algorithms.Instant) *loan {
-	d, ok := lo.dividedLimit(&ln.request.subjectRef, ln.to.limit.ID, now)
-	if !ok || d.key != ln.to.key || !lo.limiter.membership.Authority() {
+func (ln *loan) nextRequest(lo *loans, now algorithms.Instant) *loan {
+	d, ok := lo.dividedLimit(&ln.request.subjectRef, ln.target.limit.ID, now)
+	if !ok || d.key != ln.target.key || !lo.limiter.membership.Authority() {
 		return nil
 	}
-	return &loan{request: LoanRequest{subjectRef: ln.request.subjectRef}, to: d, need: ln.need, begun: ln.begun}
+	return &loan{request: LoanRequest{subjectRef: ln.request.subjectRef}, target: d, need: ln.need, begun: ln.begun}
 }
 
 // borrowFromNext asks the next region, after one that lent nothing. The waiters wait for it, too.
 func (lo *loans) borrowFromNext(ln *loan, now algorithms.Instant, waiters borrowWaiters) {
 	lo.borrowFor(ln, now, nil)
 	for _, bw := range waiters {
-		next := ln.requestAgain(lo, now)
+		next := ln.nextRequest(lo, now)
 		if next != nil {
 			lo.borrowFor(next, now, bw) // joins the loan that has just begun, or learns that there is none
 		}
@@ -403,7 +420,7 @@ func (lo *loans) recordAnswer(ln *loan, r *LoanReply, failed, brought bool, stea
 	br.waiters = nil
 
 	if brought {
-		br.away = stayAway{}
+		br.away = backoff{}
 	}
 
 	if failed {
@@ -426,17 +443,17 @@ func (br *borrower) noteLender(ln *loan, r *LoanReply, steady int64) {
 	heard := &lender{unused: r.unused}
 	switch {
 	case r.status == loanLater:
-		// The region counts as having at least 1 unused, or chooseLender would
+		// The region counts as having at least 1 unused, or lenderWithMost would
 		// never ask it again.
 		heard.notBefore = steady + int64(laterPause)
 		heard.unused = max(1, r.unused)
 	case r.status == loanUnknown:
 		heard.notBefore = steady + int64(unknownPause)
 		heard.unused = 1
-	case ln.to.limit.Kind == algorithms.TokenBucket:
+	case ln.target.limit.Kind == algorithms.TokenBucket:
 		heard.unused = max(1, r.unused) // it refills
 		if r.status == loanNothing {
-			heard.notBefore = steady + int64(ln.to.reportLife())
+			heard.notBefore = steady + int64(ln.target.reportLife())
 		}
 	case r.status == loanNothing:
 		heard.unused = 0 // and will stay so until the window ends
@@ -459,7 +476,7 @@ func (lo *loans) creditLoan(ln *loan, r *LoanReply, now algorithms.Instant) int6
 
 	// The rules may have changed while the loan was on its way.
 	d, ok := lo.dividedLimit(&ln.request.subjectRef, ln.request.limit, now)
-	if !ok || d.key != ln.to.key || !m.Authority() {
+	if !ok || d.key != ln.target.key || !m.Authority() {
 		m.counts.unitsLost.Add(amount)
 		return 0
 	}

@@ -33,7 +33,8 @@ var verbNames = [verbs]string{"usage of", "adjust", "reset", "list", "reset", "g
 // maxListed bounds the counters of one subject that a change lists, or clears at a time.
 const maxListed = 1024
 
-// change is an operator's request about one subject's counters: a verb with a
+// change is a request about one subject's counters, of an operator, a caller or a
+// settlement: a verb with a
 // cost for each limit, and the resulting usage of each. A change that modifies
 // anything has a ticket.
 type change struct {

@@ -28,7 +28,7 @@ const (
 	// catchUpTimeout bounds how long a node that lags behind waits for the rules or
 	// the ring that another node uses.
 	catchUpTimeout = 50 * time.Millisecond
-	// maxBackground bounds the goroutines that spawn has started: for messages from
+	// maxBackground bounds the goroutines of background: for messages from
 	// other nodes that must wait, loans and notices. Further messages are refused.
 	maxBackground = 4096
 	// maxAttempts bounds how many times a check locates its counters again while

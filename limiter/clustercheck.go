@@ -39,12 +39,12 @@ type clusterCheck struct {
 	deadline        time.Time // the check must be decided by then; see setDeadlines
 	pendingDeadline time.Time // when to stop waiting for pending partitions
 
-	subjects   []subject
-	decided    int       // number of decided subjects
-	weakest    DecidedBy // the weakest way in which a subject was decided
-	asks       []*ask    // in flight
-	newerRules int64     // version of an owner's rules that this node lacks; zero if there is none
-	refused    bool
+	subjects     []subject
+	decided      int       // number of decided subjects
+	weakest      DecidedBy // the weakest way in which a subject was decided
+	asks         []*ask    // in flight
+	newerVersion int64     // version of an owner's rules that this node lacks; zero if there is none
+	refused      bool
 
 	aloneOps     []counters.Op      // ops of the subjects that this node decided alone
 	aloneCounted []bool             // by index in aloneOps: its counter decides it, not applyShare
@@ -110,8 +110,8 @@ func (c *clusterCheck) reset(l *Limiter, q *Query, a *Answer) {
 // nodes without waiting for replies. unauthorized means that this node has just
 // found that it has no authority.
 //
-// It begins once more if newer rules match the check again. What reset has set
-// then stays, but for the rules and the time.
+// finish calls it again after it has matched the check by newer rules. What reset
+// has set then stays, but for the rules and the time.
 func (c *clusterCheck) begin(unauthorized bool) {
 	a := c.answer
 	c.subjects = c.subjects[:0]
@@ -119,7 +119,7 @@ func (c *clusterCheck) begin(unauthorized bool) {
 	c.aloneOps = c.aloneOps[:0]
 	c.aloneCounted = c.aloneCounted[:0]
 	c.shares = c.shares[:0]
-	c.newerRules = 0
+	c.newerVersion = 0
 	c.refused = false
 	c.askSeparately = false
 	c.decided = 0
@@ -245,26 +245,34 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 			continue
 		}
 
+		mayAsk := s.attempts < maxAttempts && now.Before(c.deadline)
 		s.state = stateAlone
-		if s.attempts < maxAttempts && now.Before(c.deadline) {
+		if mayAsk {
 			s.state, s.to = s.next(m)
-			if s.state == stateAlone && c.awaitPath(s) {
-				continue
-			}
 		}
-
-		if s.state != stateAlone || len(s.redirected) == 0 || !now.Before(c.pendingDeadline) {
+		if s.state != stateAlone {
 			return
 		}
 
-		// All nodes can be reached, so the partition is moving from one to another.
-		// Counting alone now would admit more than the limit in a healthy cluster. Ask
-		// the nodes again when a newer ring arrives, or after a pause.
-		s.redirected = s.redirected[:0]
-		s.hint = ring.NodeID{}
-		c.wait(now.Add(min(retryPause<<min(s.attempts, 6), maxRetryPause)),
-			func(ctx context.Context) { m.AwaitRevision(ctx, s.route.Revision+1, 0) })
+		if mayAsk && c.awaitPath(s) {
+			continue
+		}
+		if len(s.redirected) == 0 || !now.Before(c.pendingDeadline) {
+			return
+		}
+		c.awaitOwner(s, now)
 	}
+}
+
+// awaitOwner waits until the nodes that named each other as s's owner are worth
+// asking again: for a newer ring, or a pause. All of them can be reached, so the
+// partition is moving from one to another. Counting alone now would admit more
+// than the limit in a healthy cluster.
+func (c *clusterCheck) awaitOwner(s *subject, now time.Time) {
+	s.redirected = s.redirected[:0]
+	s.hint = ring.NodeID{}
+	c.wait(now.Add(min(retryPause<<min(s.attempts, 6), maxRetryPause)),
+		func(ctx context.Context) { c.limiter.membership.AwaitRevision(ctx, s.route.Revision+1, 0) })
 }
 
 // awaitPath is for a node that did not run for a while, and does not know yet
@@ -412,7 +420,7 @@ func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 		c.refused = c.refused || !h.Rule.Shadow
 	}
 
-	return outcome != localcache.Unknown
+	return outcome != localcache.AskOwner
 }
 
 // askOthers sends the questions to other nodes. In the first round each node
@@ -453,7 +461,7 @@ func (c *clusterCheck) askOthers() bool {
 	for _, ak := range c.asks {
 		// A place and slots bring random numbers, so no other question can be
 		// identical.
-		ak.dispatch(c.limiter, together && ak.q.placing == nil && ak.q.holding == nil)
+		ak.dispatch(c.limiter, together && ak.q.place == nil && ak.q.holding == nil)
 	}
 
 	return last != nil
@@ -464,7 +472,7 @@ func (c *clusterCheck) newAsk(s *subject) *ask {
 	ak := &ask{to: s.to, owner: s.to, deadline: c.deadline, done: make(chan struct{}, 1)}
 	ak.q.version = c.version()
 	ak.q.revision = s.route.Revision
-	ak.q.placing = c.answer.scratch.placing
+	ak.q.place = c.answer.scratch.place
 	ak.q.holding = c.answer.scratch.holding
 
 	if c.peek {
@@ -545,7 +553,7 @@ func (c *clusterCheck) collectReplies() {
 		arrived := ak.wait() // before it returns, the answer may still be written
 		answered := arrived && ak.err == nil
 		if answered && ak.status == askerBehind {
-			c.newerRules = max(c.newerRules, ak.version)
+			c.newerVersion = max(c.newerVersion, ak.version)
 		}
 
 		for i := range c.subjects {
@@ -575,7 +583,7 @@ func (c *clusterCheck) acceptAnswer(s *subject, ak *ask, arrived bool) {
 		}
 	case ak.status == decided:
 		c.acceptDecision(s, ak)
-	case ak.status == tooManyReservations && c.answer.scratch.placing != nil:
+	case ak.status == tooManyReservations && c.answer.scratch.place != nil:
 		c.failFor(ErrTooManyReservations)
 	case ak.status == noAuthority:
 		// It stays marked as tried: asking it again would not help this check.
@@ -619,7 +627,7 @@ func (c *clusterCheck) acceptDecision(s *subject, ak *ask) {
 	s.answeredBy = ak
 
 	// A standby makes no place.
-	pl := c.answer.scratch.placing
+	pl := c.answer.scratch.place
 	if pl != nil && pl.home == s.subject {
 		pl.made = ak.admitted && !ak.standby
 	}

@@ -14,11 +14,12 @@
 // before and after it. Any other check is a cluster check (clustercheck.go). It
 // routes each subject once: to the counters here, to a lease, to another node,
 // or to this node alone. It first takes what this node decides. Then it asks
-// all the other nodes at once, with one message each, and each decides its
-// group all or nothing. For every subject it records how the decision was made,
+// all the other owners at once, with one message each, and each decides its
+// group all or nothing. (Standbys, and owners that are asked again, get one
+// message a subject.) For every subject it records how the decision was made,
 // and how to undo it. If one subject is refused, it gives back what the others
-// took: once, in a message without a reply, with the lineage that the cost was
-// taken in (refund.go).
+// took: once, in a message without a reply, with the life of the counters that
+// the cost was taken in (refund.go).
 //
 // Before a check asks another node, it tries to spend the subject's lease, or
 // to repeat a recent refusal by the owner (package localcache). Questions carry
@@ -37,8 +38,8 @@
 //
 // Identical checks bound for one node share a message. Messages carry the
 // limits themselves, so owner and asker use the same version of the rules: the
-// asker's, once it has had a chance to catch up. Each message has one Code
-// method, which both writes and reads it ([wire.Coder]).
+// asker's, once it has had a chance to catch up. One method of a
+// message both writes and reads it ([wire.Coder]).
 //
 // # Layers
 //
@@ -47,8 +48,12 @@
 // slots outlive their owner; resolveWithLoan waits for loans between regions;
 // resolve waits in queues; start and finish make one attempt, at this node and
 // over the cluster; takeAsOwner checks authority; takeFromTable asks the table.
-// What a layer asks of those below it, beside the query, is in the check's terms
-// (answer.go); it puts them back when it returns.
+// A layer passes options down in the check's terms (answer.go), and restores
+// them when it returns.
+//
+// Around these lie what only some checks need: checkOnceOrAtMost (limiter.go)
+// for a request id and for at_most, decideOnce (once.go) for what takes effect
+// once, [Limiter.Reserve], and [Limiter.Acquire] with acquireOnce.
 //
 // # Files
 //
@@ -84,8 +89,8 @@
 // # Across regions
 //
 // If regions divide a limit, each region decides within its share (shares.go).
-// Owners borrow unused quota from other regions, ahead of need and outside any
-// check. The lender debits a loan and confirms the debit; the borrower credits
+// Owners borrow unused quota from other regions, ahead of need. A check that
+// only a share refuses may wait for such a loan. The lender debits a loan and confirms the debit; the borrower credits
 // the loan to its counter at most once. [OtherRegions] reaches the other
 // regions.
 package limiter

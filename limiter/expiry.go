@@ -105,7 +105,7 @@ func subjectCosts(subjects []Subject) (list [][]UnitCost) {
 // nothing used, and the error is ErrTooManyReservations. If the home can't be
 // reached, the reservation stays charged unless somebody settles it.
 func (rs *reservations) arrangeExpiry(id string) error {
-	_, err := rs.settle(context.Background(), &settleRequest{id: id, verb: settleAtEnd})
+	_, err := rs.settle(context.Background(), &settleRequest{id: id, verb: arrangeEnd})
 	if errors.Is(err, ErrTooManyReservations) {
 		// If this fails, the cost stays charged: that loses quota, and makes
 		// none.
@@ -214,7 +214,7 @@ func (rs *reservations) carryOutEnd(table *counters.Table, note *notes.Note) boo
 	if isOwn && (!table.IsOpen(note.Partition()) || !l.membership.Authority()) {
 		return false
 	}
-	_, err := rs.settle(l.membership.ctx, &settleRequest{id: note.Body, verb: settleExpired})
+	_, err := rs.settle(l.membership.ctx, &settleRequest{id: note.Body, verb: carryOutEnd})
 	// The reservation's place may have gone in the meantime. Another node's may
 	// not be due yet, by that node's clock.
 	return err == nil || isOwn && errors.Is(err, ErrUnknownReservation)

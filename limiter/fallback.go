@@ -180,44 +180,51 @@ func (c *clusterCheck) recordDebts(list []int) bool {
 	m := c.limiter.membership
 	c.gatheredOps = c.gatheredOps[:0]
 	for op, aloneOp := range c.countedAlone(list) {
-		asked := *op
+		debtOp := *op
 
 		// What was not taken is no debt; the copy still says what is left.
 		if c.peek || !aloneOp.Decision.Allowed && !aloneOp.Took() {
-			asked.Cost = 0
+			debtOp.Cost = 0
 		}
-		c.gatheredOps = append(c.gatheredOps, asked)
+		c.gatheredOps = append(c.gatheredOps, debtOp)
 	}
 
-	verdict := m.Ownership.DecideAlone(c.now, c.gatheredOps)
-	admitted := verdict == counters.Admitted
-	asked := c.gatheredOps
+	copyAdmits := m.Ownership.DecideAlone(c.now, c.gatheredOps) == counters.Admitted
+	admitted := copyAdmits
+	next := 0
 	for op := range c.countedAlone(list) {
-		c.narrowToCopy(op, &asked[0], verdict == counters.Admitted)
+		c.narrowToCopy(op, &c.gatheredOps[next], copyAdmits)
 		admitted = admitted && !op.Refuses()
-		asked = asked[1:]
+		next++
 	}
 
+	if !c.peek {
+		c.giveBackRefused(list, admitted)
+	}
+	if !admitted {
+		c.beginBlocksAlone(list)
+	}
+	return admitted
+}
+
+// giveBackRefused gives back what the fallback counters took although a copy
+// refuses it: everything or, if the check is admitted, what shadow limits took.
+func (c *clusterCheck) giveBackRefused(list []int, admitted bool) {
 	for _, i := range list {
 		s := &c.subjects[i]
 		ops := c.ops(s)
-		for j := range ops { // if admitted, put back only what shadow limits took although the copy refuses
+		for j := range ops {
 			aloneOp := &c.aloneOps[s.firstAloneOp+j]
-			if c.peek || !aloneOp.Took() || admitted && ops[j].Took() {
+			if !aloneOp.Took() || admitted && ops[j].Took() {
 				continue
 			}
+
 			c.giveBackAlone(aloneOp, s.life)
 			if admitted {
 				aloneOp.Decision.Allowed = false // so that rollBackAlone skips it
 			}
 		}
 	}
-
-	if !admitted {
-		c.beginBlocksAlone(list)
-	}
-
-	return admitted
 }
 
 // giveBackAlone gives back what op took from the fallback counters.
@@ -231,21 +238,23 @@ func (c *clusterCheck) giveBackAlone(op *counters.Op, life counters.Life) {
 // narrowToCopy combines this node's decision on op, by its share, with a copy's
 // decision by the whole limit: the stricter one wins. Both report what is left
 // as if the cost had been taken.
-func (c *clusterCheck) narrowToCopy(op, asked *counters.Op, admitted bool) {
-	decision := asked.Decision
+func (c *clusterCheck) narrowToCopy(op, copyOp *counters.Op, copyAdmits bool) {
+	decision := copyOp.Decision
 	switch {
 	case !decision.Allowed:
-	case asked.Cost == 0 && decision.Remaining < op.Cost: // a peek
+	case copyOp.Cost == 0 && decision.Remaining < op.Cost: // a peek
 		decision = localcache.NoShare(op.Limit, c.now, op.Cost)
-	case asked.Cost == 0 || !admitted:
+	case copyOp.Cost == 0 || !copyAdmits:
 		decision.AddRemaining(op.Limit, -op.Cost)
 	}
 
 	if op.Decision.Allowed && !decision.Allowed {
-		op.Decision, op.Full = decision, asked.Full
+		op.Decision = decision
+		op.Full = copyOp.Full
 	}
 	if decision.Remaining < op.Decision.Remaining {
-		op.Decision.Remaining, op.Decision.MoreAfter = max(0, decision.Remaining), decision.MoreAfter
+		op.Decision.Remaining = max(0, decision.Remaining)
+		op.Decision.MoreAfter = decision.MoreAfter
 	}
 
 	op.Decision.Delay = max(op.Decision.Delay, decision.Delay)
@@ -253,7 +262,7 @@ func (c *clusterCheck) narrowToCopy(op, asked *counters.Op, admitted bool) {
 
 // rollBackAlone gives s's cost back to the fallback counters and cancels the debt recorded for it.
 func (c *clusterCheck) rollBackAlone(s *subject) {
-	pl := c.answer.scratch.placing
+	pl := c.answer.scratch.place
 	if pl != nil {
 		c.limiter.membership.Fallback.ForgetReservation(c.now, placeKey(s.subject, pl.id), true, nil)
 	}

@@ -82,7 +82,7 @@ func (c *clusterCheck) withdrawCost(op *counters.Op) {
 	op.Decision.AddRemaining(op.Limit, back)
 }
 
-// rollBack gives back everything that the check took.
+// rollBack gives back what the check took. What standbys admitted stays a debt.
 func (c *clusterCheck) rollBack() {
 	l := c.limiter
 	for i := range c.subjects {

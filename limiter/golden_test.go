@@ -53,7 +53,7 @@ func TestGolden(t *testing.T) {
 		message("named", &subjectRef{version: 7, Rule: "r", Key: []string{"a", "b"}}),
 		message("borrow-request",
 			&borrowRequest{subjectRef: subjectRef{Rule: "r"}, needs: []loanNeed{{limit: 8, cost: 3, ahead: 300}}}),
-		message("borrow-reply", &borrowReply{nothing: true, stay: 2 * time.Second}),
+		message("borrow-reply", &borrowReply{noneToLend: true, stay: 2 * time.Second}),
 		message("loan-request", &LoanRequest{subjectRef: subjectRef{Rule: "r"}, limit: 8, Window: -9, Want: 300}),
 		message("loan-reply", &LoanReply{Amount: 7, unused: 300, rate: 9}),
 		message("shares",
@@ -98,7 +98,7 @@ func TestGolden(t *testing.T) {
 			answer: keptAnswer{allowed: true, decidedBy: ByOwner, limits: []keptLimit{{counter: 7}}, id: []byte{1, 2}}}),
 		message("slot", &slotRequest{verb: slotRenew, hops: 1, id: 1, nonce: 2, back: true, list: []slotPart{{
 			SlotPart: counters.SlotPart{Key: counters.Key{Subject: 1, Counter: 2}, Units: 3, TTL: time.Second, Group: 4},
-			held:     time.Second, shadow: true,
+			holdFor:  time.Second, shadow: true,
 		}}}),
 		message("slot-released", &slotResult{units: 3}),
 		message("answer",

@@ -48,23 +48,23 @@ func (ls *leases) spend(
 	// A block and a delay depend on the owner's counters at that moment, so no
 	// grant can stand for them.
 	if rule.Consistency != rules.Hybrid || rule.Blocks != nil || rule.OnLimit == rules.DelayCheck || owner == m.Self {
-		return localcache.Unknown
+		return localcache.AskOwner
 	}
 
 	var outcome localcache.Outcome
 	outcome, *receipt = ls.held.Spend(m.Boottime(), owner, ops)
-	if outcome == localcache.Unknown {
+	if outcome == localcache.AskOwner {
 		return outcome
 	}
 	if outcome == localcache.Refused && ops[0].Mode == counters.CountMode {
-		return localcache.Unknown // a count must reach the owner
+		return localcache.AskOwner // a count must reach the owner
 	}
 
 	// The process may have been suspended in between. Cost spent too late counts as
 	// unspent, and goes back with the rest of the grant.
 	if m.Boottime() >= receipt.Until {
 		ls.held.Unspend(*receipt, ops)
-		return localcache.Unknown
+		return localcache.AskOwner
 	}
 
 	if receipt.Renew {
@@ -226,7 +226,7 @@ func (ls *leases) decideQueued(asks []*ask) []*ask {
 		}
 
 		outcome := ls.spend(ak.owner, ak.rule, ak.limits, ak.q.ops, &ak.receipt)
-		if outcome == localcache.Unknown {
+		if outcome == localcache.AskOwner {
 			left = append(left, ak)
 			continue
 		}
@@ -248,7 +248,8 @@ func (ls *leases) decideQueued(asks []*ask) []*ask {
 }
 
 // maintain returns what is left of grants when they end, and forgets grants made
-// to others and loans that are over, until the limiter is closed.
+// to others that have ended and what loans no longer need, until the limiter is
+// closed.
 func (ls *leases) maintain() {
 	m := ls.limiter.membership
 	var ended []localcache.EndedGrant

@@ -17,8 +17,8 @@ import (
 
 const (
 	// forwardTimeout bounds how long a node waits for the owner's answer to another
-	// region's request; confirmTimeout bounds how long the owner waits until the
-	// debit would survive it.
+	// region's request; confirmTimeout bounds how long an owner waits until a debit,
+	// of a loan or of a settlement, would survive it.
 	forwardTimeout = 800 * time.Millisecond
 	confirmTimeout = 500 * time.Millisecond
 	// maxLending bounds the loan requests that this node answers at once, so that

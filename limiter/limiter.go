@@ -77,8 +77,8 @@ func New(table *counters.Table, clock *Clock) *Limiter {
 func (l *Limiter) Clock() *Clock { return l.clock }
 
 // Check decides q now. If it fails, the answer is invalid; the error wraps
-// ErrUnknownRule, ErrKey, ErrInline, ErrNamespace, ErrAtMost, ErrLevelTooLow or
-// ErrRulesChanged. A q with a RequestID must count; it is decided once within a
+// ErrUnknownRule, ErrKey, ErrInline, ErrNamespace, ErrAtMost, ErrAcquire,
+// ErrLevelTooLow or ErrRulesChanged. A q with a RequestID must count; it is decided once within a
 // minute, and the error may also be one of Reserve's.
 func (l *Limiter) Check(q *Query, a *Answer) error {
 	if q.isOnceOrAtMost() {
@@ -192,7 +192,7 @@ func (a *Answer) recordDecidedHere(v counters.Verdict) {
 // was debited stays debited: this node may no longer own the counters. hd holds
 // the slots that ops acquire, if any.
 func (l *Limiter) takeAsOwner(
-	now algorithms.Instant, ops []counters.Op, peek bool, hd *holding,
+	now algorithms.Instant, ops []counters.Op, peek bool, hd *acquisition,
 ) (verdict counters.Verdict, authorized bool) {
 	m := l.membership
 	if m != nil && !m.Authority() {
@@ -216,7 +216,7 @@ func (l *Limiter) takeAsOwner(
 
 // takeFromTable decides ops from this node's counters, whether or not it has
 // authority. hd holds the slots that ops acquire, if any.
-func (l *Limiter) takeFromTable(now algorithms.Instant, ops []counters.Op, peek bool, hd *holding) counters.Verdict {
+func (l *Limiter) takeFromTable(now algorithms.Instant, ops []counters.Op, peek bool, hd *acquisition) counters.Verdict {
 	switch {
 	case peek:
 		return l.table.Peek(now, ops)
@@ -234,9 +234,9 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 		c.collectReplies()
 
 		// An owner has newer rules. Take back what was taken, and decide the check again by those.
-		if c.newerRules > 0 && !c.ignoreNewer {
+		if c.newerVersion > 0 && !c.ignoreNewer {
 			c.rollBack()
-			l.catchUp(l.membership.ctx, 0, c.newerRules)
+			l.catchUp(l.membership.ctx, 0, c.newerVersion)
 
 			// This happens once only: from now on, owners decide even if their rules
 			// are newer.

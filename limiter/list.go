@@ -113,7 +113,7 @@ func (a *Answer) addOp(h *rules.Hit, limit *rules.Limit, subject int, cost int64
 	la.Blocked = false
 	la.byNodeShare = false
 	la.lack = lackNothing
-	la.isCutOff = false
+	la.isRegionIsolated = false
 
 	return op
 }

@@ -163,10 +163,10 @@ func (a *Answer) begin(active *activeRules) {
 	a.scratch.ops = a.scratch.ops[:0]
 }
 
-// countSameOps returns how many ops a's last check had, if they also suit q,
-// but for their subjects, provided that q has the same hits: the usual case for
-// a caller's next check. Otherwise it returns 0. A check that other nodes took
-// part in may have lost some of its ops.
+// countSameOps returns how many ops of a's last check may be used for q, which
+// has the same hits, with other subjects: the usual case for a caller's next
+// check. If none may, it returns 0. A check that other nodes took part in may
+// have lost some of its ops.
 func (a *Answer) countSameOps(active *activeRules, q *Query) int {
 	sc := &a.scratch
 	if sc.active == active && sc.isDecidedHere && sc.isRepeatable && isUsual(q) {

@@ -41,7 +41,7 @@ func someQuestion() *question {
 	return &question{count: 3, patience: 500 * time.Millisecond, hops: 1,
 		flags: flagPeek | flagIgnoreNewer, revision: 9, version: 17, ops: someOps(),
 		requests: someLeaseRequests(),
-		placing:  &placing{id: 3, home: 4, group: 5, inline: true, ttl: time.Second}}
+		place:    &placeRequest{id: 3, home: 4, group: 5, inline: true, ttl: time.Second}}
 }
 
 func someChange() *change {
@@ -62,7 +62,7 @@ func someRefunds() *refundList {
 	return &refundList{[]refund{
 		{takenCosts: takenCosts{subject: 1, boot: 7, life: counters.Life{Lineage: 1 << 63, Resets: 3},
 			ops: someOps()[:1], marks: []algorithms.TakeMark{-3}}, grant: 5, hops: 1},
-		{takenCosts: takenCosts{subject: 2, steady: -5, ops: someOps()[2:3], marks: []algorithms.TakeMark{12}}, made: 9},
+		{takenCosts: takenCosts{subject: 2, steady: -5, ops: someOps()[2:3], marks: []algorithms.TakeMark{12}}, reservedAt: 9},
 	}}
 }
 
@@ -191,7 +191,7 @@ func TestBadQuestions(t *testing.T) {
 		}
 	}
 	for name, spoil := range map[string]func(*change){
-		"a ticket for too long": func(c *change) { c.ticket.life = answerLife + time.Second },
+		"a ticket for too long": func(c *change) { c.ticket.keepFor = answerLife + time.Second },
 		"a look with a ticket":  func(c *change) { c.verb = verbUsage },
 		"two subjects":          func(c *change) { c.ops = someOps() },
 		"no subject":            func(c *change) { c.ops = nil },

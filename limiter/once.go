@@ -16,8 +16,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// homeTimeout bounds how long the owner of a reservation's first subject may
-// take, so that time is left to decide without it.
+// homeTimeout bounds how long an owner may take for what is done once, so that
+// time is left to go on without it: a reservation at its first subject's owner,
+// an acquire, a charge, and one try of what waits in a backlog.
 const homeTimeout = checkTimeout * 2 / 3
 
 // reserveRequest is a reservation, or a check that counts, with a request id,

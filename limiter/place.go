@@ -23,8 +23,8 @@ import (
 // reservations, of all, or of this rule or subject. Nothing was taken.
 var ErrTooManyReservations = errors.New("too many reservations of this rule or subject are open at its owner; settle some, or let them expire")
 
-// placing is the place of a reservation whose check is being decided.
-type placing struct {
+// placeRequest asks for the place of a reservation whose check is being decided.
+type placeRequest struct {
 	id     uint64        // identifies the reservation among those of its home; not 0
 	home   uint64        // Key.Subject of the subject whose owner keeps the place
 	group  uint32        // identifies the home's rule
@@ -34,7 +34,7 @@ type placing struct {
 }
 
 // code writes or reads what an owner must know of pl.
-func (pl *placing) code(c *wire.Coder) {
+func (pl *placeRequest) code(c *wire.Coder) {
 	wire.Fixed(c, &pl.id)
 	wire.Fixed(c, &pl.home)
 	wire.Number(c, &pl.group, math.MaxUint32)
@@ -48,8 +48,8 @@ func placeKey(subject, id uint64) notes.Key {
 	return notes.Key{Subject: subject, ID: id, Kind: notes.Reservation}
 }
 
-// with returns pl's place with a subject at now.
-func (pl *placing) with(subject uint64, now algorithms.Instant) *counters.Place {
+// placeAt returns pl's place with a subject at now.
+func (pl *placeRequest) placeAt(subject uint64, now algorithms.Instant) *counters.Place {
 	second := (now.Steady+int64(pl.ttl+settlementMemory))/1e9 + 1
 	return &counters.Place{
 		Key: placeKey(subject, pl.id), Group: pl.group, Inline: pl.inline,
@@ -60,11 +60,11 @@ func (pl *placing) with(subject uint64, now algorithms.Instant) *counters.Place 
 // noteIn notes the reservation in table, where ops are decided: the rates of
 // their buckets and, if ops include its home, its place. It fails with
 // ErrTooManyReservations or counters.ErrShut.
-func (pl *placing) noteIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) error {
+func (pl *placeRequest) noteIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) error {
 	for first := 0; first < len(ops); {
 		n := countSubjectOps(ops[first:])
 		subjectOps := ops[first : first+n]
-		place := pl.with(subjectOps[0].Key.Subject, now)
+		place := pl.placeAt(subjectOps[0].Key.Subject, now)
 		err := table.NoteReservation(now, place, subjectOps[0].Key.Subject == pl.home, subjectOps)
 		if errors.Is(err, notes.ErrReservations) {
 			pl.forgetIn(table, now, ops[:first])
@@ -81,7 +81,7 @@ func (pl *placing) noteIn(table *counters.Table, now algorithms.Instant, ops []c
 }
 
 // forgetIn undoes noteIn with the same arguments, because nothing of ops was taken.
-func (pl *placing) forgetIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) {
+func (pl *placeRequest) forgetIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) {
 	for first := 0; first < len(ops); {
 		n := countSubjectOps(ops[first:])
 		subjectOps := ops[first : first+n]
@@ -91,9 +91,9 @@ func (pl *placing) forgetIn(table *counters.Table, now algorithms.Instant, ops [
 	}
 }
 
-// newPlacing returns the place for a reservation of a prepared check, or nil if
+// newPlaceRequest returns the request for a reservation of a prepared check, or nil if
 // it needs no counters. The home is the first subject that has an owner.
-func (a *Answer) newPlacing(q *Query, ttl time.Duration) *placing {
+func (a *Answer) newPlaceRequest(q *Query, ttl time.Duration) *placeRequest {
 	hits := a.scratch.match.Hits
 	if len(hits) == 0 || len(a.scratch.ops) == 0 {
 		return nil
@@ -101,7 +101,7 @@ func (a *Answer) newPlacing(q *Query, ttl time.Duration) *placing {
 
 	i := max(a.homeHit(), 0)
 	h := &hits[i]
-	return &placing{id: rand.Uint64() | 1, home: h.Subject.Hi, group: groupOf(q, i, h), inline: h.Rule.Inline, ttl: ttl}
+	return &placeRequest{id: rand.Uint64() | 1, home: h.Subject.Hi, group: groupOf(q, i, h), inline: h.Rule.Inline, ttl: ttl}
 }
 
 // groupOf returns the group of a hit: its rule or, if its limits came with the
@@ -126,7 +126,7 @@ func groupOfRule(name string, inline bool) uint32 {
 // in order of their subjects, are taken. It returns false if there is no room;
 // the check then fails.
 func (c *clusterCheck) makePlaces(ops []counters.Op) bool {
-	pl := c.answer.scratch.placing
+	pl := c.answer.scratch.place
 	if pl == nil {
 		return true
 	}
@@ -141,12 +141,12 @@ func (c *clusterCheck) makePlaces(ops []counters.Op) bool {
 // makePlaceAlone is makePlaces for a subject of a `consistency: local` rule,
 // whose counters and place are in the fallback table.
 func (c *clusterCheck) makePlaceAlone(s *subject, ops []counters.Op) bool {
-	pl := c.answer.scratch.placing
+	pl := c.answer.scratch.place
 	if pl == nil {
 		return true
 	}
 	table := c.limiter.membership.Fallback
-	if table.NoteReservation(c.now, pl.with(s.subject, c.now), true, ops) == nil {
+	if table.NoteReservation(c.now, pl.placeAt(s.subject, c.now), true, ops) == nil {
 		return true
 	}
 	c.failFor(ErrTooManyReservations)
@@ -163,7 +163,7 @@ func (c *clusterCheck) failFor(err error) {
 // keepOrForgetPlace records that the place was made, or forgets it if the
 // counters here, which have decided ops, those of the listed subjects, refused.
 func (c *clusterCheck) keepOrForgetPlace(list []int, ops []counters.Op, admitted bool) {
-	pl := c.answer.scratch.placing
+	pl := c.answer.scratch.place
 	if pl == nil {
 		return
 	}
@@ -179,7 +179,7 @@ func (c *clusterCheck) keepOrForgetPlace(list []int, ops []counters.Op, admitted
 // takeBackPlace returns the ID of the place that was made for s, for a refund
 // to drop it; 0 if none was.
 func (c *clusterCheck) takeBackPlace(s *subject) uint64 {
-	pl := c.answer.scratch.placing
+	pl := c.answer.scratch.place
 	if pl == nil || !pl.made || pl.home != s.subject {
 		return 0
 	}

@@ -301,7 +301,7 @@ func TestHomeIsKilledAfterSettling(t *testing.T) {
 				r, err := parseReservation(id, key)
 				expect.NoError(t, err)
 				request := &settleRequest{reservation: r, id: id, costs: []UnitCost{{"tokens", 170}}}
-				_, done, err := home.table.Settle(now, request.changes(home.Limiter, r.home(), now))
+				_, done, err := home.table.Settle(now, request.plan(home.Limiter, r.home(), now))
 				if err != nil || !done {
 					t.Fatalf("have %t, %v", done, err)
 				}

@@ -143,8 +143,8 @@ var (
 	// ErrFull means that the table of counters has no room for another counter.
 	ErrFull = counters.ErrFull
 	// ErrNoOwner means that this node currently can't reach any node that may read
-	// or change the subject's counters. Check never returns it: a check is always
-	// decided.
+	// or change the subject's counters. Of checks, only one with a RequestID returns
+	// it: any other is always decided.
 	ErrNoOwner = errors.New("the owner of the subject can't be reached")
 )
 

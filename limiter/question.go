@@ -16,7 +16,7 @@ const (
 	MethodRefund                           // one way: gives back cost that was debited but not spent
 	MethodTop                              // asks for one of the lists of subjects, with a reply
 	MethodForget                           // one way: leases or remembered refusals of a subject are void
-	MethodChange                           // an operator's request about a subject's counters, with a reply
+	MethodChange                           // reads or changes a subject's counters, with a reply
 	MethodSettle                           // settles a reservation, with a reply
 	MethodActivity                         // asks for a node's decisions so far, with a reply
 	MethodBorrow                           // to the owner: a share is nearly used up, with a reply once a loan is there
@@ -64,8 +64,8 @@ type question struct {
 	ops      []counters.Op
 	limits   []algorithms.Limit // after read, the limits that ops point to
 	requests []leaseRequest     // in order of their subjects
-	placing  *placing           // of a reservation; nil for all others
-	holding  *holding           // of a check that acquires slots; nil for all others
+	place    *placeRequest      // of a reservation; nil for all others
+	holding  *acquisition       // of a check that acquires slots; nil for all others
 }
 
 // A question has two parts: a head, which differs from message to message, and
@@ -105,13 +105,13 @@ func (qn *question) codeBody(c *wire.Coder) {
 	wire.Number(c, &qn.revision, maxVersion)
 	wire.Number(c, &qn.version, maxVersion)
 	qn.limits = codeOps(c, &qn.ops, qn.limits, false)
-	wire.Optional(c, &qn.placing, func(pl *placing) { pl.code(c) })
-	wire.Optional(c, &qn.holding, func(hd *holding) { qn.codeHolding(c, hd) })
+	wire.Optional(c, &qn.place, func(pl *placeRequest) { pl.code(c) })
+	wire.Optional(c, &qn.holding, func(hd *acquisition) { qn.codeHolding(c, hd) })
 	c.Require(len(qn.ops) > 0)
 }
 
 // codeHolding writes or reads what the owner must know of the slots that the question acquires.
-func (qn *question) codeHolding(c *wire.Coder, hd *holding) {
+func (qn *question) codeHolding(c *wire.Coder, hd *acquisition) {
 	if c.Reads() {
 		hd.groups = map[uint64]uint32{}
 	}

@@ -110,7 +110,7 @@ func (la *LimitAnswer) appendCutOff(b []byte) []byte {
 	switch {
 	case la.byNodeShare:
 		return append(b, ", and the node is cut off from the limit's owner"...)
-	case la.isCutOff:
+	case la.isRegionIsolated:
 		return append(b, ", and the region is cut off from the others"...)
 	}
 	return b

@@ -23,8 +23,9 @@ const localLineage = ^uint64(0)
 type takenCosts struct {
 	subject uint64
 	boot    uint64 // of the node that decided
-	// life is of the counters at that time. Its Lineage is zero if it can't
-	// be given back, or localLineage.
+	// life is the life of the counters when the cost was taken. If its Lineage is
+	// zero, the cost can't be given back. If it is localLineage, only the process
+	// that took the cost can give it back.
 	life   counters.Life
 	steady int64         // the time of the decision, on that node's steady clock
 	ops    []counters.Op // ops that took their cost
@@ -55,10 +56,10 @@ func (t *takenCosts) code(c *wire.Coder) {
 // refused, the rest of a grant, or what a reservation did not use.
 type refund struct {
 	takenCosts
-	hops  int
-	grant uint64 // ID of a lease's grant; zero unless from a lease
-	made  int64  // wall time at which the reservation was made; zero unless from a reservation
-	late  bool   // the reservation was settled after its end
+	hops       int
+	grant      uint64 // ID of a lease's grant; zero unless from a lease
+	reservedAt int64  // wall time at which the reservation was made; zero unless from a reservation
+	late       bool   // the reservation was settled after its end
 	// place is the notes.Key.ID of the place of a reservation that came to nothing;
 	// zero if there is none. It goes even if nothing was taken beside it.
 	place uint64
@@ -83,7 +84,7 @@ func (rf *refund) codeWhole(c *wire.Coder) {
 	rf.code(c)
 	wire.Number(c, &rf.hops, maxHops)
 	wire.Number(c, &rf.grant, math.MaxInt64)
-	wire.Fixed(c, &rf.made)
+	wire.Fixed(c, &rf.reservedAt)
 	c.Bool(&rf.late)
 	wire.Fixed(c, &rf.place)
 	c.Require(!rf.isEmpty())
@@ -130,9 +131,9 @@ func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 
 		switch {
 		case route.Place == partitions.Here && (m == nil || m.Authority()):
-			l.give(item)
-			if !item.isEmpty() {
-				waiting = append(waiting, *item)
+			rest := l.giveBack(item)
+			if !rest.isEmpty() {
+				waiting = append(waiting, rest)
 			}
 		case route.Place == partitions.Elsewhere && route.Owner != m.Self && item.hops <= maxHops && m.Peers.Reachable(route.Owner):
 			byOwner[route.Owner] = append(byOwner[route.Owner], *item)
@@ -170,41 +171,39 @@ const (
 	maxTakenAge = checkTimeout + pendingTimeout + (maxHops+2)*refundTimeout
 )
 
-// give gives the refund back to this node's counters, as far as
+// giveBack gives the refund back to this node's counters, as far as
 // [counters.Table.GiveBack] and, for a grant of this process, the ledger allow.
-// Only those ops stay in the refund that must wait, because their gate has just
-// been shut.
-func (l *Limiter) give(rf *refund) {
+// It returns the rest, which must wait because a gate has just been shut.
+func (l *Limiter) giveBack(rf *refund) (rest refund) {
 	now := l.clock.Now()
+	rest = *rf
 
 	if rf.place != 0 {
 		err := l.table.ForgetReservation(now, placeKey(rf.subject, rf.place), true, nil)
 		if errors.Is(err, counters.ErrShut) {
-			return // all of it waits: the next owner has the place
+			return rest // all of it: the next owner has the place
 		}
-		rf.place = 0
+		rest.place = 0
 	}
 
-	all := *rf
-	rf.ops, rf.marks = nil, nil
+	rest.ops = nil
+	rest.marks = nil
 
 	giveOne := func(i int, cost int64) bool {
-		op := &all.ops[i]
-		from := l.takeRecord(&all.takenCosts, i, l.maxAge(&all, now))
-		from.Reserved = all.made != 0
-		from.Late = all.late
+		op := &rf.ops[i]
+		from := l.takeRecord(&rf.takenCosts, i, l.maxAge(rf, now))
+		from.Reserved = rf.reservedAt != 0
+		from.Late = rf.late
 
-		err := l.table.GiveBack(now, op.Key, op.Limit, from, cost, all.life)
+		err := l.table.GiveBack(now, op.Key, op.Limit, from, cost, rf.life)
 		switch {
 		case errors.Is(err, counters.ErrShut):
-			rf.ops = append(rf.ops, all.ops[i])
-			rf.marks = append(rf.marks, all.marks[i])
+			rest.ops = append(rest.ops, *op)
+			rest.marks = append(rest.marks, rf.marks[i])
 			return false
 		case err != nil:
-			lost := all
-			lost.ops = all.ops[i : i+1]
-			l.countLost(&lost)
-		case all.grant != 0:
+			l.countLost(rf, 1)
+		case rf.grant != 0:
 			l.membership.counts.returned.Add(1)
 		}
 
@@ -212,27 +211,28 @@ func (l *Limiter) give(rf *refund) {
 	}
 
 	// The ledger knows what this process granted, and lets no part of a grant come back twice.
-	if all.grant != 0 && all.boot == l.boot {
+	if rf.grant != 0 && rf.boot == l.boot {
 		m := l.membership
-		if !m.leases.granted.Return(m.Boottime(), all.life.Lineage, all.grant, all.ops, giveOne) {
-			l.countLost(&all)
+		if !m.leases.granted.Return(m.Boottime(), rf.life.Lineage, rf.grant, rf.ops, giveOne) {
+			l.countLost(rf, len(rf.ops))
 		}
-		return
+		return rest
 	}
 
-	for i := range all.ops {
-		if all.ops[i].Cost > 0 {
-			giveOne(i, all.ops[i].Cost)
+	for i := range rf.ops {
+		if rf.ops[i].Cost > 0 {
+			giveOne(i, rf.ops[i].Cost)
 		}
 	}
+	return rest
 }
 
 // maxAge returns the most time that may have passed since another process took
 // the cost of the refund.
 func (l *Limiter) maxAge(rf *refund, now algorithms.Instant) time.Duration {
 	switch {
-	case rf.made != 0:
-		return l.reservationAge(rf.made, rf.subject, now)
+	case rf.reservedAt != 0:
+		return l.reservationAge(rf.reservedAt, rf.subject, now)
 	case rf.grant != 0:
 		return maxGrantAge
 	}
@@ -261,10 +261,12 @@ func (l *Limiter) takeRecord(t *takenCosts, i int, maxAge time.Duration) algorit
 }
 
 // fastestSince returns the highest rate at which op's bucket has drained since
-// a steady time; 0 if it may have changed. (While a bucket has reservations,
-// its notes have it.) Callers that bring different limits for one subject may
-// drain it faster than op. But what comes back this way is no older than a
-// lease, which the bound of a bucket allows for.
+// a steady time. It returns 0 if the rate of a configured limit may have changed
+// since. (While a bucket has reservations, its notes have the rate.)
+//
+// For an inline limit it returns the rate that came with op. Other callers may
+// bring other rates for the same subject, and drain it faster. But what comes
+// back this way is no older than a lease, which the bound of a bucket allows for.
 func (l *Limiter) fastestSince(op *counters.Op, steady int64) int64 {
 	// A check in flight keeps the limits that were in force when it began.
 	changed := l.ratesChangedAt.Load() + int64(checkTimeout+pendingTimeout)
@@ -282,15 +284,14 @@ func (l *Limiter) mayHaveNewRate(op *counters.Op, made int64, now algorithms.Ins
 }
 
 // giveUp implements task.
-func (rf *refund) giveUp(l *Limiter, _ bool) { l.countLost(rf) }
+func (rf *refund) giveUp(l *Limiter, _ bool) { l.countLost(rf, len(rf.ops)) }
 
-// countLost counts the ops of a refund that is dropped.
-func (l *Limiter) countLost(lost *refund) {
-	n := int64(len(lost.ops))
+// countLost counts n ops of rf that are dropped.
+func (l *Limiter) countLost(rf *refund, n int) {
 	switch {
-	case lost.made != 0:
-		l.reservations.dropped.Add(n)
-	case lost.grant != 0:
-		l.membership.counts.lost.Add(n)
+	case rf.reservedAt != 0:
+		l.reservations.dropped.Add(int64(n))
+	case rf.grant != 0:
+		l.membership.counts.lost.Add(int64(n))
 	}
 }

@@ -235,7 +235,7 @@ func TestRefundsWaitNotForever(t *testing.T) {
 		for i := range list {
 			list[i] = refund{takenCosts: takenCosts{subject: op.Key.Subject,
 				life: counters.Life{Lineage: 1 + uint64(p)}, ops: []counters.Op{op},
-				marks: []algorithms.TakeMark{0}}, made: 1}
+				marks: []algorithms.TakeMark{0}}, reservedAt: 1}
 		}
 		w.change(func() { w.place[p].frozen = true })
 		n.sendRefunds(list)

@@ -45,7 +45,7 @@ var (
 type ticket struct {
 	id          uint64 // derived from the caller's id, or random
 	contentHash uint64 // hash of the request's content
-	life        time.Duration
+	keepFor     time.Duration
 	sent        bool // another node may have carried it out; set only on the first node
 }
 
@@ -54,15 +54,15 @@ type ticket struct {
 // tries.
 func ticketOf(id string, contentHash uint64, tries time.Duration) *ticket {
 	if id == "" {
-		return &ticket{id: rand.Uint64(), contentHash: contentHash, life: tries + retryGrace}
+		return &ticket{id: rand.Uint64(), contentHash: contentHash, keepFor: tries + retryGrace}
 	}
 	h := sha256.Sum256([]byte("request " + id))
-	return &ticket{id: binary.LittleEndian.Uint64(h[:]), contentHash: contentHash, life: answerLife}
+	return &ticket{id: binary.LittleEndian.Uint64(h[:]), contentHash: contentHash, keepFor: answerLife}
 }
 
 // kind returns the kind of note that keeps the answer to a request that is not a check.
 func (tk *ticket) kind() notes.Kind {
-	if tk.life < answerLife {
+	if tk.keepFor < answerLife {
 		return notes.Retry
 	}
 	return notes.Write
@@ -71,14 +71,14 @@ func (tk *ticket) kind() notes.Kind {
 // isUnneeded reports whether the request can do without the ticket: no other
 // node can have carried it out, and no caller will repeat it.
 func (tk *ticket) isUnneeded() bool {
-	return tk == nil || !tk.sent && tk.life <= checkTimeout+retryGrace
+	return tk == nil || !tk.sent && tk.keepFor <= checkTimeout+retryGrace
 }
 
 // memo returns the memo of the ticket, which is kept with the subject's counters.
 func (tk *ticket) memo(subject counters.Key, kind notes.Kind, now algorithms.Instant) *counters.Memo {
 	return &counters.Memo{
 		Key:    notes.Key{Subject: subject.Subject, ID: tk.id, Kind: kind},
-		Inline: subject.IsInline(), ContentHash: tk.contentHash, Until: (now.Steady+int64(tk.life))/1e9 + 1,
+		Inline: subject.IsInline(), ContentHash: tk.contentHash, Until: (now.Steady+int64(tk.keepFor))/1e9 + 1,
 	}
 }
 
@@ -86,7 +86,7 @@ func (tk *ticket) memo(subject counters.Key, kind notes.Kind, now algorithms.Ins
 func (tk *ticket) Code(c *wire.Coder) {
 	wire.Fixed(c, &tk.id)
 	wire.Fixed(c, &tk.contentHash)
-	c.Millis(&tk.life, answerLife)
+	c.Millis(&tk.keepFor, answerLife)
 }
 
 // hashContent hashes a request's content.

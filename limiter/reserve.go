@@ -73,13 +73,13 @@ func (l *Limiter) reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 // prepared. done means that prepare has already decided it.
 func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool) (id string, err error) {
 	defer a.addTerms(func(t *terms) { t.atCounters = true })()
-	defer func() { a.scratch.placing = nil }()
+	defer func() { a.scratch.place = nil }()
 
 	resolve := func() error {
 		// Each try has a place of its own: what an earlier one left behind is given
 		// back with its cost.
 		if ttl > 0 {
-			a.scratch.placing = a.newPlacing(q, ttl)
+			a.scratch.place = a.newPlaceRequest(q, ttl)
 		}
 
 		if rs.limiter.membership == nil {
@@ -88,12 +88,12 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 		return rs.limiter.resolve(q, a)
 	}
 
-	var held *holding
+	var held *acquisition
 	if !done {
 		if hasSlots(a.scratch.ops) {
-			held = a.newHolding(q)
+			held = a.newAcquisition(q)
 		}
-		err = rs.limiter.resolveHolding(q, a, held, resolve)
+		err = rs.limiter.resolveAcquisition(q, a, held, resolve)
 	}
 	if err != nil {
 		return "", err
@@ -129,7 +129,7 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 // every check in one Take.
 func (rs *reservations) decideStandalone(q *Query, a *Answer) error {
 	l := rs.limiter
-	place := a.scratch.placing
+	place := a.scratch.place
 	now := a.Now // start may move a.Now
 	a.readLives(l)
 	if place != nil {
@@ -155,7 +155,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 
 	// An id without a ttl is only for annul, within the same call.
 	rv.until = rv.made + int64(min(cmp.Or(ttl, checkTimeout), MaxReservationTime))
-	place := a.scratch.placing
+	place := a.scratch.place
 	if place != nil {
 		binary.LittleEndian.PutUint64(rv.nonce[:], place.id)
 		rv.group = place.group
@@ -216,9 +216,9 @@ func (rs *reservations) addUnlimited(rv *reservation, q *Query, a *Answer, nameB
 	}
 }
 
-// needsPlaceToBeLate reports whether only the reservation's bill can be
-// settled, and nobody has made a place for that. Without one, the reservation
-// could not be settled late.
+// needsPlaceToBeLate reports whether no counter was taken from, so that only the
+// reservation's bill can be settled. Its check has made no place then, without
+// which it could not be settled late.
 func (rv *reservation) needsPlaceToBeLate() bool {
 	return !slices.ContainsFunc(rv.subjects, func(reserved reservedSubject) bool { return len(reserved.ops) > 0 })
 }
@@ -233,8 +233,9 @@ func (rv *reservation) addBilledOnly(reserved *reservedSubject, rule *rules.Rule
 }
 
 // nameForBill adds to reserved, the subject of h, what its bill needs, because
-// the node that settles may not know the subject. It returns how many bytes
-// that are. taken is how many bytes the names of other subjects have.
+// the node that settles may not know the subject. It returns how many bytes it
+// has added; taken is how many the other subjects' names have. Beyond
+// maxNameBytes in all, it adds nothing.
 func (rs *reservations) nameForBill(reserved *reservedSubject, h *rules.Hit, q *Query, taken int) int {
 	if rs.limiter.meter == nil || !h.Rule.CountsMonthly {
 		return 0
@@ -263,7 +264,7 @@ func (rv *reservation) unitIndex(unit string) int {
 // homeIndex returns which of the reservation's subjects is the home: the one
 // whose owner made the place. If none did, it is the first one with a lineage,
 // because only such a home can give cost back, here and elsewhere.
-func (rv *reservation) homeIndex(place *placing) int {
+func (rv *reservation) homeIndex(place *placeRequest) int {
 	i := slices.IndexFunc(rv.subjects, func(reserved reservedSubject) bool {
 		if rv.hasPlace {
 			return reserved.subject == place.home
@@ -277,10 +278,10 @@ func (rv *reservation) homeIndex(place *placing) int {
 // limit that refused took nothing and owes nothing.
 func (rs *reservations) takenCostsOf(a *Answer, i int, ops []counters.Op) takenCosts {
 	h := &a.scratch.match.Hits[i]
-	t, asked := rs.originOf(a, i)
+	t, via := rs.originOf(a, i)
 	first := 0 // position in the question
-	if asked != nil {
-		first, _ = findSubject(asked.q.ops, t.subject)
+	if via != nil {
+		first, _ = findSubject(via.q.ops, t.subject)
 	}
 
 	for j := range ops {
@@ -290,8 +291,8 @@ func (rs *reservations) takenCostsOf(a *Answer, i int, ops []counters.Op) takenC
 		}
 
 		var mark algorithms.TakeMark
-		if asked != nil {
-			mark = asked.marks[first+j]
+		if via != nil {
+			mark = via.marks[first+j]
 		} else {
 			mark = markOf(op, algorithms.Instant{Steady: t.steady})
 		}
@@ -304,8 +305,8 @@ func (rs *reservations) takenCostsOf(a *Answer, i int, ops []counters.Op) takenC
 }
 
 // originOf returns takenCosts without ops that say where and when the i-th hit of
-// a's check was decided. asked is not nil if another node has answered.
-func (rs *reservations) originOf(a *Answer, i int) (t takenCosts, asked *ask) {
+// a's check was decided. via is not nil if another node has answered.
+func (rs *reservations) originOf(a *Answer, i int) (t takenCosts, via *ask) {
 	h := &a.scratch.match.Hits[i]
 	t.subject = h.Subject.Hi
 
@@ -329,14 +330,14 @@ func (rs *reservations) originOf(a *Answer, i int) (t takenCosts, asked *ask) {
 		t.boot = rs.limiter.boot
 		t.steady = decision.decidedAt.Steady
 	case decision.undo == undoAsked:
-		asked = decision.answeredBy
-		_, index := findSubject(asked.q.ops, t.subject)
-		t.life = asked.lives[index]
-		t.boot = asked.boot
-		t.steady = asked.steady
+		via = decision.answeredBy
+		_, index := findSubject(via.q.ops, t.subject)
+		t.life = via.lives[index]
+		t.boot = via.boot
+		t.steady = via.steady
 	}
 
-	return t, asked
+	return t, via
 }
 
 // isReservable reports whether op took its cost, or would have taken one, from

@@ -64,20 +64,22 @@ func (cs *candidates) next(m *membership) (subjectState, ring.NodeID) {
 
 	// During a move, the node that handed the partition over keeps a copy.
 	other := cs.route.Other
-	moving := !cs.route.Other.IsZero() && slices.Contains(cs.tried, cs.route.Owner)
-	switch id := cs.route.Standby; {
-	case moving && other == m.Self && !cs.triedAsStandby:
-		return stateActAsStandby, other
-	case moving && other != m.Self && !cs.standbyAsked && m.Peers.Reachable(other):
-		return stateAskStandby, other
-	case id == m.Self:
-		if !cs.triedAsStandby && !cs.hasTried(id) {
-			return stateActAsStandby, id
+	if !other.IsZero() && slices.Contains(cs.tried, cs.route.Owner) {
+		if other == m.Self && !cs.triedAsStandby {
+			return stateActAsStandby, other
 		}
-	case cs.tryReach(m, id):
-		return stateAskStandby, id
+		if other != m.Self && !cs.standbyAsked && m.Peers.Reachable(other) {
+			return stateAskStandby, other
+		}
 	}
 
+	standby := cs.route.Standby
+	if standby == m.Self && !cs.triedAsStandby && !cs.hasTried(standby) {
+		return stateActAsStandby, standby
+	}
+	if standby != m.Self && cs.tryReach(m, standby) {
+		return stateAskStandby, standby
+	}
 	return stateAlone, ring.NodeID{}
 }
 

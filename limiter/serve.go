@@ -18,7 +18,7 @@ import (
 // Codes of failed calls.
 const (
 	CodeMessage peer.Code = 80 + iota // the message is invalid or its method unknown
-	CodeBusy                          // the node is busy: too many questions are waiting
+	CodeBusy                          // the node can't answer now: too many questions are waiting, or the owner does not answer
 )
 
 // Responder receives the answer to a message, once. *peer.Call implements it.
@@ -376,9 +376,9 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 		}
 	}
 
-	if qn.placing != nil {
+	if qn.place != nil {
 		// If a gate has shut meanwhile, the Take below finds it shut, too.
-		err := qn.placing.noteIn(l.table, now, qn.ops)
+		err := qn.place.noteIn(l.table, now, qn.ops)
 		if errors.Is(err, ErrTooManyReservations) {
 			r.status = tooManyReservations
 			return true
@@ -391,8 +391,8 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 		return l.takeFromTable(now, ops, qn.flags&flagPeek != 0, qn.holding)
 	}
 	decidedAny := x.decideEach(now, take)
-	if qn.placing != nil && !(decidedAny && r.admitted[0]) {
-		qn.placing.forgetIn(l.table, now, qn.ops)
+	if qn.place != nil && !(decidedAny && r.admitted[0]) {
+		qn.place.forgetIn(l.table, now, qn.ops)
 	}
 
 	if !decidedAny {
@@ -507,11 +507,11 @@ func (l *Limiter) takeAsStandby(
 		}
 	}
 
-	asked := ops
+	copyOps := ops
 	if peek {
-		asked = slices.Clone(ops)
-		for i := range asked {
-			asked[i].Cost = 0
+		copyOps = slices.Clone(ops)
+		for i := range copyOps {
+			copyOps[i].Cost = 0
 		}
 	}
 
@@ -520,7 +520,7 @@ func (l *Limiter) takeAsStandby(
 	}
 
 	began := m.recorderClock()
-	verdict := m.Ownership.DecideAsStandby(now, asked, shares, problem)
+	verdict := m.Ownership.DecideAsStandby(now, copyOps, shares, problem)
 
 	// What was admitted without authority stays a debt all the same: it can
 	// cost quota, but never make any.
@@ -533,25 +533,27 @@ func (l *Limiter) takeAsStandby(
 
 	for i := range ops {
 		op := &ops[i]
-		op.Decision, op.Full = asked[i].Decision, asked[i].Full
+		op.Decision = copyOps[i].Decision
+		op.Full = copyOps[i].Full
 
-		if !peek || op.Cost == 0 {
-			continue
-		}
-
-		// The copy decided a peek with a cost of 0. Now judge the real cost.
-		if op.Decision.Remaining < op.Cost {
-			op.Decision.Allowed = false
-			op.Decision.RetryAfter = localcache.NoShare(op.Limit, now, op.Cost).RetryAfter
-			if !op.Shadow {
-				verdict = counters.Refused
-			}
-		} else {
-			op.Decision.AddRemaining(op.Limit, -op.Cost)
+		if peek && op.Cost > 0 && !judgePeek(op, now) {
+			verdict = counters.Refused
 		}
 	}
 
 	return verdict
+}
+
+// judgePeek decides op's cost, after a copy has decided a cost of 0. It returns
+// false if that makes the check refused.
+func judgePeek(op *counters.Op, now algorithms.Instant) bool {
+	if op.Decision.Remaining >= op.Cost {
+		op.Decision.AddRemaining(op.Limit, -op.Cost)
+		return true
+	}
+	op.Decision.Allowed = false
+	op.Decision.RetryAfter = localcache.NoShare(op.Limit, now, op.Cost).RetryAfter
+	return op.Shadow
 }
 
 // recorderClock reads the recorder's clock; zero without a recorder.

@@ -53,9 +53,9 @@ func (settled *Settlement) Code(c *wire.Coder) {
 type settleVerb uint8
 
 const (
-	settleNow     settleVerb = iota
-	settleAtEnd              // remember to carry out the end of the reservation
-	settleExpired            // carry it out
+	settleNow   settleVerb = iota
+	arrangeEnd             // remember to carry out the end of the reservation
+	carryOutEnd            // carry it out
 	settleVerbs
 )
 
@@ -67,8 +67,8 @@ type settleRequest struct {
 	id    string
 	costs []UnitCost
 	hops  int
-	// hadExpired says that the end of the reservation had been carried out: what
-	// its costs are compared with is what that left.
+	// hadExpired says that the end of the reservation had been carried out. Then
+	// the costs are compared with what that has left charged.
 	hadExpired bool
 	late       bool // it is settled after its end
 }
@@ -99,7 +99,8 @@ func codeCosts(c *wire.Coder, costs *[]UnitCost) {
 // the same answer. One that comes within ten minutes after the reservation's
 // end still counts, unless the room was needed. It replaces what
 // [Query.OnExpiry] has left charged, in windows that are not over yet and on
-// the bill. The error wraps ErrUnknownReservation, ErrNoOwner or ErrFull.
+// the bill. The error wraps ErrUnknownReservation, ErrNoOwner or
+// ErrTooManyReservations.
 func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
 	out, err := l.reservations.settle(context.Background(), &settleRequest{id: id, costs: costs})
 	if err != nil {
@@ -108,46 +109,78 @@ func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
 	return out, nil
 }
 
-func (rs *reservations) settle(ctx context.Context, req *settleRequest) (out *Settlement, err error) {
-	key, known := rs.signingKey("reservation")
-	if !known {
-		return nil, ErrNoOwner // without the key this node can't tell whether id is a reservation
-	}
-	if req.reservation, err = parseReservation(req.id, key); err != nil {
-		rs.unknown.Add(1)
+// settle does what req asks for: at the owner of the reservation's home, and
+// then for what this process alone can settle.
+func (rs *reservations) settle(ctx context.Context, req *settleRequest) (*Settlement, error) {
+	err := rs.readID(req)
+	if err != nil {
 		return nil, err
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 
-	if req.verb != settleNow {
-		// The id says which costs, and it is signed: what the message carries does
-		// not count.
-		req.costs = req.onExpiry.costs()
-	} else if req.slot != nil && req.hops == 0 { // always, even if it was settled before, or is too late
+	// The slots are released always, even if the reservation was settled before,
+	// or is too late.
+	if req.verb == settleNow && req.slot != nil && req.hops == 0 {
 		rs.limiter.releaseParts(ctx, slotRequest{verb: slotRelease, id: req.slot.id, nonce: req.slot.nonce}, req.slot.parts)
 	}
 
-	err = rs.limiter.doAtOwner(ctx, &ownerRequest{subject: req.home().subject, hops: req.hops, here: func() (err error) {
-		if req.verb == settleAtEnd {
+	out, err := rs.settleAtHome(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+
+	if req.verb == arrangeEnd {
+		rs.keepLocalExpiry(req)
+	} else {
+		rs.settleLocal(req, out)
+	}
+	return out, nil
+}
+
+// readID reads the reservation of req from its id.
+func (rs *reservations) readID(req *settleRequest) (err error) {
+	key, known := rs.signingKey("reservation")
+	if !known {
+		return ErrNoOwner // without the key this node can't tell whether id is a reservation
+	}
+
+	req.reservation, err = parseReservation(req.id, key)
+	if err != nil {
+		rs.unknown.Add(1)
+		return err
+	}
+
+	// The id says what is charged at the end, and it is signed: the costs that the
+	// message carries do not count.
+	if req.verb != settleNow {
+		req.costs = req.onExpiry.costs()
+	}
+	return nil
+}
+
+// settleAtHome does what req asks for at the owner of its home, here or on
+// another node. Asking twice does no harm.
+func (rs *reservations) settleAtHome(ctx context.Context, req *settleRequest) (out *Settlement, err error) {
+	here := func() (err error) {
+		if req.verb == arrangeEnd {
 			out = &Settlement{Remaining: -1}
 			return rs.keepExpiry(rs.limiter.table, req.home(), req)
 		}
 		out, err = rs.settleHere(req)
 		return err
-	}, forward: func(to ring.NodeID) error { // asking twice does no harm
+	}
+
+	forward := func(to ring.NodeID) error {
 		next := *req
 		next.hops++
 		out = &Settlement{}
 		return rs.limiter.membership.forward(ctx, to, MethodSettle, &next, out)
-	}})
-	if err == nil && req.verb == settleAtEnd {
-		rs.keepLocalExpiry(req)
-	} else if err == nil {
-		rs.settleLocal(req, out)
 	}
 
+	home := &ownerRequest{subject: req.home().subject, hops: req.hops, here: here, forward: forward}
+	err = rs.limiter.doAtOwner(ctx, home)
 	return out, err
 }
 
@@ -175,7 +208,7 @@ func (rs *reservations) settleLocal(req *settleRequest, out *Settlement) {
 		}
 
 		now := rs.limiter.clock.Now()
-		settled := actual.changes(rs.limiter, subj, now)
+		settled := actual.plan(rs.limiter, subj, now)
 		settled.Late = settled.Late || out.Expired
 
 		repeated, done, err := rs.limiter.membership.Fallback.Settle(now, settled)
@@ -191,7 +224,7 @@ func (rs *reservations) settleLocal(req *settleRequest, out *Settlement) {
 // countDropped counts what subj does not get back.
 func (rs *reservations) countDropped(req *settleRequest, subj *reservedSubject) {
 	for i := range subj.ops {
-		if req.change(subj.cost(i)) < 0 {
+		if req.delta(subj.cost(i)) < 0 {
 			rs.dropped.Add(1)
 		}
 	}
@@ -203,7 +236,7 @@ func (rs *reservations) countDropped(req *settleRequest, subj *reservedSubject) 
 // made without a place.
 func (rs *reservations) settleHere(req *settleRequest) (*Settlement, error) {
 	now := rs.limiter.clock.Now()
-	settled := req.changes(rs.limiter, req.home(), now)
+	settled := req.plan(rs.limiter, req.home(), now)
 	if req.home().life.Lineage == localLineage { // its counters are not here; see settleLocal
 		settled.Changes = nil
 	}
@@ -222,7 +255,7 @@ func (rs *reservations) settleHere(req *settleRequest) (*Settlement, error) {
 	// A change that was made stays, even if authority has lapsed: a caller who
 	// repeats the call finds it done.
 	if done && !repeated {
-		if req.verb == settleExpired {
+		if req.verb == carryOutEnd {
 			rs.expired.Add(1)
 		} else {
 			rs.settled.Add(1)
@@ -270,7 +303,7 @@ func (rs *reservations) settleRest(req *settleRequest, refundable bool) {
 		}
 
 		if subj.life.Lineage == 0 {
-			rs.limiter.countLost(back)
+			rs.limiter.countLost(back, len(back.ops))
 		} else {
 			rs.limiter.sendRefunds([]refund{*back}) // only once, because a repeated refund would create quota
 		}
@@ -327,7 +360,7 @@ func (req *settleRequest) correctBill(l *Limiter) {
 
 		billed = append(billed, subj.billedOnly...)
 		for j, reserved := range billed {
-			cost := req.change(reserved)
+			cost := req.delta(reserved)
 
 			// A unit was billed once, even if several limits have it.
 			isOf := func(other reservedCost) bool { return other.unit == reserved.unit }
@@ -343,9 +376,9 @@ func (req *settleRequest) correctBill(l *Limiter) {
 	}
 }
 
-// change returns by how much the real cost exceeds what is charged for the
+// delta returns by how much the real cost exceeds what is charged for the
 // reserved one now; negative if it is less.
-func (req *settleRequest) change(reserved reservedCost) int64 {
+func (req *settleRequest) delta(reserved reservedCost) int64 {
 	charged := reserved.cost
 	if req.hadExpired {
 		charged = req.atExpiry(reserved)
@@ -355,7 +388,7 @@ func (req *settleRequest) change(reserved reservedCost) int64 {
 
 // used returns the real cost.
 func (req *settleRequest) used(reserved reservedCost) int64 {
-	if req.verb == settleExpired {
+	if req.verb == carryOutEnd {
 		return req.atExpiry(reserved)
 	}
 	return costOfUnit(req.costs, req.units[reserved.unit], reserved.cost)
@@ -388,16 +421,16 @@ func (req *settleRequest) costIndex(unit int) int {
 	return slices.IndexFunc(req.costs, func(cost UnitCost) bool { return cost.Unit == req.units[unit] })
 }
 
-// changes returns the changes to subj's counters, and its place.
-func (req *settleRequest) changes(l *Limiter, subj *reservedSubject, now algorithms.Instant) *counters.Settlement {
+// plan returns the changes to make to subj's counters, and its place.
+func (req *settleRequest) plan(l *Limiter, subj *reservedSubject, now algorithms.Instant) *counters.SettlePlan {
 	local := subj.life.Lineage == localLineage
 	isLate := req.verb == settleNow && now.Wall > req.until
-	settled := &counters.Settlement{
+	settled := &counters.SettlePlan{
 		Place:    *req.placeOf(subj.subject, now),
 		HasPlace: req.hasPlace || local,
 		Late:     isLate,
 		TooLate:  now.Wall > req.until+int64(maxLateness),
-		Expires:  req.verb == settleExpired,
+		Expires:  req.verb == carryOutEnd,
 		// If the home's lineage has changed since the reservation was made, an earlier
 		// settlement may have been forgotten. Then nothing is given back, here or
 		// elsewhere.
@@ -432,8 +465,8 @@ func (req *settleRequest) changes(l *Limiter, subj *reservedSubject, now algorit
 
 // placeOf returns the place of the reservation with a subject.
 func (rv *reservation) placeOf(subject uint64, now algorithms.Instant) *counters.Place {
-	pl := placing{id: rv.placeID(), group: rv.group, inline: rv.inline, ttl: time.Duration(max(0, rv.until-now.Wall))}
-	return pl.with(subject, now)
+	pl := placeRequest{id: rv.placeID(), group: rv.group, inline: rv.inline, ttl: time.Duration(max(0, rv.until-now.Wall))}
+	return pl.placeAt(subject, now)
 }
 
 // reservationAge returns how long ago a reservation was made, at most, by the
@@ -451,7 +484,7 @@ func (l *Limiter) reservationAge(made int64, subject uint64, now algorithms.Inst
 // keptAnswer returns what the home keeps of a settlement: what is left of the
 // tightest limit, plus 1, and by unit the settled cost, plus 1, or 0 if it was
 // not named.
-func (req *settleRequest) keptAnswer(settled *counters.Settlement) []byte {
+func (req *settleRequest) keptAnswer(settled *counters.SettlePlan) []byte {
 	b := binary.AppendUvarint(nil, uint64(settled.Tightest+1))
 	for unit := range req.units {
 		cost, named := int64(0), len(req.costs) == 0
@@ -469,7 +502,7 @@ func (req *settleRequest) keptAnswer(settled *counters.Settlement) []byte {
 // settlement returns the Settlement that settled records. If the home has
 // forgotten the answer of an earlier one, it has neither costs nor what
 // remained.
-func (req *settleRequest) settlement(settled *counters.Settlement, repeated bool) *Settlement {
+func (req *settleRequest) settlement(settled *counters.SettlePlan, repeated bool) *Settlement {
 	kept := settled.Kept
 	if !repeated {
 		kept = req.keptAnswer(settled)
@@ -492,12 +525,12 @@ func (req *settleRequest) settlement(settled *counters.Settlement, repeated bool
 
 // splitExcess returns what one of req's subjects still owes, and what it gets back.
 func (req *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (debt *change, back *refund) {
-	back = &refund{takenCosts: subj.takenCosts, made: req.made, late: req.late}
+	back = &refund{takenCosts: subj.takenCosts, reservedAt: req.made, late: req.late}
 	back.ops, back.marks = nil, nil
 	owed := back.takenCosts
 	for i := range subj.ops {
 		op := subj.ops[i]
-		cost := req.change(subj.cost(i))
+		cost := req.delta(subj.cost(i))
 		switch {
 		case cost > 0:
 			op.Cost = cost
@@ -528,12 +561,12 @@ func (req *settleRequest) debtTicket(subj *reservedSubject) *ticket {
 	// The ticket's life is shorter than answerLife, so that the answer counts
 	// among those that nodes repeat by themselves: these are never refused for
 	// lack of room.
-	return &ticket{id: binary.LittleEndian.Uint64(h.Sum(nil)), life: answerLife - time.Second}
+	return &ticket{id: binary.LittleEndian.Uint64(h.Sum(nil)), keepFor: answerLife - time.Second}
 }
 
-// charge debits debts at their owners, all at the same time. It sends each
-// until the owner acknowledges it, because a repeated debt only costs quota:
-// after homeTimeout in the background, for chargeTimeout.
+// charge debits debts at their owners, all at the same time. A debt that no owner
+// acknowledges within homeTimeout is sent again in the background, for
+// chargeTimeout: one that is debited twice only costs quota.
 func (rs *reservations) charge(debts []*change) {
 	l := rs.limiter
 	ctx, cancel := context.WithTimeout(context.Background(), homeTimeout)

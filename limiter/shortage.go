@@ -25,7 +25,7 @@ const (
 	// one limit of a subject.
 	ownerNoticePause = 20 * time.Millisecond
 	// paceSlots is the number of slots that record how fast limits are used. Limits
-	// that share a slot share its pause.
+	// that share a slot share its pause and what it has measured.
 	paceSlots = 4096
 	// aheadSpan is the time for which an owner borrows ahead: a few times what a
 	// loan from another continent takes.
@@ -46,31 +46,31 @@ const (
 	maxShortages = 16_384
 )
 
-// stayAway is how long answers ask callers of a subject to stay away, while
+// backoff is how long answers ask callers of a subject to stay away, while
 // attempts to get more for it bring nothing.
-type stayAway struct {
-	stay  time.Duration // zero: no attempt brought nothing
+type backoff struct {
+	wait  time.Duration // zero: the last attempt brought something, or there was none
 	until int64         // on the steady clock; a failed attempt before it changes nothing
 }
 
 // noteNothing records an attempt that brought nothing. The time doubles whenever
 // it has passed and brought nothing.
-func (p *stayAway) noteNothing(steady int64) {
+func (p *backoff) noteNothing(steady int64) {
 	passed := steady - p.until
 	switch {
-	case p.stay == 0 || passed > int64(maxStay+2*p.stay): // the last attempt is long ago
-		p.stay = minStay
+	case p.wait == 0 || passed > int64(maxStay+2*p.wait): // the last attempt is long ago
+		p.wait = minStay
 	case passed >= 0:
-		p.stay = min(2*p.stay, maxStay)
+		p.wait = min(2*p.wait, maxStay)
 	default:
 		return
 	}
-	p.until = steady + int64(p.stay)
+	p.until = steady + int64(p.wait)
 }
 
 // shortage is a subject that is short of share.
 type shortage struct {
-	stayAway
+	backoff
 	question    *loanQuestion // under way; nil: none is
 	waiters     int
 	noWaitUntil int64 // no check waits before then: the last loan brought nothing
@@ -83,9 +83,9 @@ type loanQuestion struct {
 	answer borrowReply
 }
 
-// loanAskers is what this node knows of subjects that are short of share. Times
+// shortages is what this node knows of subjects that are short of share. Times
 // are readings of the steady clock.
-type loanAskers struct {
+type shortages struct {
 	paces [paceSlots]pace
 
 	mu       sync.Mutex           // guards the rest
@@ -153,7 +153,7 @@ func (lo *loans) needsAhead(a *Answer, h *rules.Hit, first int) (needs []loanNee
 			continue
 		}
 
-		p := &lo.askers.paces[(h.Subject.Lo^la.Limit.ID)%paceSlots]
+		p := &lo.shortages.paces[(h.Subject.Lo^la.Limit.ID)%paceSlots]
 		need := loanNeed{limit: la.Limit.ID, ahead: min(p.ahead(a.Now.Steady, la.Remaining), la.Limit.WholeCapacity)}
 		if !la.Allowed {
 			need.cost = a.scratch.ops[first+i].Cost
@@ -243,7 +243,7 @@ func (a *Answer) refusedByShare() (refused *rules.Hit, needs []loanNeed) {
 			la := &hitLimits[j]
 			switch {
 			case la.Allowed || la.Rule.Shadow:
-			case la.lack != lackRegion || la.isCutOff:
+			case la.lack != lackRegion || la.isRegionIsolated:
 				return nil, nil
 			case refused == nil || refused == h:
 				// The check waits for one subject at a time: if another is short, too, the
@@ -263,12 +263,12 @@ func (a *Answer) refusedByShare() (refused *rules.Hit, needs []loanNeed) {
 // whether a loan has come. It does not wait if too many checks do, or if the
 // last loan was of nothing.
 func (lo *loans) await(q *Query, h *rules.Hit, needs []loanNeed, steady int64, deadline time.Time) bool {
-	askers := &lo.askers
-	sh, ok := askers.join(h.Subject.Hi, steady)
+	ss := &lo.shortages
+	sh, ok := ss.join(h.Subject.Hi, steady)
 	if !ok {
 		return false
 	}
-	defer askers.leave(sh)
+	defer ss.leave(sh)
 
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
@@ -282,56 +282,58 @@ func (lo *loans) await(q *Query, h *rules.Hit, needs []loanNeed, steady int64, d
 		case <-timer.C:
 			return false
 		}
-		if question.urgent { // another one did not wait for the loan
-			return question.answer.brought && !question.answer.nothing
+		// Only the answer to an urgent question waits for the loan. After any other,
+		// ask again.
+		if question.urgent {
+			return question.answer.gotMore && !question.answer.noneToLend
 		}
 	}
 }
 
 // join counts a check that waits for a loan to the subject, if one more may.
-func (askers *loanAskers) join(subject uint64, steady int64) (*shortage, bool) {
-	askers.mu.Lock()
-	defer askers.mu.Unlock()
-	sh := askers.shortageOf(subject)
-	if sh == nil || steady < sh.noWaitUntil || sh.waiters >= maxLoanWaiters || askers.waiting >= maxAllLoanWaiters {
+func (ss *shortages) join(subject uint64, steady int64) (*shortage, bool) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	sh := ss.shortageOf(subject)
+	if sh == nil || steady < sh.noWaitUntil || sh.waiters >= maxLoanWaiters || ss.waiting >= maxAllLoanWaiters {
 		return nil, false
 	}
 	sh.waiters++
-	askers.waiting++
+	ss.waiting++
 	return sh, true
 }
 
 // leave ends what join began.
-func (askers *loanAskers) leave(sh *shortage) {
-	askers.mu.Lock()
-	defer askers.mu.Unlock()
+func (ss *shortages) leave(sh *shortage) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
 	sh.waiters--
-	askers.waiting--
+	ss.waiting--
 }
 
 // shortageOf returns the subject's shortage, and creates it if need be; nil if
 // there is no room. The caller must hold mu.
-func (askers *loanAskers) shortageOf(subject uint64) *shortage {
-	sh := askers.subjects[subject]
+func (ss *shortages) shortageOf(subject uint64) *shortage {
+	sh := ss.subjects[subject]
 	if sh != nil {
 		return sh
 	}
 
-	if len(askers.subjects) >= maxShortages {
-		for other, sh := range askers.subjects {
+	if len(ss.subjects) >= maxShortages {
+		for other, sh := range ss.subjects {
 			if !sh.isBusy() {
-				delete(askers.subjects, other)
+				delete(ss.subjects, other)
 				break
 			}
 		}
 	}
 
-	if len(askers.subjects) >= maxShortages {
+	if len(ss.subjects) >= maxShortages {
 		return nil
 	}
 
 	sh = &shortage{}
-	askers.subjects[subject] = sh
+	ss.subjects[subject] = sh
 	return sh
 }
 
@@ -342,7 +344,7 @@ func (sh *shortage) isBusy() bool { return sh.question != nil || sh.waiters > 0 
 // is under way. It returns the question; nil if there is nobody to ask.
 func (lo *loans) ask(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
 	m := lo.limiter.membership
-	askers := &lo.askers
+	ss := &lo.shortages
 	subject := h.Subject.Hi // h is valid only until its check ends
 	route := m.Ownership.Route(ring.PartitionOf(subject))
 	here := route.Place == partitions.Here
@@ -351,16 +353,16 @@ func (lo *loans) ask(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
 	}
 
 	isWaiting := func(need loanNeed) bool { return need.cost > 0 }
-	sh, asked, isNew := askers.begin(subject, slices.ContainsFunc(needs, isWaiting))
+	sh, question, isNew := ss.begin(subject, slices.ContainsFunc(needs, isWaiting))
 	if !isNew {
-		return asked
+		return question
 	}
 
 	body := borrowRequest{subjectRef: subjectRef{version: lo.limiter.version(), Rule: h.Rule.Name,
 		Key: subjectKey(h, q)}, needs: needs}
 	if here {
 		lo.borrow(&body, func(answer borrowReply) { lo.learn(subject, sh, answer) })
-		return asked
+		return question
 	}
 	m.Peers.Go(route.Owner, MethodBorrow, wire.Encode(nil, &body), loanWait, func(reply []byte, err error) {
 		var answer borrowReply
@@ -373,20 +375,20 @@ func (lo *loans) ask(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
 		}
 		lo.learn(subject, sh, answer)
 	})
-	return asked
+	return question
 }
 
 // begin returns the question about a subject that is under way, or begins one:
 // the caller must then ask it. The question is nil if there is no room.
-func (askers *loanAskers) begin(subject uint64, urgent bool) (sh *shortage, asked *loanQuestion, isNew bool) {
-	askers.mu.Lock()
-	defer askers.mu.Unlock()
-	sh = askers.shortageOf(subject)
+func (ss *shortages) begin(subject uint64, urgent bool) (sh *shortage, question *loanQuestion, isNew bool) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	sh = ss.shortageOf(subject)
 	if sh == nil || sh.question != nil {
 		if sh != nil {
-			asked = sh.question
+			question = sh.question
 		}
-		return sh, asked, false
+		return sh, question, false
 	}
 	sh.question = &loanQuestion{done: make(chan struct{}), urgent: urgent}
 	return sh, sh.question, true
@@ -397,39 +399,39 @@ func (askers *loanAskers) begin(subject uint64, urgent bool) (sh *shortage, aske
 func (lo *loans) learn(subject uint64, sh *shortage, answer borrowReply) {
 	m := lo.limiter.membership
 	now := lo.limiter.clock.Now().Steady
-	if answer.brought {
+	if answer.gotMore {
 		// Remembered refusals are forgotten first. Those that wait are woken
 		// afterwards, and would be refused by them again.
 		m.leases.held.Forget(m.Boottime(), subject, true) // even if the owner's message is late
 	}
 
-	lo.askers.mu.Lock()
-	defer lo.askers.mu.Unlock()
-	asked := sh.question
+	lo.shortages.mu.Lock()
+	defer lo.shortages.mu.Unlock()
+	question := sh.question
 	sh.question = nil
-	asked.answer = answer
+	question.answer = answer
 	switch {
-	case answer.nothing:
+	case answer.noneToLend:
 		sh.noWaitUntil = now + int64(noWaitPause)
-		sh.stayAway = stayAway{stay: answer.stay, until: now + int64(answer.stay)}
-	case answer.brought:
-		sh.stayAway = stayAway{}
+		sh.backoff = backoff{wait: answer.stay, until: now + int64(answer.stay)}
+	case answer.gotMore:
+		sh.backoff = backoff{}
 	}
-	close(asked.done)
+	close(question.done)
 }
 
 // noteRefusal returns how long callers should stay away from a subject that a
 // share refuses. alone means that nobody can be asked for more. Then this
 // refusal counts as a failed attempt, and the time doubles.
-func (askers *loanAskers) noteRefusal(subject uint64, steady int64, alone bool) time.Duration {
-	askers.mu.Lock()
-	defer askers.mu.Unlock()
+func (ss *shortages) noteRefusal(subject uint64, steady int64, alone bool) time.Duration {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
 
-	sh := askers.subjects[subject]
+	sh := ss.subjects[subject]
 
 	// If the owner can be asked, the question adds the subject.
 	if sh == nil && alone {
-		sh = askers.shortageOf(subject)
+		sh = ss.shortageOf(subject)
 	}
 
 	if sh == nil {
@@ -440,15 +442,15 @@ func (askers *loanAskers) noteRefusal(subject uint64, steady int64, alone bool) 
 		sh.noteNothing(steady)
 	}
 
-	return max(minStay, sh.stay)
+	return max(minStay, sh.wait)
 }
 
 // sweep forgets subjects that were not short for a while.
-func (askers *loanAskers) sweep(steady int64) {
-	askers.mu.Lock()
-	defer askers.mu.Unlock()
-	maps.DeleteFunc(askers.subjects, func(_ uint64, sh *shortage) bool {
-		return !sh.isBusy() && steady > sh.noWaitUntil && steady-sh.until > int64(maxStay+2*sh.stay)
+func (ss *shortages) sweep(steady int64) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	maps.DeleteFunc(ss.subjects, func(_ uint64, sh *shortage) bool {
+		return !sh.isBusy() && steady > sh.noWaitUntil && steady-sh.until > int64(maxStay+2*sh.wait)
 	})
 }
 
@@ -481,12 +483,12 @@ func (la *LimitAnswer) lackOf() lack {
 func (l *Limiter) boundRetryAfter(a *Answer, la *LimitAnswer, op *counters.Op) {
 	m := l.membership
 	la.lack = la.lackOf()
-	la.isCutOff = false
+	la.isRegionIsolated = false
 	if m == nil || la.lack == lackNothing {
 		return
 	}
-	la.isCutOff = la.lack != lackNode && !m.reachesOtherRegion(a.Set)
-	stay := m.loans.askers.noteRefusal(op.Key.Subject, a.Now.Steady, la.lack == lackNode ||
+	la.isRegionIsolated = la.lack != lackNode && !m.reachesOtherRegion(a.Set)
+	stay := m.loans.shortages.noteRefusal(op.Key.Subject, a.Now.Steady, la.lack == lackNode ||
 		la.lack == lackBurst || m.OtherRegions == nil)
 	if la.RetryAfter == algorithms.Never || la.RetryAfter > stay {
 		la.RetryAfter = stay
@@ -556,20 +558,20 @@ func (req *borrowRequest) Code(c *wire.Coder) {
 
 // borrowReply answers a borrowRequest once the loans that a check waits for are there.
 type borrowReply struct {
-	brought bool          // there is more now
-	nothing bool          // no region has anything to lend for a need with a cost
-	stay    time.Duration // with nothing: how long to stay away
+	gotMore    bool          // there is more now
+	noneToLend bool          // no region has anything to lend for a need with a cost
+	stay       time.Duration // with nothing: how long to stay away
 }
 
 // add adds the result for another limit.
 func (r *borrowReply) add(other borrowReply) {
-	r.brought = r.brought || other.brought
-	r.nothing = r.nothing || other.nothing
+	r.gotMore = r.gotMore || other.gotMore
+	r.noneToLend = r.noneToLend || other.noneToLend
 	r.stay = max(r.stay, other.stay)
 }
 
 // Code implements wire.Message.
 func (r *borrowReply) Code(c *wire.Coder) {
-	c.Flags(&r.brought, &r.nothing)
+	c.Flags(&r.gotMore, &r.noneToLend)
 	c.Millis(&r.stay, maxStay)
 }

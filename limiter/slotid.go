@@ -31,9 +31,9 @@ type slot struct {
 // slotPart is a slot of one limit.
 type slotPart struct {
 	counters.SlotPart
-	held   time.Duration // how long it is held by its holder's wish
-	shadow bool          // the limit is of a shadow rule, so nothing depends on it
-	source uint64        // rules.Limit.Source: only in the ID
+	holdFor time.Duration // how long it is held by its holder's wish
+	shadow  bool          // the limit is of a shadow rule, so nothing depends on it
+	source  uint64        // rules.Limit.Source: only in the ID
 }
 
 // slotFormat is the first byte of an ID.
@@ -62,10 +62,10 @@ func (part *slotPart) code(c *wire.Coder) {
 	wire.Fixed(c, &part.Key.Counter)
 	wire.Number(c, &part.Units, algorithms.MaxAmount)
 	c.Millis(&part.TTL, MaxSlotTTL)
-	c.Millis(&part.held, MaxSlotTTL)
+	c.Millis(&part.holdFor, MaxSlotTTL)
 	wire.Number(c, &part.Group, math.MaxUint32)
 	c.Bool(&part.shadow)
-	c.Require(part.Units > 0 && part.TTL >= algorithms.MinWindow && part.held > 0)
+	c.Require(part.Units > 0 && part.TTL >= algorithms.MinWindow && part.holdFor > 0)
 }
 
 // expires returns how long the holder may count on the slot: less than its

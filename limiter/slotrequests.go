@@ -157,7 +157,7 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 	}
 
 	// What is left is slotRenew, and slotTell of a slot that the owner does not have.
-	err = l.table.RenewSlot(now, &part.SlotPart, req.id, req.nonce, part.held, req.back || req.verb == slotTell)
+	err = l.table.RenewSlot(now, &part.SlotPart, req.id, req.nonce, part.holdFor, req.back || req.verb == slotTell)
 	switch {
 	case errors.Is(err, counters.ErrOver):
 		return result, ErrUnknownSlot
@@ -239,7 +239,7 @@ func (l *Limiter) keepSlot(req slotRequest) {
 // try implements task.
 func (req *slotRequest) try(ctx context.Context, l *Limiter, left time.Duration) bool {
 	if req.verb == slotTell { // it may have lasted for a while
-		req.list[0].held = max(time.Millisecond, min(req.list[0].held, left))
+		req.list[0].holdFor = max(time.Millisecond, min(req.list[0].holdFor, left))
 	}
 	_, err := l.askSlot(ctx, req)
 	return err == nil || errors.Is(err, ErrUnknownSlot)

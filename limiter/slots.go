@@ -78,9 +78,9 @@ type Slot struct {
 // q.Slots of each, for q.SlotTTL or the limit's ttl, whichever is shorter. If q
 // is allowed, any node can renew and release them by the returned ID
 // ([Limiter.RenewSlot], [Limiter.ReleaseSlot]). If q's RequestID holds slots
-// already, Acquire returns these, and takes nothing. After an error, nothing is
-// held but what a repetition of q may be answered with: it wraps one of Check's
-// errors, ErrNoSlots, ErrSlotTTL, ErrTooManySlots, ErrRequestIDReused or
+// already, Acquire returns these, and takes nothing. After an error the caller
+// holds nothing, but repeating q may return slots that were acquired by then.
+// The error wraps one of Check's errors, ErrNoSlots, ErrSlotTTL, ErrTooManySlots, ErrRequestIDReused or
 // ErrTryAgain.
 func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 	defer a.addTerms(func(t *terms) { t.takesSlots = true })()
@@ -93,19 +93,19 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 	}
 
 	if q.RequestID == "" || done || !hasSlots(a.scratch.ops) {
-		return l.acquire(q, a, a.newHolding(q), done)
+		return l.acquire(q, a, a.newAcquisition(q), done)
 	}
 	return l.acquireOnce(q, a)
 }
 
 // acquire decides q, for which a is prepared, and takes what hd says. done means
 // that prepare has already decided it.
-func (l *Limiter) acquire(q *Query, a *Answer, hd *holding, done bool) (slot Slot, err error) {
+func (l *Limiter) acquire(q *Query, a *Answer, hd *acquisition, done bool) (slot Slot, err error) {
 	// No lease has slots, and outlivesHere needs the subjects of a cluster
 	// check.
 	defer a.addTerms(func(t *terms) { t.atCounters = true })()
 	if !done {
-		err = l.resolveHolding(q, a, hd, func() error { return l.resolve(q, a) })
+		err = l.resolveAcquisition(q, a, hd, func() error { return l.resolve(q, a) })
 	}
 	if err != nil {
 		return Slot{}, err
@@ -150,8 +150,8 @@ func (a *Answer) validateSlots(q *Query) error {
 	return nil
 }
 
-// holding is the slots that a check in progress acquires.
-type holding struct {
+// acquisition is what a check in progress acquires: slots.
+type acquisition struct {
 	id     uint64        // derived from the request's id, if it has one
 	nonce  uint64        // of this attempt
 	ttl    time.Duration // 0: as long as the limits say
@@ -167,9 +167,9 @@ type holding struct {
 	isRecalled bool
 }
 
-// newHolding returns what a prepared q would hold.
-func (a *Answer) newHolding(q *Query) *holding {
-	hd := &holding{id: rand.Uint64(), nonce: rand.Uint64(), ttl: q.SlotTTL, who: q.Who,
+// newAcquisition returns what a prepared q would acquire.
+func (a *Answer) newAcquisition(q *Query) *acquisition {
+	hd := &acquisition{id: rand.Uint64(), nonce: rand.Uint64(), ttl: q.SlotTTL, who: q.Who,
 		groups: map[uint64]uint32{}, sources: map[counters.Key]uint64{}}
 	for i := range a.scratch.match.Hits {
 		hit := &a.scratch.match.Hits[i]
@@ -183,8 +183,8 @@ func (a *Answer) newHolding(q *Query) *holding {
 	return hd
 }
 
-// holder returns the holding as the table of counters takes it; nil if there is none.
-func (hd *holding) holder() *counters.Holder {
+// holder returns the acquisition as the table of counters takes it; nil if there is none.
+func (hd *acquisition) holder() *counters.Holder {
 	if hd == nil {
 		return nil
 	}
@@ -193,17 +193,17 @@ func (hd *holding) holder() *counters.Holder {
 }
 
 // partOf returns the slots that op acquires.
-func (hd *holding) partOf(op *counters.Op) slotPart {
+func (hd *acquisition) partOf(op *counters.Op) slotPart {
 	return slotPart{
 		SlotPart: counters.SlotPart{
 			Key: op.Key, Units: op.Cost, TTL: op.Limit.Window, Group: hd.groups[op.Key.Subject],
 		},
-		held: min(cmp.Or(hd.ttl, op.Limit.Window), op.Limit.Window), shadow: op.Shadow, source: hd.sources[op.Key],
+		holdFor: min(cmp.Or(hd.ttl, op.Limit.Window), op.Limit.Window), shadow: op.Shadow, source: hd.sources[op.Key],
 	}
 }
 
 // markStored records that an owner may have stored the slots of ops.
-func (hd *holding) markStored(ops []counters.Op) {
+func (hd *acquisition) markStored(ops []counters.Op) {
 	if hd == nil {
 		return
 	}
@@ -218,21 +218,21 @@ func (hd *holding) markStored(ops []counters.Op) {
 }
 
 // forget records that the owner of subject has certainly stored nothing.
-func (hd *holding) forget(subject uint64) {
+func (hd *acquisition) forget(subject uint64) {
 	if hd != nil {
 		hd.taken = slices.DeleteFunc(hd.taken, func(part slotPart) bool { return part.Key.Subject == subject })
 	}
 }
 
 // markAlone records that this node, which is cut off, decides about slots.
-func (hd *holding) markAlone() {
+func (hd *acquisition) markAlone() {
 	if hd != nil {
 		hd.alone = true
 	}
 }
 
 // slot returns the slot that a caller holds once a is allowed.
-func (hd *holding) slot(l *Limiter, a *Answer) *slot {
+func (hd *acquisition) slot(l *Limiter, a *Answer) *slot {
 	sl := &slot{id: hd.id, nonce: hd.nonce, alone: hd.alone, left: cmp.Or(hd.ttl, defaultSlotTTL)}
 	if hd.alone {
 		sl.granter = l.membership.Self
@@ -248,7 +248,7 @@ func (hd *holding) slot(l *Limiter, a *Answer) *slot {
 
 		part := hd.partOf(op)
 		sl.parts = append(sl.parts, part)
-		left := cmp.Or(op.SlotLeft(), part.held)
+		left := cmp.Or(op.SlotLeft(), part.holdFor)
 		if first || left < sl.left {
 			sl.left = left
 			first = false
@@ -258,9 +258,9 @@ func (hd *holding) slot(l *Limiter, a *Answer) *slot {
 	return sl
 }
 
-// resolveHolding decides q, for which a is prepared, with resolve and with the
+// resolveAcquisition decides q, for which a is prepared, with resolve and with the
 // loans that q awaits. hd is what q holds, nil if it holds nothing.
-func (l *Limiter) resolveHolding(q *Query, a *Answer, hd *holding, resolve func() error) error {
+func (l *Limiter) resolveAcquisition(q *Query, a *Answer, hd *acquisition, resolve func() error) error {
 	began := a.Now.Steady
 	withLoan := func() error { return l.resolveWithLoan(began, q, a, resolve) }
 	if hd == nil {
@@ -274,7 +274,7 @@ func (l *Limiter) resolveHolding(q *Query, a *Answer, hd *holding, resolve func(
 // them. If a partition moves meanwhile, hold takes everything back and decides
 // q again at the next owner, for as long as a check would wait for a pending
 // partition.
-func (l *Limiter) hold(q *Query, a *Answer, hd *holding, attempt func() error) error {
+func (l *Limiter) hold(q *Query, a *Answer, hd *acquisition, attempt func() error) error {
 	began := time.Now()
 	if a.scratch.deadline.IsZero() {
 		defer a.addTerms(func(t *terms) { t.deadline = began.Add(checkTimeout - replySlack) })()
@@ -295,7 +295,7 @@ func (l *Limiter) hold(q *Query, a *Answer, hd *holding, attempt func() error) e
 		if done, err := l.prepare(l.clock.Now(), q, a); err != nil || done {
 			return err
 		}
-		*hd = *a.newHolding(q) // what releases the slots of this attempt does not concern the next one
+		*hd = *a.newAcquisition(q) // what releases the slots of this attempt does not concern the next one
 	}
 }
 
@@ -303,7 +303,7 @@ func (l *Limiter) hold(q *Query, a *Answer, hd *holding, attempt func() error) e
 const firstHoldPause = time.Millisecond
 
 // tryHold makes one attempt of hold.
-func (l *Limiter) tryHold(q *Query, a *Answer, hd *holding, attempt func() error) error {
+func (l *Limiter) tryHold(q *Query, a *Answer, hd *acquisition, attempt func() error) error {
 	defer a.addTerms(func(t *terms) { t.holding = hd })()
 	err := attempt()
 	switch {
@@ -450,9 +450,9 @@ func (l *Limiter) prolong(sl *slot, ttl time.Duration) {
 	for i := range sl.parts {
 		part := &sl.parts[i]
 		longest := l.longestTTL(part)
-		part.held = min(cmp.Or(ttl, part.held), longest)
-		if i == 0 || part.held < sl.left {
-			sl.left = part.held
+		part.holdFor = min(cmp.Or(ttl, part.holdFor), longest)
+		if i == 0 || part.holdFor < sl.left {
+			sl.left = part.holdFor
 		}
 	}
 }
@@ -619,7 +619,7 @@ func (l *Limiter) releaseByShortID(u *Usage, short string) error {
 		}
 
 		part := slotPart{SlotPart: counters.SlotPart{Key: counterKey(&h, limit), Units: 1,
-			TTL: limit.Limit.Window}, held: limit.Limit.Window}
+			TTL: limit.Limit.Window}, holdFor: limit.Limit.Window}
 		result, err := l.askSlot(ctx, &slotRequest{verb: slotReleaseAny, id: id, list: []slotPart{part}})
 		if err != nil {
 			return fmt.Errorf("release a slot of %q: %w", u.Rule.Name, err)

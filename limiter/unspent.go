@@ -12,8 +12,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// What is leased has left the owner's counter, and is used or not: only the
-// holders know. So before an owner reports what a subject has used, it asks
+// What is leased is debited from the owner's counter already. Only the holders
+// know how much of it was spent. So before an owner reports what a subject has used, it asks
 // them.
 
 const (
@@ -41,9 +41,9 @@ type unspentRounds struct {
 
 // unspentRound is what a subject's holders have reported.
 type unspentRound struct {
-	reports map[ring.NodeID]localcache.Unspent // of the holders that answered
-	left    map[uint64][]int64                 // by grant, as reported: what is left of each part
-	asked   map[ring.NodeID]bool
+	reports  map[ring.NodeID]localcache.Unspent // of the holders that answered
+	left     map[uint64][]int64                 // by grant, as reported: what is left of each part
+	wasAsked map[ring.NodeID]bool
 }
 
 // of returns the rounds of questions about a subject.
@@ -88,12 +88,12 @@ func (ls *leases) askHolders(lineage, subject uint64) *unspentRound {
 func (ls *leases) collectUnspent(subject uint64, holders []ring.NodeID) *unspentRound {
 	m := ls.limiter.membership
 	round := &unspentRound{
-		reports: make(map[ring.NodeID]localcache.Unspent, len(holders)),
-		left:    make(map[uint64][]int64),
-		asked:   make(map[ring.NodeID]bool, len(holders)),
+		reports:  make(map[ring.NodeID]localcache.Unspent, len(holders)),
+		left:     make(map[uint64][]int64),
+		wasAsked: make(map[ring.NodeID]bool, len(holders)),
 	}
 	for _, id := range holders {
-		round.asked[id] = true
+		round.wasAsked[id] = true
 	}
 
 	body := wire.Encode(nil, &unspentQuestion{subject: subject, boot: ls.limiter.boot})
@@ -132,7 +132,7 @@ func (round *unspentRound) leased(g *localcache.GrantOut, counter uint64) leased
 	report, answered := round.reports[g.Holder]
 	left, held := round.left[g.ID]
 	switch {
-	case !answered && round.asked[g.Holder]:
+	case !answered && round.wasAsked[g.Holder]:
 		return leasedPart{estimated: g.Out(counter, nil) > 0}
 	case !answered || g.ID > report.LastGrant:
 		// The grant was made since, or is on its way: all of it is out.

@@ -37,7 +37,7 @@ func TestSpendAllocatesNothing(t *testing.T) {
 		want  Outcome
 	}{
 		"spent": {spent, someone, Spent}, "refused": {refused, someone, Refused},
-		"unknown": {unknown, someone, Unknown},
+		"unknown": {unknown, someone, AskOwner},
 	} {
 		if n := testing.AllocsPerRun(500, func() {
 			if o, _ := s.Spend(2, tt.owner, tt.ops); o != tt.want {

@@ -42,8 +42,8 @@ func TestLeasesOfSeveralSets(t *testing.T) {
 	second[0].Decision = algorithms.Decision{RetryAfter: time.Minute}
 	s.RememberRefusal(2, from, second, time.Second)
 	for range 2 {
-		if o, _ := s.Spend(2, someone, second); o != Unknown {
-			t.Errorf("the second set: got %d, want %d", o, Unknown)
+		if o, _ := s.Spend(2, someone, second); o != AskOwner {
+			t.Errorf("the second set: got %d, want %d", o, AskOwner)
 		}
 		if o, r := s.Spend(2, someone, first); o != Spent || r.grant != 1 {
 			t.Errorf("the first set: got %d, %+v", o, r)
@@ -231,7 +231,7 @@ func TestCallersThatAgreeShareALease(t *testing.T) {
 			t.Errorf("have %d", o)
 		}
 	}
-	if o, _ := s.Spend(2, ring.NodeID{2}, callerOps(5, 100, 1)); o != Unknown || s.GrantCount() != 0 {
+	if o, _ := s.Spend(2, ring.NodeID{2}, callerOps(5, 100, 1)); o != AskOwner || s.GrantCount() != 0 {
 		t.Errorf("another owner: have %d, %d grants", o, s.GrantCount())
 	}
 }

@@ -45,7 +45,7 @@ func (ls *Leases) deliverGrant(now time.Duration, id uint64, amounts ...int64) {
 
 func TestSpend(t *testing.T) {
 	s := NewLeases(0)
-	if o, _ := s.Spend(1, someone, opsOf(1)); o != Unknown {
+	if o, _ := s.Spend(1, someone, opsOf(1)); o != AskOwner {
 		t.Fatalf("spent without a lease: %d", o)
 	}
 	s.deliverGrant(1, 1, 10)
@@ -60,7 +60,7 @@ func TestSpend(t *testing.T) {
 	if o, r := s.Spend(2, someone, opsOf(1)); o != Spent || r.Renew {
 		t.Errorf("a renewal is under way: have %d, %+v", o, r)
 	}
-	if o, _ := s.Spend(2, someone, opsOf(2)); o != Unknown {
+	if o, _ := s.Spend(2, someone, opsOf(2)); o != AskOwner {
 		t.Errorf("one is left: have %d", o)
 	}
 	s.Unspend(r, opsOf(4))
@@ -115,7 +115,7 @@ func TestTwoGrants(t *testing.T) {
 func TestALeaseOfTwoLimits(t *testing.T) {
 	s := NewLeases(0)
 	s.deliverGrant(0, 1, 10, 3)
-	if o, _ := s.Spend(1, someone, opsOf(1, 4)); o != Unknown {
+	if o, _ := s.Spend(1, someone, opsOf(1, 4)); o != AskOwner {
 		t.Errorf("three are not four: have %d", o)
 	}
 	if o, _ := s.Spend(1, someone, opsOf(1, 3)); o != Spent {
@@ -162,7 +162,7 @@ func TestWhatEndsALease(t *testing.T) {
 	} {
 		s := NewLeases(0)
 		s.deliverGrant(0, 1, 10)
-		expect.Equal(t, spend(s), Unknown, "%s", name)
+		expect.Equal(t, spend(s), AskOwner, "%s", name)
 		if back := s.TakeEnded(policy.TTL+returnPause,
 			s.TakeEnded(policy.TTL, nil)); len(back) != 1 || back[0].Ops[0].Cost != 10 || s.GrantCount() != 0 {
 			t.Errorf("%s: have %+v back, %d left", name, back, s.GrantCount())
@@ -195,25 +195,25 @@ func TestRememberedRefusals(t *testing.T) {
 		at   time.Duration
 		cost int64
 		want Outcome
-	}{{1, 4, Refused}, {1, 2, Unknown}, {time.Second, 3, Unknown}} {
+	}{{1, 4, Refused}, {1, 2, AskOwner}, {time.Second, 3, AskOwner}} {
 		if o, _ := try(tt.at, tt.cost); o != tt.want {
 			t.Errorf("at %v for %d: have %d", tt.at, tt.cost, o)
 		}
 	}
 	refuse(time.Millisecond, false, 3)
-	if o, _ := try(time.Millisecond, 3); o != Unknown {
+	if o, _ := try(time.Millisecond, 3); o != AskOwner {
 		t.Errorf("it may be allowed by now: have %d", o)
 	}
 	refuse(algorithms.Never, false, 3, 1)
 	if o, _ := try(1, 3, 5); o != Refused {
 		t.Errorf("have %d", o)
 	}
-	if o, _ := try(1, 2, 1); o != Unknown {
+	if o, _ := try(1, 2, 1); o != AskOwner {
 		t.Errorf("only the first one refused: have %d", o)
 	}
 	s = NewLeases(0)
 	refuse(time.Minute, true, 3)
-	if o, _ := try(1, 3); o != Unknown {
+	if o, _ := try(1, 3); o != AskOwner {
 		t.Errorf("a refusal for lack of room was remembered: have %d", o)
 	}
 }

@@ -58,9 +58,9 @@ type Outcome uint8
 
 // The outcomes.
 const (
-	Unknown Outcome = iota // only the owner can decide
-	Spent                  // the whole cost was spent from a lease
-	Refused                // the owner recently refused the same cost or less
+	AskOwner Outcome = iota // only the owner can decide
+	Spent                   // the whole cost was spent from a lease
+	Refused                 // the owner recently refused the same cost or less
 )
 
 // Receipt records what a Spend took, for Unspend.
@@ -174,14 +174,14 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
 	if le == nil {
-		return Unknown, Receipt{}
+		return AskOwner, Receipt{}
 	}
 
 	// Another owner, or other limits: what the lease holds does not answer this check.
 	if le.source.Owner != owner || !le.matches(ops) {
 		ls.endAll(sh, le, now)
 		le.refused = refusal{}
-		return Unknown, Receipt{}
+		return AskOwner, Receipt{}
 	}
 
 	for i := range ops {
@@ -218,7 +218,7 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 		return Refused, Receipt{Until: le.refused.until}
 	}
 
-	return Unknown, Receipt{}
+	return AskOwner, Receipt{}
 }
 
 // Unspend returns what a Spend took to its grant or, if that has ended, to what
@@ -397,8 +397,8 @@ func (ls *Leases) returnUnused(sh *leaseShard, sent, now time.Duration, from Sou
 }
 
 // RememberRefusal remembers an owner's refusal of ops, whose decisions say
-// which limits refused. The refusal applies for at most ttl, and until there is
-// room again, or a little longer if many checks are refused. If an op was
+// which limits refused. The refusal applies until there is room again, or a
+// little longer if many checks are refused, but at most for ttl. If an op was
 // refused only because the owner's table is full, or no op was refused, it
 // remembers nothing.
 func (ls *Leases) RememberRefusal(now time.Duration, from Source, ops []counters.Op, ttl time.Duration) {

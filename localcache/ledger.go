@@ -238,7 +238,7 @@ func (sub *ledgerSubject) forEachPart(counter uint64, f func(lg *ledgerGrant, p 
 
 // Return takes back a grant of this process, once. It calls give for each op
 // with the cost to put back, and keeps the grant for what give could not put
-// back. If the grant is no longer outstanding, Return does nothing, and returns
+// back. If the grant is no longer outstanding, Return gives nothing, and returns
 // false.
 func (led *LeaseLedger) Return(
 	now time.Duration, lineage, id uint64, ops []counters.Op, give func(i int, cost int64) bool,

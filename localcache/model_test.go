@@ -130,7 +130,7 @@ func (nw *network) check(h int, cost []int64) {
 		if receipt.Renew {
 			nw.ask(h, make([]int64, len(cost)), true)
 		}
-	case Unknown:
+	case AskOwner:
 		nw.ask(h, cost, false)
 	}
 }
@@ -592,7 +592,7 @@ func TestG2_BucketKnowsWhatIsOut(t *testing.T) {
 			spent := w.ops([]int64{2_500})
 			if !late {
 				come(0, sent, g)
-				outcome := Unknown
+				outcome := AskOwner
 				outcome, receipt = a.Spend(w.at, w.owner, spent)
 				if outcome != Spent {
 					t.Fatalf("a grant of %d: have %d", g.Amounts[0], outcome)

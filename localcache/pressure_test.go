@@ -72,7 +72,7 @@ func TestUsedUp(t *testing.T) {
 		}
 	}
 	now := began + time.Millisecond
-	if o, _ := ask(now); o != Unknown {
+	if o, _ := ask(now); o != AskOwner {
 		t.Fatalf("there may be room: have %d", o)
 	}
 	answer(now, algorithms.Decision{Allowed: true})
@@ -80,11 +80,11 @@ func TestUsedUp(t *testing.T) {
 	if o, d := ask(now); o != Refused || d.RetryAfter != hold || d.Allowed {
 		t.Errorf("nothing is left: have %d, %+v", o, d)
 	}
-	if o, _ := ask(now + hold); o != Unknown {
+	if o, _ := ask(now + hold); o != AskOwner {
 		t.Errorf("there is room again: have %d", o)
 	}
 	answer(now, algorithms.Decision{Allowed: true, Remaining: 1})
-	if o, _ := ask(now); o != Unknown {
+	if o, _ := ask(now); o != AskOwner {
 		t.Errorf("one is left: have %d", o)
 	}
 	answer(now, algorithms.Decision{RetryAfter: time.Millisecond})
@@ -98,7 +98,7 @@ func TestUsedUp(t *testing.T) {
 		t.Errorf("without pressure: have %d, %+v", o, d)
 	}
 	answer(now, algorithms.Decision{Allowed: true})
-	if o, _ := ask(now); o != Unknown {
+	if o, _ := ask(now); o != AskOwner {
 		t.Errorf("without pressure: have %d", o)
 	}
 }

@@ -84,7 +84,7 @@ func putHead(tx persist.Tx, id bucketID, hd head) error {
 }
 
 // listBuckets lists the ledgers in the file, including those that are not
-// whole. The error is errOlder if the file holds anything that this version
+// whole. The error is errOtherVersion if the file holds anything that this version
 // doesn't know.
 func listBuckets(tx persist.Tx) (list []bucketID, err error) {
 	names, err := tx.Names()
