@@ -96,7 +96,7 @@ models: ## random histories of what only computes, and floods of subjects, at th
 	$(GO) test -count 1 -timeout 60m -run GiveBacksFreeNothing ./counters -args -giveback-histories 100000 -giveback-seed 0
 	$(GO) test -count 1 -timeout 60m -run Flood ./counters -args -flood-keys 10000000 -inline-keys 1000000
 	$(GO) test -count 1 -timeout 60m -run 'Leases|OverTheLimit' ./limiter -args -every-load
-	$(GO) test -count 1 -timeout 60m -run LargeFlood ./limiter -args -large-flood
+	$(GO) test -count 1 -timeout 60m -run 'LargeFlood|FloodsOfACluster' ./limiter -args -large-flood
 	$(GO) test -count 1 -timeout 60m -run TestG11_SlotsInOneProcess ./node -args -slot-seeds 200
 	$(GO) test -count 1 -timeout 60m -run 'RealTime|LateReadings|ReadingsOnTime' ./limiter -args -realtime-seeds $(REALTIME)
 	$(GO) test -count 1 -timeout 60m ./cluster -args -seeds 200 -snapshot-subjects 100000

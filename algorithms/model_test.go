@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	histories = flag.Int("histories", 25_000, "random histories an algorithm; make models has more")
+	histories = flag.Int("histories", 10_000, "random histories an algorithm; make models has more")
 	seedFlag  = flag.Uint64("seed", 0, "seed of the random histories; 0: from the clock")
 )
 

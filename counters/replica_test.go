@@ -118,10 +118,10 @@ func handOff(t *testing.T, bound int64) {
 }
 
 func TestG6_HandOffForgetsNothing(t *testing.T) {
-	for range 100 {
+	for range 30 {
 		handOff(t, 100_000)
 	}
-	for range 5 {
+	for range 2 {
 		handOff(t, 200_000_000) // several shards per partition
 	}
 }

@@ -207,7 +207,7 @@ func TestSweepReleasesMemory(t *testing.T) {
 	expect.Equal(t, table.Stats(), want, "table.Stats()")
 }
 
-var floodKeys = flag.Int("flood-keys", 2_000_000, "subjects of a flood; make models has more")
+var floodKeys = flag.Int("flood-keys", 1_000_000, "subjects of a flood; make models has more")
 
 // A flood of new keys evicts the counters closest to fresh, never a refusing one.
 func TestFloodDoesNotEvictRefused(t *testing.T) {

@@ -87,8 +87,7 @@ func (c *entriesCluster) everywhere(what, check string, status int, want ...stri
 // at all, leave the rules' version and what is used alone, survive
 // whole-document writes, sleep and wake with their tier, and end.
 func TestEntriesOverThreeNodes(t *testing.T) {
-	checkGoroutineLeaks(t)
-	defer http.DefaultClient.CloseIdleConnections()
+	t.Parallel()
 	c := &entriesCluster{t: t}
 	c.nodes = startCluster(t, 3, entriesRules, func(_ int, config *Config) {
 		config.DataAddr = "127.0.0.1:0"

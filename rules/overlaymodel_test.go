@@ -142,7 +142,7 @@ func randomBeside(r *rand.Rand) *entries.Entry {
 	return e
 }
 
-var allHistories = flag.Int("histories", 2000, "random histories and documents; a quarter in a short run; make models has more")
+var allHistories = flag.Int("histories", 600, "random histories and documents; a quarter in a short run; make models has more")
 
 // TestEntriesAgreeWithTheModel: entries are added, replaced, removed and ended,
 // documents are applied under them, so that some sleep and wake, and the node's

@@ -21,7 +21,7 @@ import (
 )
 
 var (
-	histories    = flag.Int("histories", 200, "random histories of bills; make models has more")
+	histories    = flag.Int("histories", 100, "random histories of bills; make models has more")
 	historySeed  = flag.Uint64("history-seed", 1, "of the first history")
 	historyTrace = flag.Bool("history-trace", false, "print what happens in the histories")
 )

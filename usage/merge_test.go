@@ -77,10 +77,7 @@ func (n *billedNode) costHere() (cost int64) {
 // disk and on the one with the copy. Its bill is exact all the time, and
 // nothing is said to be missing.
 func TestCrashesMakeFewLedgers(t *testing.T) {
-	crashes := 1000
-	if testing.Short() {
-		crashes = 100
-	}
+	const crashes = 4 * mergeAt
 	synctest.Test(t, func(t *testing.T) {
 		w, one, other := newPair(t)
 		for i := range crashes {

@@ -180,54 +180,67 @@ func (c *chronicleTest) section(name string) map[*fleetNode][]string {
 	return want
 }
 
-// What the log says of a start, a join, a leave, a kill, a return, new rules, a
-// lost majority and a rolling restart tells in order what happened, with names,
-// in few lines.
-func TestTheLogTellsWhatHappened(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t, 3)
-	c := chronicleTest{fleet: f, read: map[*fleetNode]int{}, before: map[*fleetNode][]string{}}
+// What the log says tells in order what happened, with names, in few lines. These
+// tests are apart because each event takes some ten seconds.
+
+// newChronicleTest reads the logs of f, a cluster of three that has just started.
+func newChronicleTest(f *fleet) *chronicleTest {
+	c := &chronicleTest{fleet: f, read: map[*fleetNode]int{}, before: map[*fleetNode][]string{}}
 	c.findLeader()
 	c.expect("start")
+	return c
+}
 
+func TestTheLogTellsOfAJoinAndALeave(t *testing.T) {
+	t.Parallel()
+	c := newChronicleTest(newFleet(t, 3))
 	c.join()
 	c.expect("join")
 	c.leave()
+}
 
+func TestTheLogTellsOfAKill(t *testing.T) {
+	t.Parallel()
+	c := newChronicleTest(newFleet(t, 3))
 	c.gone.kill()
 	c.expect("kill")
 	c.gone.startProcess()
 	c.gone.waitReady()
-	f.awaitWhole()
+	c.awaitWhole()
 	c.expect("return")
 
 	c.leader.apply(exactRules(1000))
 	c.expect("rules")
 	c.expectEvents("GONE has failed", "GONE is back", `"nodes":["n1","n2","n3"]`)
+}
 
+func TestTheLogTellsOfALostMajority(t *testing.T) {
+	t.Parallel()
+	c := newChronicleTest(newFleet(t, 3))
 	c.gone.kill()
 	c.other.kill()
 	c.expect("minority")
 	for _, m := range []*fleetNode{c.gone, c.other} {
 		m.startProcess()
 	}
-	f.awaitWhole()
+	c.awaitWhole()
 	c.expect("majority")
+}
 
-	c.findLeader() // it may be another one by now
+func TestTheLogTellsOfARollingRestart(t *testing.T) {
+	t.Parallel()
+	c := newChronicleTest(newFleet(t, 3))
 	for _, m := range []*fleetNode{c.gone, c.other, c.leader} {
 		c.restart(m)
 	}
 	c.expect("rolling restart")
 }
 
-// So it does of a node that is cut off while all live, and of the end of the cut.
+// A node is cut off while all live, and the cut ends.
 func TestTheLogTellsOfACut(t *testing.T) {
 	t.Parallel()
 	f := newLinkedFleet(t, 3)
-	c := chronicleTest{fleet: f, read: map[*fleetNode]int{}, before: map[*fleetNode][]string{}}
-	c.findLeader()
-	c.expect("start")
+	c := newChronicleTest(f)
 
 	f.links.Cut(c.gone.ip)
 	c.expect("cut")

@@ -73,10 +73,10 @@ func (m *fleetNode) rejoin() {
 	}
 }
 
-// A node that an operator removed, or that left by command, is refused when it
-// comes back, and told who did it. With --rejoin, it joins as a new one, once,
-// and keeps its bills. The others forget a removed one at once.
-func TestDepartedNodesAreTurnedAway(t *testing.T) {
+// A node that an operator removed is refused when it comes back, and told who did
+// it. With --rejoin, it joins as a new one, once, and keeps its bills. The others
+// forget a removed one at once.
+func TestRemovedNodesAreTurnedAway(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, 3)
 	n1, n2, n3 := f.nodes[0], f.nodes[1], f.nodes[2]
@@ -104,7 +104,13 @@ func TestDepartedNodesAreTurnedAway(t *testing.T) {
 	n3.startProcess() // with --rejoin, which has done its work
 	f.awaitWhole()
 	expect.Equal(t, n3.identityOf(), id, "--rejoin at another start: got ID")
+}
 
+// So is a node that left by command.
+func TestNodesThatLeftAreTurnedAway(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 3)
+	n1, n2, n3 := f.nodes[0], f.nodes[1], f.nodes[2]
 	if code, out := n2.command("leave"); code != 0 {
 		t.Fatalf("leave: got %d %s", code, out)
 	}
@@ -114,12 +120,20 @@ func TestDepartedNodesAreTurnedAway(t *testing.T) {
 	n2.awaitTurnedAway("left by command of 127.", n1, n3)
 	n2.kill()
 	n2.rejoin()
+}
 
-	// What the cluster agreed on is damaged at n3: with --rejoin, that goes with its identity.
+// What the cluster agreed on is damaged at a node: with --rejoin, that goes with
+// its identity, also if --rejoin has done its work before.
+func TestRejoinWithDamage(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, 3)
+	n3 := f.nodes[2]
+	n3.kill()
+	n3.rejoin()
 	n3.kill()
 	raft := filepath.Join(f.dir, "n3", "raft.db")
 	expect.NoError(t, os.WriteFile(raft, []byte("damaged"), 0o600))
-	id = n3.identityOf()
+	id := n3.identityOf()
 	n3.startProcess()
 	f.awaitWhole()
 	if n3.identityOf() == id {

@@ -121,7 +121,7 @@ func (m *model) step(t *testing.T, r *rand.Rand, s *State) *State {
 	return next
 }
 
-var allHistories = flag.Int("histories", 2000, "random histories; a quarter in a short run; make models has more")
+var allHistories = flag.Int("histories", 600, "random histories; a quarter in a short run; make models has more")
 
 // histories returns how many random histories to try.
 func histories() int {
