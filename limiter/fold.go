@@ -22,9 +22,25 @@ func (c *clusterCheck) fold() bool {
 	a.Allowed = !c.refused
 	a.DecidedBy = c.weakest
 	a.Now = c.now
-	a.conclude(c.limiter)
 
+	hadBlocks := a.scratch.hasBlocks
+	a.conclude(c.limiter)
+	if hadBlocks && !c.refused {
+		c.renumberOps()
+	}
 	return true
+}
+
+// renumberOps finds the subjects' ops again after conclude has removed the
+// blocks. A caller may still have to roll back, or to confirm, what was taken.
+func (c *clusterCheck) renumberOps() {
+	first := 0
+	for i := range c.subjects {
+		s := &c.subjects[i]
+		s.firstOp = first
+		s.numOps = len(c.answer.scratch.match.Hits[i].Limits)
+		first += s.numOps
+	}
 }
 
 // dropUndecided removes the undecided subjects from the answer to a refused
@@ -33,7 +49,7 @@ func (c *clusterCheck) dropUndecided() {
 	a := c.answer
 	sc := &a.scratch
 
-	// What stays is written over what was read before.
+	// The entries that stay overwrite those that were read before.
 	hits := sc.match.Hits[:0]
 	ops := sc.ops[:0]
 
@@ -68,15 +84,15 @@ func (c *clusterCheck) withdrawCost(op *counters.Op) {
 		return
 	}
 
-	// How much was left before a cost that was delayed is not known: part of it
-	// may have had room. So nothing is added.
+	// If the cost was delayed, nobody knows how much was left before: there may
+	// have been room for part of the cost. So nothing is added.
 	isDelayed := op.Limit.MaxDelay > 0 && op.Decision.Delay > 0
 	op.Decision.Delay = 0
 	if isDelayed {
 		return
 	}
 
-	// What remains grows by the cost, but to no more than the limit.
+	// Remaining grows by the cost, up to the capacity.
 	capacity := op.Limit.Capacity() + op.Decision.Loaned
 	back := min(op.Cost, max(0, capacity-op.Decision.Remaining))
 	op.Decision.AddRemaining(op.Limit, back)
@@ -111,7 +127,8 @@ func (c *clusterCheck) rollBackHere(s *subject) {
 	c.limiter.sendRefunds([]refund{c.refundHere(s)})
 }
 
-// refundHere returns what gives s's cost back to this node's counters.
+// refundHere returns the refund of s's cost, and of its place, to this node's
+// counters.
 func (c *clusterCheck) refundHere(s *subject) refund {
 	l := c.limiter
 	back := refund{takenCosts: takenCosts{subject: s.subject, boot: l.boot, life: s.life, steady: s.decidedAt.Steady}}

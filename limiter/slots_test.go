@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -122,6 +123,57 @@ func TestUnconfirmedSlots(t *testing.T) {
 		owner.confirm.Store(&never)
 		if _, err := w.nodes[1].RenewSlot(id, 0); !errors.Is(err, ErrTryAgain) {
 			t.Errorf("a renewal that is not confirmed: %v", err)
+		}
+	})
+}
+
+// Rules with blocks beside a limit of slots change neither which partitions must
+// confirm the slots, nor what is taken back.
+func TestUnconfirmedSlots_BesideBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, `rules:
+  - {name: first, key: [first], limits: [{limit: 9, per: 8760h, algorithm: fixed-window}], block: 1h}
+  - {name: second, key: [second], limits: [{limit: 9, per: 8760h, algorithm: fixed-window}], block: 1h}
+  - {name: slots, key: [slots], limits: [{limit: 5, ttl: 10s, algorithm: concurrency}]}
+  - {name: last, key: [last], limits: [{limit: 9, per: 8760h, algorithm: fixed-window}], block: 1h}`)
+		owner := w.nodes[0]
+		keys := map[string]string{}
+		q := Query{}
+		for _, rule := range []string{"first", "second", "slots", "last"} {
+			keys[rule] = w.keyOf(rule, owner, w.nodes[1])
+			q.Attributes = append(q.Attributes, rules.Attribute{Name: rule, Value: keys[rule]})
+		}
+		u, err := owner.Locate(&Query{Rule: "slots", Key: []string{keys["slots"]}})
+		expect.NoError(t, err)
+
+		var confirmed []int
+		fail := true
+		confirm := func(_ context.Context, p int) error {
+			confirmed = append(confirmed, p)
+			if fail {
+				return errors.New("no standby")
+			}
+			return nil
+		}
+		owner.confirm.Store(&confirm)
+		var a Answer
+		if s, err := owner.Acquire(&q, &a); !errors.Is(err, ErrTryAgain) || s.ID != "" {
+			t.Errorf("unconfirmed: got %q, %v; want ErrTryAgain", s.ID, err)
+		}
+		time.Sleep(100 * time.Millisecond) // refunds
+		for rule, key := range keys {
+			if used := owner.usage(rule, key).Limits[0].Used; used != 0 {
+				t.Errorf("%s: got %d used after an acquire that failed, want 0", rule, used)
+			}
+		}
+
+		fail = false
+		confirmed = nil
+		if s, err := owner.Acquire(&q, &a); err != nil || s.ID == "" {
+			t.Fatalf("confirmed: got %q, %v; want a slot", s.ID, err)
+		}
+		if want := []int{ring.PartitionOf(u.Hash.Hi)}; !slices.Equal(confirmed, want) {
+			t.Errorf("got confirmations of partitions %v, want %v", confirmed, want)
 		}
 	})
 }
