@@ -89,24 +89,23 @@ func (s State) drainPart(drained, window, t int64) State {
 	return s
 }
 
-// giveBucket puts cost back into a bucket, or as much of it as is certainly
-// still in it, to the part of a unit.
+// giveBucket puts cost back into a bucket, or as much of the cost as is
+// certainly still in the bucket, exact to a fraction of a unit.
 //
 // Let C be what the bucket owed right after the Take, D what has drained since,
-// and R what else was put back since. Without a part of the cost, the bucket
-// would owe that much less now, unless it had been empty in between. Then it
-// would owe E, what an empty bucket would owe that got all that was taken
-// since. It now owes at least C + A − D − R, where A is what was taken since,
-// and E is at most A. So after a part of at most C − D − R was put back, it
-// owes no less than E.
+// and R what else was put back since. Had a part of the cost not been taken,
+// the bucket would now owe that much less, unless it had been empty in between.
+// In that case it would owe E, which is at most A, what was taken since. The
+// bucket now owes at least C + A − D − R. So after a part of at most C − D − R
+// is put back, it owes at least A, and thus no less than E.
 func (l *Limit) giveBucket(s State, from TakeRecord, now Instant, cost int64) State {
 	if from.Amount == 0 || from.Reset <= 0 {
 		return s // without a rate, from.Reset does not say how much was owed
 	}
 
 	// What the bucket owed after the Take, in 1/Window units. Reset was rounded up
-	// to a whole nanosecond, so only one part of what drains in the last one was
-	// owed for sure.
+	// to a whole nanosecond. Of what drains in the last one, only 1/Window unit
+	// was owed for sure.
 	owed := wideProduct(int64(from.Reset)-1, from.Amount).plus(wide{0, 1})
 	age := max(0, now.Steady-from.Steady)
 	gone := wideProduct(age, max(from.Amount, from.Fastest)).plus(wideProduct(from.Returned, int64(l.Window)))
@@ -120,7 +119,7 @@ func (l *Limit) giveBucket(s State, from TakeRecord, now Instant, cost int64) St
 	units, part := bits.Div64(left.hi, left.lo, uint64(l.Window)) // the quotient fits: it is less than cost
 	s = s.lower(int64(units)).drainPart(int64(part), int64(l.Window), s.At)
 	if s.Count == 0 && s.Part < l.Amount {
-		return State{At: s.At} // it would be empty a nanosecond later anyway
+		return State{At: s.At} // the bucket would be empty within a nanosecond
 	}
 	return s
 }
@@ -143,8 +142,9 @@ func (l *Limit) describeBucket(d *Decision, s State, now Instant, cost int64) {
 	}
 }
 
-// moreInBucket returns how long until a bucket that owes something has a unit
-// more than now; if it owes more than its burst, until it has one.
+// moreInBucket returns how long it takes until a bucket that owes something has
+// one unit more than now. If the bucket owes more than its burst, that is the
+// time until it has one unit.
 func (l *Limit) moreInBucket(s State, now Instant) time.Duration {
 	target := min(s.Owed(), l.Burst) - 1
 	return l.drainTime(s.Count-target, s.Part, max(0, s.At-now.Steady))
@@ -169,8 +169,8 @@ func (l *Limit) drainTime(units, part, ahead int64) time.Duration {
 	return time.Duration(addSat(ceilDiv128(hi, lo, uint64(l.Amount)), ahead))
 }
 
-// Returned returns how many units less a bucket owes after a change at now than
-// before it, rounded up; not above 0 if it owes more.
+// Returned returns by how many units a change at now lowered what a bucket
+// owes, rounded up. It is 0 or below if the bucket does not owe less.
 func (l *Limit) Returned(before, after State, now Instant) int64 {
 	if l.Kind == CellBucket {
 		return l.returnedToCell(before, after, now)

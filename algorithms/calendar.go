@@ -56,8 +56,7 @@ func ParseCalendarUnit(name string) (CalendarUnit, bool) {
 }
 
 // Calendar divides time into windows of a calendar unit in a time zone. A day
-// lasts from local midnight to local midnight, whether that is 23, 24 or 25
-// hours.
+// lasts from one local midnight to the next, which may take 23, 24 or 25 hours.
 type Calendar struct {
 	unit CalendarUnit
 	zone *time.Location
@@ -168,8 +167,8 @@ func (cal *Calendar) midnight(y int, m time.Month, d int) int64 {
 		return !time.Date(y, m, d, 0, 0, 0, 0, time.UTC).Before(date)
 	}
 
-	// Local midnight is UTC midnight minus the offset, which is the one before a
-	// clock change or the one after it.
+	// Local midnight is UTC midnight minus the zone's offset. That is either the
+	// offset before a clock change or the one after it.
 	first := noon
 	for _, offset := range []int{cal.offset(noon - 26*3600), cal.offset(noon)} {
 		at := date.Unix() - int64(offset)

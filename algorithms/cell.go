@@ -10,18 +10,18 @@ import (
 // A CellBucket is a token bucket for keys whose limit comes with each call and
 // may differ from call to call. It counts as redis-cell does: by the generic
 // cell rate algorithm, in whole nanoseconds. As long as it is in use, its state
-// keeps the window of the call that began it, and how long the last call that
-// asked for some wanted a unit to take. So the state also says, without any
-// limit, when the bucket will be full again.
+// keeps the window of the call that began it, and the time per unit of the last
+// call with a cost above 0. So the state alone, without a limit, says when the
+// bucket will be full again.
 //
-// A call with another window is judged by its own amounts in the one that is
-// kept. What is owed then keeps its number of units, and drains at the rate of
-// that call from now on, whether or not it was allowed: a caller that is
-// refused must see its own rate.
+// A call with another window is judged by its own amounts in the window that is
+// kept. What is owed keeps its number of units, and drains at the rate of that
+// call from then on. That holds even if the call is refused, because its caller
+// must see its own rate.
 //
 // Most states count time in nanoseconds. What takes more than 36 years to drain
-// does not fit: then a tick has 2 nanoseconds, or 4, and so on. Part has the
-// unit and, above it, the number of times that a tick was doubled.
+// does not fit, so a tick then has 2 nanoseconds, or 4, and so on. Part has the
+// unit in its lower bits and the number of doublings above them.
 
 const (
 	tickShift    = 56        // where the number of doublings is in Part; a unit takes less than that
@@ -106,7 +106,8 @@ func (s State) legalCell() bool {
 }
 
 // unitIn returns how many nanoseconds l wants a unit to take in a window,
-// rounded down. With an Amount of 0 that is as long as before, or a window.
+// rounded down. With an Amount of 0, a unit takes as long as before or, in a
+// fresh bucket, the whole window.
 func (l *Limit) unitIn(window, before int64) int64 {
 	switch {
 	case l.Amount > 0:
@@ -125,8 +126,8 @@ func advanceCell(s State, now Instant) State {
 	return s
 }
 
-// takeCell is Take for a CellBucket and a cost above 0. If it is refused, the
-// bucket may drain at another rate all the same.
+// takeCell is Take for a CellBucket and a cost above 0. Even if the cost is
+// refused, the bucket may drain at another rate from now on.
 func (l *Limit) takeCell(s State, now Instant, cost int64) (State, bool) {
 	c := l.cellOf(s, now)
 	if unit := l.unitIn(c.window, c.unit); unit != c.unit {
@@ -141,8 +142,8 @@ func (l *Limit) takeCell(s State, now Instant, cost int64) (State, bool) {
 	return c.state(now), allowed
 }
 
-// ChangesRate reports whether a refused Take, which made next of s, changed the
-// rate at which s drains, so that next must be kept.
+// ChangesRate reports whether a refused Take, which turned s into next, changed
+// the rate at which the bucket drains. next must then be kept.
 func (l *Limit) ChangesRate(s, next State) bool {
 	return l.Kind == CellBucket && next.Part > 0 && next.Part&unitMask != s.Part&unitMask
 }
@@ -154,8 +155,8 @@ func (l *Limit) addToCell(s State, now Instant, cost int64) State {
 	return c.state(now)
 }
 
-// giveCell is giveBucket for a CellBucket. In between, the rate must not have
-// been higher than when the cost was taken.
+// giveCell is giveBucket for a CellBucket. It gives nothing back if the rate
+// was higher at any time since the Take.
 func (l *Limit) giveCell(s State, from TakeRecord, now Instant, cost int64) State {
 	if s.Fresh() || from.Amount == 0 || from.Fastest > from.Amount {
 		return s
@@ -165,8 +166,8 @@ func (l *Limit) giveCell(s State, from TakeRecord, now Instant, cost int64) Stat
 	held := int64(from.Reset) - max(0, now.Steady-from.Steady)
 	returned := wideProduct(from.Returned, taken)
 
-	// If a unit takes less time now than then, the bucket has drained faster:
-	// nobody knows how much of the cost is left.
+	// If a unit takes less time now than at the Take, the bucket has drained
+	// faster, and nobody knows how much of the cost is left.
 	if held <= 0 || c.unit < taken || !returned.less(wide{0, uint64(held)}) {
 		return s
 	}

@@ -6,7 +6,7 @@ const slewDivisor = 64
 
 // Course is how a wall clock runs from some moment on: at the pace of the
 // steady clock, but slower as long as it is ahead of the clock that it follows.
-// So it never goes back, and its windows turn at nearly their normal pace.
+// So the clock never goes back, and its windows turn at almost normal pace.
 type Course struct {
 	Steady, Wall int64 // readings at that moment
 	Surplus      int64 // how far it is ahead then; 0 or above

@@ -8,7 +8,7 @@ import (
 // A limit with MaxDelay turns its checks into a queue. A cost that does not fit
 // now is taken at the first later time at which it fits behind everything taken
 // before, and the answer tells the caller to wait until then. At the times when
-// they proceed, the checks are what the algorithm alone would admit.
+// the checks proceed, the algorithm alone would admit them.
 //
 //   - A bucket may owe more than its burst. A check proceeds once no more than the burst is owed, so the state needs
 //     nothing else. (The checks of a leaky bucket proceed in turn, as they do without MaxDelay, but MaxDelay bounds the
@@ -17,8 +17,8 @@ import (
 //     before it are full, at least those that can still matter.
 //   - A log has entries in the future.
 //
-// Whether a state is ahead of the clock does not depend on MaxDelay. So a queue
-// ends as promised even if MaxDelay is lowered or removed.
+// A state stays ahead of the clock whatever MaxDelay is now. So the checks of a
+// queue proceed as promised even if MaxDelay is lowered or removed.
 
 // queueMark is added to State.At of a windowed state that a queue has put ahead
 // of the clock. Window numbers are far smaller.
@@ -79,8 +79,8 @@ func (l *Limit) takeLater(s State, now Instant, cost int64) (State, bool) {
 }
 
 // raiseOwed returns s, raised so that it owes at least cost when the check
-// proceeds, after wait. Waits are rounded up, and a bucket with nothing else to
-// drain would idle for that fraction of a nanosecond.
+// proceeds, after wait. Without it, a bucket with nothing else to drain would
+// idle for the fraction of a nanosecond by which wait was rounded up.
 func (l *Limit) raiseOwed(s State, now Instant, cost int64, wait time.Duration) State {
 	owedHi, owedLo := mulAdd(s.Count, int64(l.Window), s.Part)
 	hi, lo := mul(cost, int64(l.Window))
@@ -167,15 +167,15 @@ func (l *Limit) windowDelay(s State, wall, cost int64) time.Duration {
 
 // retreatQueue moves the end of a queue whose last window is empty back to an
 // earlier window, which is taken to be full. Otherwise the next check would
-// proceed later than the one whose cost was put back, and a state with nothing
-// in it would look fresh.
+// proceed later than the one whose cost was put back, and a state whose last
+// window is empty would look fresh.
 func (l *Limit) retreatQueue(s State, now Instant) State {
 	if l.Kind.OnSteadyClock() || !s.isQueued() || !s.Fresh() {
 		return s
 	}
 	full := State{Count: l.Amount, At: l.previousWindow(s.Window()) + queueMark}
 	if l.Kind == SlidingWindow {
-		// Part is 0: the one before is empty too
+		// Part is 0, so the window before is empty as well
 		full.Part, full.At = l.Amount, l.previousWindow(full.Window())+queueMark
 	}
 	return l.Advance(full, now)
@@ -190,8 +190,8 @@ func (l *Limit) previousWindow(n int64) int64 {
 }
 
 // shortenQueue takes n units off the end of a fixed window's queue. Calendar
-// windows differ in length, so there it drops the whole queue unless n fits
-// into the last window.
+// windows differ in length, so it drops their whole queue unless n fits into
+// the last window.
 func (l *Limit) shortenQueue(s State, now Instant, n int64) State {
 	if n < s.Count {
 		s.Count -= n

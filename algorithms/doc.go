@@ -3,11 +3,11 @@
 //
 // A [Limit] says what is allowed. A [State] (24 bytes) is what one counter
 // remembers of its past; the zero State is a fresh counter. The exact
-// sliding-window log needs more than that, so it has its own type, [Log], with
-// the same operations. Everything is a pure function of state, limit, time and
-// cost: no clock, no lock, no I/O, no floating point. Results are exact for
-// every legal limit. Fractions are kept as numerators over the window's
-// nanoseconds, so frequent reads lose and gain nothing.
+// sliding-window log needs more room, so it has a type of its own, [Log], with
+// the same operations. Each operation is a pure function of state, limit, time
+// and cost. It uses no clock, no lock, no I/O and no floating point. Results
+// are exact for every legal limit. Fractions are kept as numerators over the
+// window's nanoseconds, so frequent reads lose and gain nothing.
 //
 // Everything that a cluster does is built on two primitives:
 //

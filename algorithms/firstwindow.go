@@ -5,7 +5,7 @@ import "time"
 // A FirstWindow begins with its first hit and lasts for the Window of that
 // hit's limit on the steady clock; calls with another Window are judged in it
 // all the same. The next hit after its end begins another one. A counter
-// without hits, because none was taken or all were put back, has no window.
+// without hits has no window, whether none was taken or all were put back.
 
 // advanceFirst brings s up to steady time t. In a fresh state, At is t: the
 // window begins if a cost is taken.
@@ -35,9 +35,9 @@ func (s State) lowerFirst(n int64) State {
 // window began. The counter can't tell whether such a cost is from an earlier
 // window, or from this one as another node saw it begin.
 //
-// If there is no window, one begins now, not when the cost arose: that may have
-// been in an earlier window, and what was taken then must not come back to this
-// one, see Give.
+// If there is no window, one begins now, not when the cost arose. The cost may
+// have arisen in an earlier window, and what was taken in that one must not
+// come back to the new one: see Give.
 func (l *Limit) forceFirst(s State, from TakeRecord, now Instant, cost int64) State {
 	if cost == 0 || l.windowPassed(s, from.Steady, now.Steady) {
 		return s

@@ -107,8 +107,8 @@ type Limit struct {
 	MaxDelay time.Duration
 	// Until is the wall time, in Unix nanoseconds, from which Amount may be too
 	// much: a region's share of a fixed-window changes with its windows. From then
-	// on, the limit admits nothing: the caller must look it up again. 0 means that
-	// it always holds.
+	// on, the limit admits nothing, and the caller must look the limit up again. 0
+	// means that the limit always holds.
 	Until int64
 }
 
@@ -147,16 +147,16 @@ func At(t time.Time) Instant { return Instant{Steady: t.UnixNano(), Wall: t.Unix
 // took its cost. With it, a Give or a late Force touches only what the cost
 // came from.
 type TakeRecord struct {
-	// Steady is the steady time of the Take. For one of another process, whose
-	// clock can't be read, it is the earliest time at which that may have been.
+	// Steady is the steady time of the Take. If another process took the cost,
+	// whose clock can't be read, it is the earliest possible time of the Take.
 	Steady int64
 	Window int64 // number of the window it was counted in; unused by buckets and logs
 	// Of a bucket:
 	Amount int64         // of the limit at the time; 0 if unknown
 	Reset  time.Duration // how long all that it then owed would take to drain at Amount, rounded up
-	// What a Take does not know, and a Give needs: the highest amount at which it
-	// has drained since, if above Amount, and how much else was put back into it
-	// since.
+	// A Take leaves these to the caller of Give: the highest amount at which the
+	// bucket has drained since, if above Amount, and how much else was put back
+	// into it since.
 	Fastest, Returned int64
 	// Reserved means that the cost is part of a reservation. As long as it may come
 	// back, the rates of its bucket are recorded. Late means that the reservation
@@ -164,17 +164,19 @@ type TakeRecord struct {
 	Reserved, Late bool
 }
 
-// TakeMark says when a limit took a cost, in the way of its kind: for windows
-// that are numbered, the number; for a log, the time of the entry relative to
-// that of the decision; for a bucket, how long all that it then owed takes to
-// drain. It is unused for windows that begin with their first hit. In an answer
-// about slots, it is how much longer they are held.
+// TakeMark says when a limit took a cost, in a way that depends on its kind:
+// for numbered windows, the number of the window; for a log, the time of the
+// entry relative to that of the decision; for a bucket, how long all that it
+// owed then takes to drain. It is unused for windows that begin with their
+// first hit. In an answer about slots, it is how much longer the slots are
+// held.
 type TakeMark int64
 
 // AddReturned makes the record of a bucket's Take allow for the n units that
-// had been put back into it before. A Give then sets Returned to how much was
-// put back altogether. Of a CellBucket the record does not say which window it
-// is in; that much less comes back to it.
+// had been put back into the bucket before. For a later Give, Returned is then
+// how much was put back altogether, including those units. The record of a
+// CellBucket does not say which window the bucket is in, so it stays as it is,
+// and less comes back.
 func (r *TakeRecord) AddReturned(l *Limit, n int64) {
 	if n > 0 && l.Amount > 0 && l.Kind != CellBucket {
 		hi, lo := mul(n, int64(l.Window))
@@ -190,21 +192,21 @@ const Never time.Duration = -1
 type Decision struct {
 	Allowed bool
 	// Reduced means that the check is refused because its cost exceeds a capacity
-	// that is lower for now than the rules say. The algorithms don't know that;
-	// they answer Never.
+	// that is lower for now than the rules say. The algorithms don't set it; they
+	// answer Never.
 	Reduced    bool
 	Remaining  int64         // units left, rounded down, never negative
 	Used       int64         // units used, rounded up, with the cost if it was taken; exceeds the capacity in debt
 	RetryAfter time.Duration // until the same check could be allowed; 0 if Allowed; Never if never
-	ResetAfter time.Duration // until the counter would be fresh again if left alone
+	ResetAfter time.Duration // until the counter is fresh again if left alone
 	// MoreAfter is how long until Remaining would be greater if the counter is left
 	// alone, whatever the check's cost. It is 0 if Remaining can't grow, or if it
 	// is not known when it will.
 	MoreAfter time.Duration
 	Delay     time.Duration // until the admitted check may proceed; only for a leaky bucket or with MaxDelay
 	// Loaned is what a region has borrowed of other regions' shares, less what it
-	// has lent: so much more than the capacity there is to use. The algorithms
-	// don't know of loans.
+	// has lent. The region may use that much more than the capacity. The
+	// algorithms don't know of loans.
 	Loaned int64
 }
 
@@ -218,8 +220,8 @@ type Decision struct {
 //	CellBucket       the window            nanoseconds per unit            steady time at which nothing will be owed: see there
 //	Concurrency      slots held            time until the next one ends    time until all have ended
 //
-// No table stores the State of a Concurrency limit: it sums up the slots that
-// are held, each of which is a note.
+// No table stores the State of a Concurrency limit. Each slot is a note, and
+// the State sums up the slots that are held.
 //
 // Invariant: Count >= 0, Part >= 0; in buckets other than CellBucket, Part < Window.
 type State struct {
@@ -265,10 +267,10 @@ func (l *Limit) Advance(s State, now Instant) State {
 }
 
 // Take debits cost (0…MaxAmount) if the limit allows it, and reports whether it
-// did. The returned state is up to date in either case; that of a CellBucket
-// then drains at another rate, see [Limit.ChangesRate]. A cost of 0 is always
-// allowed, even in debt. With MaxDelay, the cost may be taken in the future: at
-// now plus the check's Delay.
+// did. The returned state is up to date in either case. If a CellBucket
+// refuses, it may still drain at another rate: see [Limit.ChangesRate]. A cost
+// of 0 is always allowed, even in debt. With MaxDelay, the cost may be taken in
+// the future: at now plus the check's Delay.
 func (l *Limit) Take(s State, now Instant, cost int64) (State, bool) {
 	s = l.Advance(s, now)
 	if cost == 0 {
@@ -350,8 +352,8 @@ func (l *Limit) Force(s State, from TakeRecord, now Instant, cost int64) State {
 
 // ForceLate is Force for a cost that belongs to one taken at from. It debits
 // nothing if all that was taken then is gone: the window is over, or the bucket
-// has drained all that it can hold. Then a bucket does not change: its rate may be
-// another one by now.
+// has drained all that it can hold since. The state of such a bucket is
+// returned unchanged, because its rate may have changed.
 func (l *Limit) ForceLate(s State, from TakeRecord, now Instant, cost int64) State {
 	if l.Kind.IsBucket() {
 		drainedHi, drainedLo := mul(max(0, now.Steady-from.Steady), l.Amount)
@@ -364,9 +366,9 @@ func (l *Limit) ForceLate(s State, from TakeRecord, now Instant, cost int64) Sta
 }
 
 // ForceCapped is Force, but never raises usage above the capacity. So a late
-// debt never locks anybody out for longer than the capacity takes to come back.
-// A fixed window or FirstWindow takes all of the cost, because the debt ends
-// with the window.
+// debt locks nobody out for longer than the capacity takes to come back. A
+// fixed window or FirstWindow takes all of the cost, because the debt ends with
+// the window.
 func (l *Limit) ForceCapped(s State, from TakeRecord, now Instant, cost int64) State {
 	s = l.Advance(s, now)
 	if l.Kind == FixedWindow || l.Kind == FirstWindow {
@@ -381,12 +383,14 @@ func (l *Limit) ForceCapped(s State, from TakeRecord, now Instant, cost int64) S
 }
 
 // Give puts back cost taken at from, as far as the state certainly still holds
-// it. A window that is over gives nothing back (a sliding-window counter still
-// holds the previous one). A FirstWindow holds what was taken since it began.
+// it. A window that is over takes nothing back, but a sliding-window counter
+// still holds the previous one. A FirstWindow holds what was taken since it
+// began.
 //
-// A bucket puts back what can't have drained since: had the cost not been
-// taken, it would owe at most what it owes now, but for what drains in a
-// nanosecond. So the costs that it admits stay within its burst and its rate.
+// A bucket takes back what can't have drained since. Afterwards, it owes at
+// least what it would owe if the cost had not been taken, except for what
+// drains in a nanosecond. So the costs that it admits stay within its burst and
+// its rate.
 func (l *Limit) Give(s State, from TakeRecord, now Instant, cost int64) State {
 	s = l.Advance(s, now)
 	switch {

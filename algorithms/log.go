@@ -110,7 +110,7 @@ func (log *Log) fits(l *Limit, now Instant, cost int64) (at int64, ok bool) {
 
 // admissionTime returns when enough will have left the window for a cost
 // (1…Amount) that does not fit now. It searches from the nearer end: for a
-// small cost little must leave, and for a large cost little may stay.
+// small cost, little must leave, and for a large one, little may stay.
 func (log *Log) admissionTime(l *Limit, cost int64) int64 {
 	room := l.Amount - cost
 	if need := log.total - room; need <= room {
@@ -145,8 +145,8 @@ func (log *Log) Force(l *Limit, from TakeRecord, now Instant, cost int64) {
 
 // Give puts back cost taken at from, if it is certainly still in the window. If
 // the log has no hit of that time, as when another process took the cost, it
-// removes the oldest hits. They leave the window before that one, so the log
-// never forgets early.
+// removes the oldest hits. They leave the window no later than the missing hit,
+// so the log never forgets early.
 func (log *Log) Give(l *Limit, from TakeRecord, now Instant, cost int64) {
 	log.Advance(l, now)
 	if from.Steady <= log.advancedTo-int64(l.Window) {
@@ -222,8 +222,9 @@ func (log *Log) Peek(l *Limit, now Instant, cost int64) Decision {
 	return d
 }
 
-// moreAfter returns how long until the log has more than remaining left, which
-// is less than the limit and what it has with one more hit.
+// moreAfter returns how long it takes until the log, with one more hit, has
+// more than remaining left. remaining is what it has with that hit, and is less
+// than the limit.
 func (log *Log) moreAfter(l *Limit, now Instant, remaining int64, hit Entry) time.Duration {
 	// Either enough of the others leaves while the hit is in the window, ...
 	hitLeaves := hit.At + int64(l.Window)
@@ -235,7 +236,7 @@ func (log *Log) moreAfter(l *Limit, now Instant, remaining int64, hit Entry) tim
 		}
 	}
 
-	// ... or the hit leaves, too.
+	// ... or the hit leaves as well.
 	if log.total > l.Amount-remaining-1 {
 		hitLeaves = max(hitLeaves, log.admissionTime(l, remaining+1))
 	}

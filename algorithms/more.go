@@ -2,10 +2,10 @@ package algorithms
 
 import "time"
 
-// moreAfter returns how long until a counter, if left alone, has more than
-// remaining, which is what it has now. In debt, that is the time until it has
-// one unit. It returns zero if the counter never has more. s must be up to
-// date. Logs have their own: see [Log.Describe].
+// moreAfter returns how long it takes until a counter, if left alone, has more
+// than remaining, which is what it has now. For a counter in debt, that is the
+// time until it has one unit. It returns zero if the counter never has more. s
+// must be up to date. Logs have their own: see [Log.Describe].
 func (l *Limit) moreAfter(s State, now Instant, remaining int64) time.Duration {
 	if remaining >= l.Capacity() || l.Amount == 0 {
 		return 0 // a fixed window that loans have widened has no more when it ends
@@ -25,8 +25,8 @@ func (l *Limit) moreAfter(s State, now Instant, remaining int64) time.Duration {
 }
 
 // AddRemaining changes d as if n units (below 0: that many fewer) were put back
-// at once into a counter of l. Where it is not known when more remains then,
-// MoreAfter is 0.
+// at once into a counter of l. MoreAfter becomes 0 if it is not known when more
+// will remain.
 func (d *Decision) AddRemaining(l *Limit, n int64) {
 	d.Remaining += n
 	// In the other algorithms, the time until one more unit is back does not depend

@@ -2,9 +2,9 @@ package algorithms
 
 import "time"
 
-// A slot of a Concurrency limit is held until it is released or, unless it is
-// renewed in time, until it ends by itself. So a holder that dies gives its
-// slots back.
+// A slot of a Concurrency limit is held until it is released, or until it ends
+// by itself because nobody has renewed it. So the slots of a holder that dies
+// become free.
 
 // describeSlots describes a check of cost slots.
 func (l *Limit) describeSlots(d *Decision, s State, cost int64) {
@@ -19,6 +19,6 @@ func (l *Limit) describeSlots(d *Decision, s State, cost int64) {
 	}
 }
 
-// CountsInShadow reports whether a shadow limit of that State, which refuses cost
-// slots, counts them all the same: up to twice the limit.
+// CountsInShadow reports whether a shadow limit in state s, which refuses cost
+// slots, still counts them. It counts up to twice the limit.
 func (l *Limit) CountsInShadow(s State, cost int64) bool { return s.Count <= 2*l.Amount-cost }

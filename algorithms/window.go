@@ -52,9 +52,9 @@ func (l *Limit) advanceFixed(s State, wall int64) State {
 // with. s must not be in an earlier window than wall.
 //
 // A state is ahead of the clock only because of a queue: counters.Table counts
-// the windows of a partition by a clock that has reached all of them. If one
-// were ahead all the same, it would count as being in its own window until the
-// clock reaches that, because a window's number never goes back.
+// the windows of a partition by a clock that has reached all of them. If a
+// state without a queue were ahead, it would stay in its own window until the
+// clock reaches it, because a window's number never goes back.
 func (l *Limit) reachQueue(s State, wall int64) State {
 	if s.isQueued() && s.Window() == l.windowNumber(wall) {
 		s.At = s.Window()
@@ -107,8 +107,8 @@ func (l *Limit) WindowAt(now Instant) time.Duration {
 	return time.Duration(end-start) * time.Second
 }
 
-// windowOf returns the window of a counter: the one that its state keeps, if
-// its kind does and it is in use, or l's.
+// windowOf returns the window of a counter: the one that its state keeps or, if
+// it keeps none, that of l.
 func (l *Limit) windowOf(s State) int64 {
 	switch {
 	case l.Kind == CellBucket && s.Count > 0:

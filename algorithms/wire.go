@@ -92,7 +92,8 @@ func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 		l.Window = unit.Nominal()
 	}
 
-	// A limit may be 0, and so may a region's share of one.
+	// Amount and Burst may both be 0: a limit may be 0, and so may a region's
+	// share of one.
 	isZero := l.Amount == 0 && l.Burst == 0
 	if !l.Kind.Valid() || first&^(limitKindMask|calendarFlag|delayFlag|allowed) != 0 || l.Window < MinWindow ||
 		!isZero && (l.Amount < 1 || l.Kind.IsBucket() && l.Burst < 1) {

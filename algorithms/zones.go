@@ -47,7 +47,7 @@ var zoneIndex = sync.OnceValues(func() (map[string]*knownZone, error) {
 
 // Zone returns a time zone of the database embedded in this package. So all
 // nodes with the same build use the same data, whatever their hosts have
-// installed; [time.LoadLocation] would prefer the host's. The error wraps
+// installed. [time.LoadLocation] would prefer the host's data. The error wraps
 // [ErrZone] if there is no such zone.
 func Zone(name string) (*time.Location, error) {
 	z, err := findZone([]byte(name))

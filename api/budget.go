@@ -25,7 +25,8 @@ const (
 	// closes slow connections.
 	maxRoomWait       = 2 * time.Second
 	roomRetryInterval = slowAfter / 4
-	// maxRoomWaiters bounds how many wait at once, because what they hold already is not charged.
+	// maxRoomWaiters bounds how many wait at once, because the bytes that they
+	// hold already are not charged.
 	maxRoomWaiters = 256
 )
 
@@ -49,10 +50,11 @@ func ReuseUncharged(b []byte) []byte {
 	return b[:0]
 }
 
-// Budget bounds the memory that callers can tie up with large or unfinished requests and with
-// answers that they don't read. When it is used up, it closes the connections of strangers that
-// have kept the node waiting the longest, and then those whose body or answer has taken longer
-// than slowAfter, oldest first, so that stalled callers don't block others.
+// Budget bounds the memory that callers can tie up with large or unfinished
+// requests and with answers that they don't read. When the budget is used up,
+// it closes connections, so that stalled callers don't block others: first
+// those of strangers, the longest wait first; then those whose body or answer
+// has taken longer than slowAfter, oldest first.
 type Budget struct {
 	Capacity      int64 // bytes; 0: 20 MiB
 	used          atomic.Int64
@@ -81,8 +83,8 @@ func (b *Budget) Take(n int64) bool {
 // Give gives n bytes back.
 func (b *Budget) Give(n int64) {
 	b.used.Add(-n)
-	// A waiter is counted before it makes its last attempt. So a waiter that
-	// is not seen here sees the bytes that have just come back.
+	// A waiter is counted before its next attempt. If it is not counted yet, that
+	// attempt finds the bytes that have just come back.
 	if b.waiters.Load() > 0 {
 		b.mu.Lock()
 		b.wakeLocked()
@@ -116,8 +118,8 @@ func (b *Budget) Wait(take func() bool) bool {
 	defer retry.Stop()
 
 	for {
-		// The channel is fetched before the attempt: what comes back during the
-		// attempt closes it, and no wake-up is lost.
+		// The channel is fetched before the attempt. Bytes that come back during the
+		// attempt close it, so no wake-up is lost.
 		b.mu.Lock()
 		if b.freed == nil {
 			b.freed = make(chan struct{})
@@ -224,8 +226,8 @@ func (b *Budget) makeRoom(n int64) {
 			}
 		}
 
-		// It leaves the list at once, although its bytes come back only later.
-		// The next caller in need must choose another.
+		// The transfer leaves the list at once, although its bytes come back later.
+		// The next caller in need must choose another one.
 		t := oldest.Value.(*Transfer)
 		b.removeLocked(t)
 		n -= t.size

@@ -10,8 +10,8 @@ import (
 )
 
 // loadCertificate loads a certificate with its key, and reloads them when the
-// files change. An invalid pair is an error now; later, the old pair stays in
-// use.
+// files change. An invalid pair is an error at first. On a reload, the old pair
+// stays in use instead.
 func loadCertificate(certFile, keyFile string, log *slog.Logger) (*reload.Files[*tls.Certificate], error) {
 	load := func() (*tls.Certificate, error) {
 		pair, err := tls.LoadX509KeyPair(certFile, keyFile)

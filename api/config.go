@@ -31,7 +31,7 @@ type Decider interface {
 	// SlotOf returns the slot that was acquired with a reservation just made, if there is one.
 	SlotOf(reservation string) (s limiter.Slot, some bool)
 	// Usage returns what the only subject of q has used. Adjust adds q's costs to
-	// that, Reset clears it, and both return the usage afterwards. A request id
+	// the usage, Reset clears it. Both return the usage afterwards. A request id
 	// that was seen before has no further effect.
 	Usage(q *limiter.Query) (*limiter.Usage, error)
 	Adjust(q *limiter.Query) (*limiter.Usage, error)
@@ -70,9 +70,10 @@ type Config struct {
 	Health func() ClusterHealth
 	// CheckReady returns why the node is not ready, once Ready has been called; nil if it is ready.
 	CheckReady func() error
-	// CheckMember returns why the node is no working member of the cluster, such as
-	// because it has left; nil if it is one. It is called for each check of callers
-	// that can ask another node. Nil: it always is one.
+	// CheckMember returns why the node is no working member of the cluster, for
+	// example because it has left; nil if it is a working member. It is called for
+	// each check of callers that can ask another node. If CheckMember is nil, the
+	// node always is a member.
 	CheckMember func() error
 
 	Logger *slog.Logger // nil: slog.Default
@@ -84,7 +85,7 @@ type Config struct {
 }
 
 // MaxMatched bounds the limits that the checks of a batch match together,
-// unless Config.MaxMatched says otherwise. To decide so many takes seconds.
+// unless Config.MaxMatched says otherwise. Deciding that many takes seconds.
 const MaxMatched = 100_000
 
 // Validate returns an error that lists the missing fields.

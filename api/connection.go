@@ -24,9 +24,9 @@ const (
 	strangerLinger = 500 * time.Millisecond
 )
 
-// strangerRequests is how many requests a stranger's connection may make.
-// Whatever it sends ahead, the only answers that it gets are a probe's and why
-// it is refused.
+// strangerRequests is how many requests a stranger's connection may make. The
+// stranger gets only answers to probes and refusals, however many requests it
+// sends ahead.
 const strangerRequests = 16
 
 // Connection is a tracked connection. It can linger when it is closed.
@@ -41,7 +41,7 @@ type Connection struct {
 	served     Served       // guarded by the owner's mutex; nil until its door has begun with it
 	ProbesOnly bool         // holds a spare seat, so that only one probe is answered
 	trusted    atomic.Bool  // has shown a valid token; changed under the owner's mutex
-	received   atomic.Int32 // whether it has received something
+	received   atomic.Int32 // the state of its input, such as inputReceived
 	linger     atomic.Bool  // Close lingers
 	once       sync.Once    // runs the close
 
@@ -60,9 +60,8 @@ type Connection struct {
 // displacedMark is the waitingSince of a connection that has lost its seat.
 const displacedMark = -1
 
-// The states of a connection's input. A connection that is closed because it
-// was silent no longer receives anything: what would be decided could not be
-// answered.
+// The states of a connection's input. After a silent connection has been
+// closed, its input is discarded, because a decision could not be answered.
 const (
 	inputNone int32 = iota
 	inputReceived
@@ -71,22 +70,22 @@ const (
 
 // BeginWait notes that c waits for its caller, since now.
 func (c *Connection) BeginWait(now time.Time) {
-	// A plain store could undo a displacement that comes in between. Then a
-	// request would be decided that can't be answered.
+	// A plain store could undo a displacement that comes in between. The node
+	// would then decide a request that it can't answer.
 	if since := c.waitingSince.Load(); since != displacedMark {
 		c.waitingSince.CompareAndSwap(since, c.owner.sinceBegan(now))
 	}
 }
 
 // BeginAnswer notes that c's caller waits for an answer, so that c must not be
-// displaced. It reports false if c has been already: its caller would not get
-// the answer.
+// displaced. It reports false if c has been displaced already: its caller would
+// not get the answer.
 func (c *Connection) BeginAnswer() bool {
 	if !c.trusted.Load() {
 		c.requests.Add(1)
 	}
-	// Nothing but a displacement changes the value in between, so a failed swap
-	// is one.
+	// Only a displacement changes the value in between, so a failed swap means
+	// that c was displaced.
 	since := c.waitingSince.Load()
 	return since != displacedMark && c.waitingSince.CompareAndSwap(since, 0)
 }
@@ -113,7 +112,8 @@ func (c *Connection) Trust() {
 // IsStranger reports whether c should have shown a valid token, and has not.
 func (c *Connection) IsStranger() bool { return !c.trusted.Load() && c.owner.needTokens() }
 
-// IdleTimeout returns how long c may wait for the next request, if that is usual for its door.
+// IdleTimeout returns how long c may wait for the next request. usual is its
+// door's idle timeout.
 func (c *Connection) IdleTimeout(usual time.Duration) time.Duration {
 	if c.IsStranger() {
 		return min(usual, strangerIdle)
@@ -144,8 +144,9 @@ func (c *Connection) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// NoteInput notes that something was received; who reads from Conn itself must call it. It reports
-// false if the connection was closed because it was silent.
+// NoteInput notes that something was received. Code that reads from Conn itself
+// must call it. It reports false if the connection was closed because it was
+// silent.
 func (c *Connection) NoteInput() bool {
 	// Nearly every input is a later one, and a plain load is cheaper than a swap.
 	if c.received.Load() == inputReceived || c.received.CompareAndSwap(inputNone, inputReceived) {
@@ -155,9 +156,9 @@ func (c *Connection) NoteInput() bool {
 	return c.received.Load() == inputReceived
 }
 
-// Descriptor returns c's file descriptor, or -1 if it is unknown. It may be
-// polled while c is open. If c is closed in the meantime and the number reused,
-// a wrong result must do no harm.
+// Descriptor returns c's file descriptor, or -1 if it is unknown. The caller
+// may poll it while c is open. If c is closed meanwhile, the number may be
+// reused: a wrong result must do no harm.
 func (c *Connection) Descriptor() int {
 	file, ok := c.Conn.(syscall.Conn)
 	if !ok {

@@ -157,8 +157,8 @@ func (cs *Connections) add(conn net.Conn) *Connection {
 	displaced, ok := cs.admit(tracked)
 	if !ok {
 		_ = conn.Close()
-		// This uses up its Close: it was never added, so it must not be
-		// removed.
+		// This makes a later Close do nothing: the connection was never added, so it
+		// must not be removed.
 		tracked.once.Do(func() {})
 		return tracked
 	}
@@ -169,8 +169,9 @@ func (cs *Connections) add(conn net.Conn) *Connection {
 	return tracked
 }
 
-// admit finds a seat for a new connection. The caller must close the one that it displaces, if any.
-// It reports false if no more are served.
+// admit finds a seat, or a spare seat, for a new connection. The caller must
+// close the connection that loses its seat to the new one, if any. admit
+// reports false after CloseAll.
 func (cs *Connections) admit(tracked *Connection) (displaced *Connection, ok bool) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -185,26 +186,27 @@ func (cs *Connections) admit(tracked *Connection) (displaced *Connection, ok boo
 		cs.overflowed++
 	}
 
-	// This is done under the lock, together with the look at closed: after
-	// CloseAll, the number of connections only falls.
+	// This happens under the same lock as the look at closed: after CloseAll, the
+	// number of connections only falls.
 	cs.open[tracked] = struct{}{}
 	cs.stillOpen.Add(1)
 	return displaced, true
 }
 
-// takeSeatLocked gives conn a seat, if need be another one's. The caller must hold cs.mu.
+// takeSeatLocked gives conn a seat, if need be that of a stranger. The caller
+// must hold cs.mu.
 func (cs *Connections) takeSeatLocked(conn *Connection) (displaced *Connection, ok bool) {
 	if cs.seats.take(conn) {
 		return nil, true
 	}
-	// Without tokens, all are strangers. Then the number of connections that an
-	// address has is all that tells a caller that wants them all from others.
+	// Without tokens, all callers are strangers. Only the number of connections
+	// per address then shows who takes too many.
 	displaced = cs.seats.displace(!cs.needTokens())
 	if displaced == nil {
 		return nil, false
 	}
-	// Doors that share their seats displace each other's strangers. It counts
-	// at the door that lost one.
+	// Doors that share their seats displace each other's strangers. The door that
+	// lost the connection counts it.
 	displaced.owner.displaced++
 	return displaced, cs.seats.take(conn)
 }
@@ -297,8 +299,8 @@ func (l *trackedListener) Accept() (net.Conn, error) {
 			return l.conns.add(conn), nil
 		}
 
-		// If they were passed on, these errors would make the server library stop
-		// accepting for good.
+		// These errors are not passed on, because they would make the server library
+		// stop accepting for good.
 		if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) && !errors.Is(err, syscall.ECONNABORTED) {
 			return nil, err
 		}

@@ -43,8 +43,8 @@ func (c *Connection) Write(b []byte) (int, error) {
 		return c.Conn.Write(b)
 	}
 
-	// What fits into the system's buffer goes out at once. That is nearly every
-	// answer, and it costs neither a deadline nor a charge.
+	// Bytes that fit into the system's buffer go out at once. Nearly every answer
+	// fits, and then costs neither a deadline nor a charge.
 	sent := 0
 	for sent < len(b) {
 		n := c.quick.TryWrite(b[sent:])
@@ -73,7 +73,8 @@ func (c *Connection) writeSlowly(b []byte) (sent int, err error) {
 		defer budget.Release(&stall)
 	}
 
-	// A caller that does not read keeps a seat. From here on it may lose it.
+	// A caller that does not read keeps a seat. From here on, it may lose the
+	// seat.
 	c.BeginWait(time.Now())
 	requested := time.Time{}
 	deadline := c.writeDeadline.Load()
@@ -93,9 +94,9 @@ func (c *Connection) writeSlowly(b []byte) (sent int, err error) {
 
 		n, err := c.Conn.Write(b[sent:])
 		sent += n
-		// If our own deadline ended the write but something was sent, the
-		// caller is only slow, and gets as long again. The deadline that was
-		// requested ends it for good.
+		// If stallTime ended the write but something was sent, the caller is only
+		// slow, and gets as long again. The requested deadline ends the write for
+		// good.
 		progress := n > 0 && !until.Equal(requested) && errors.Is(err, os.ErrDeadlineExceeded)
 		if !progress {
 			if err == nil {

@@ -24,7 +24,7 @@ type Doors struct {
 	Panics atomic.Int64 // panics caught in handlers
 
 	lastReport atomic.Pointer[healthReport]
-	reporting  sync.Mutex // held by the goroutine that makes the next one
+	reporting  sync.Mutex // held by the goroutine that makes the next report
 
 	tokens *tokens
 	pair   *reload.Files[*tls.Certificate] // nil without TLS

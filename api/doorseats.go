@@ -46,9 +46,9 @@ func (d *Doors) newConnections(at *seatPool) *Connections {
 	return conns
 }
 
-// distrustAll makes strangers of all connections. Which token each has shown is
-// not kept, so it ends no connection: those whose token is still valid are
-// trusted again with their next request.
+// distrustAll makes strangers of all connections, and closes none. The node
+// does not keep which token each has shown. Those whose token is still valid
+// are trusted again with their next request.
 func (d *Doors) distrustAll() {
 	d.connsMu.Lock()
 	defer d.connsMu.Unlock()
@@ -68,8 +68,8 @@ func (d *Doors) DataConnections() *Connections {
 // mostDataConnections returns how many connections these doors serve at once in
 // a process that may open this many files.
 func (d *Doors) mostDataConnections(files int) int {
-	// Half of the files stay free: connections whose answers are held back have
-	// no seat, but need files, too.
+	// Half of the files stay free: connections whose answers are held back have no
+	// seat, but need files.
 	if d.MaxConnections == 0 && d.Connections > 0 {
 		return min(d.Connections, files/2)
 	}

@@ -30,8 +30,8 @@ type checkpointReport struct {
 	Error    string `json:"error,omitempty"`
 }
 
-// reportFor is how long a report answers probes. Many at once must cost little:
-// they need no token, and what a report is made of is locked for each.
+// reportFor is how long a report answers probes. Many probes at once must cost
+// little: they need no token, and each report that is made takes locks.
 const reportFor = 20 * time.Millisecond
 
 // healthReport is a report, made at a time.
@@ -49,9 +49,8 @@ func (d *Doors) HealthReport() []byte {
 		return last.body
 	}
 
-	// One caller makes the report, and the others answer with the last one.
-	// Only before the first report several may be made: there is nothing else
-	// to answer.
+	// One caller makes the report, and the others answer with the last one. Before
+	// there is a first report, each caller makes its own.
 	mine := d.reporting.TryLock()
 	if mine {
 		defer d.reporting.Unlock()

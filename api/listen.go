@@ -5,11 +5,12 @@ import (
 	"net"
 )
 
-// The system's buffers of a connection. Left to itself, it keeps megabytes for a caller that does
-// not read, or that sends on while the node is busy with something else.
+// Bounds on the system's buffers for a connection. Without them, the system
+// keeps megabytes for a caller that does not read, or that sends on while the
+// node is busy with something else.
 const (
 	sendBuffer    = 64 << 10 // bytes that wait to be sent
-	receiveBuffer = 64 << 10 // bytes that have not been read: so much may be sent in a round trip
+	receiveBuffer = 64 << 10 // bytes that have not been read; a caller may send that many in a round trip
 )
 
 // assumedFiles is the limit of open files where the system does not tell.

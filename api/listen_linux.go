@@ -6,9 +6,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// boundSocket bounds the buffers of the connections that a listener accepts: they inherit these
-// options. Other than SO_SNDBUF and SO_RCVBUF, they bound only what waits, and leave it to the
-// system how much is under way to a caller that reads. A sandbox that does not know them has its
+// boundSocket bounds the buffers of the connections that a listener accepts,
+// which inherit these options. Unlike SO_SNDBUF and SO_RCVBUF, the options
+// bound only the bytes that wait. The system still chooses how many are under
+// way to a caller that reads. A sandbox that does not know the options has its
 // own bounds.
 func boundSocket(_, _ string, raw syscall.RawConn) error {
 	return raw.Control(func(fd uintptr) {

@@ -12,9 +12,9 @@ import (
 // time-out.
 const DrainGrace = 2 * time.Second
 
-// keepOpen is how long of this connections stay open for a next request. Later
-// answers carry Connection: close, so that no request hits a connection that is
-// just being closed.
+// keepOpen is the first part of DrainGrace, in which connections stay open for
+// a next request. Later answers carry Connection: close, so that no request
+// hits a connection that is just being closed.
 const keepOpen = DrainGrace / 4
 
 // state is the stage of a node's life.
@@ -38,9 +38,9 @@ type stage struct {
 // never returns to an earlier stage.
 type Readiness struct {
 	current atomic.Pointer[stage]
-	// checkReady returns why a node that has been ready currently is not; nil: it
-	// always is. A failing condition keeps load balancers away, but checks are
-	// still decided.
+	// checkReady returns why a node that was ready is not ready now. If checkReady
+	// is nil, the node stays ready. A failing condition keeps load balancers away,
+	// but checks are still decided.
 	checkReady func() error
 	// checkMember returns why the node should not decide, although it can; nil: it
 	// may. See Config.CheckMember.
@@ -115,10 +115,9 @@ func (r *Readiness) ClosesConnections() bool {
 	return c.state == stateDraining && time.Since(c.since) > keepOpen
 }
 
-// TurnAwayError returns the error with which a check is answered whose caller
-// then asks another node, or nil if this node decides it. A node that is no
-// working member of the cluster turns callers away once they have had
-// DrainGrace to notice.
+// TurnAwayError returns the error for a check whose caller can ask another
+// node, or nil if this node decides the check. A node that is no working member
+// of the cluster turns callers away once they have had DrainGrace to notice.
 func (r *Readiness) TurnAwayError() *Error {
 	if e := r.ChecksError(); e != nil || r.checkMember == nil {
 		return e

@@ -17,10 +17,10 @@ const (
 	victimsDivisor = 16
 )
 
-// seats bounds a listener's connections. A connection that has not shown a
-// valid token, or none since one was withdrawn, is a stranger. When all seats are taken, a newcomer displaces a
-// stranger: a caller with a token always gets in, however many strangers hold
-// on to theirs.
+// seats bounds a listener's connections. A connection is a stranger if it has
+// not shown a valid token, or not since a token was last withdrawn. When all
+// seats are taken, a newcomer displaces a stranger. So a caller with a token
+// gets in, however many strangers hold seats.
 //
 // If there is nobody to displace, a newcomer gets a spare seat, on which one
 // probe is answered. When spare seats run out, the newest connection displaces
@@ -77,8 +77,8 @@ func (s *seats) take(c *Connection) bool {
 }
 
 // trust makes c, which has shown a valid token, safe from being displaced. One
-// address keeps at most three quarters of the seats that way, because a gateway
-// is a single address, and must leave room for others.
+// address keeps at most three quarters of the seats in this way. A gateway is a
+// single address, and must leave room for others.
 func (s *seats) trust(c *Connection) {
 	if s.most > 0 && c.hasSeat && !c.trusted.Load() {
 		if s.trustedOf[c.address] >= s.most-s.most/4 {
@@ -102,9 +102,10 @@ func (s *seats) distrust(c *Connection) {
 	c.trusted.Store(false)
 }
 
-// displace takes a seat from a stranger, whose connection the caller must close: from the one that
-// has waited for its caller the longest. If byAddress is set, it takes one of the address that has
-// the most. It returns nil if there is no stranger, or all are being answered.
+// displace takes the seat of a stranger and returns its connection, which the
+// caller must close. It chooses the stranger that has waited for its caller the
+// longest; if byAddress is set, one of the address that has the most. It
+// returns nil if there is no stranger, or all are being answered.
 func (s *seats) displace(byAddress bool) *Connection {
 	// The victims may be from an earlier choice, and answered or gone since. If
 	// none of them can be displaced, they are chosen anew, once.
@@ -117,7 +118,8 @@ func (s *seats) displace(byAddress bool) *Connection {
 			s.victims = s.victims[:last]
 			_, stays := s.strangers[v.conn]
 
-			// After the swap, what the caller sends is not decided: it could not be answered.
+			// After the swap, requests on this connection are not decided, because they
+			// could not be answered.
 			if stays && v.conn.waitingSince.CompareAndSwap(v.since, displacedMark) {
 				s.release(v.conn)
 				return v.conn
@@ -132,8 +134,8 @@ func (s *seats) displace(byAddress bool) *Connection {
 
 // chooseVictims chooses the strangers to displace next.
 func (s *seats) chooseVictims(byAddress bool) {
-	// Those that are being answered are left out: their callers would lose an
-	// answer whose cost may be taken already.
+	// Connections that are being answered are left out: their callers would lose
+	// an answer whose cost may be taken already.
 	waiting := make([]victim, 0, len(s.strangers))
 	for c := range s.strangers {
 		if since := c.waitingSince.Load(); since > 0 {
@@ -142,8 +144,8 @@ func (s *seats) chooseVictims(byAddress bool) {
 	}
 	slices.SortFunc(waiting, func(a, b victim) int { return cmp.Compare(b.since, a.since) })
 
-	// Taking, again and again, a connection of the address that has the most
-	// gives the same order as sorting them by rank.
+	// Sorting by rank gives the same order as taking, again and again, a
+	// connection of the address that has the most.
 	if byAddress {
 		ofAddress := make(map[netip.Prefix]int)
 		for i := range waiting {

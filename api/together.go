@@ -14,9 +14,10 @@ const (
 )
 
 // AskAll calls ask with each number below n, several at the same time, because
-// each may wait for another node. Once ask has returned false, it begins no
-// other. It returns when all have ended. If there is no room for the
-// goroutines, it asks one after another. A panic in ask is the caller's.
+// each call may wait for another node. After ask has returned false, AskAll
+// begins no further call. It returns when all calls have ended. If the budget
+// has no room for the goroutines, it makes one call after another. A panic in
+// ask becomes a panic of AskAll.
 func (b *Budget) AskAll(n int, ask func(i int) bool) {
 	var next atomic.Int64
 	var failed atomic.Bool
@@ -32,7 +33,7 @@ func (b *Budget) AskAll(n int, ask func(i int) bool) {
 		}
 	}
 
-	// This goroutine asks, too.
+	// This goroutine also asks.
 	helpers := min(n, AsksAtOnce) - 1
 	memory := int64(helpers) * askMemory
 	if helpers <= 0 || !b.Take(memory) {
@@ -53,7 +54,7 @@ func (b *Budget) AskAll(n int, ask func(i int) bool) {
 		})
 	}
 
-	defer group.Wait() // even if this goroutine panics: the helpers use what is its caller's
+	defer group.Wait() // even if this goroutine panics, because the helpers use its caller's variables
 	work()
 	group.Wait()
 

@@ -125,8 +125,8 @@ func (t *Token) NamespaceError(q *limiter.Query) *Error {
 	return nil
 }
 
-// HolderName returns what a slot says of its holder if the caller says nothing:
-// the name of its token, or its address. Both may be nil.
+// HolderName returns the name of a slot's holder if the caller gives none: the
+// name of its token, or its address. t and remote may be nil.
 func HolderName(t *Token, remote net.Addr) string {
 	name := ""
 	switch {
@@ -205,7 +205,7 @@ type tokens struct {
 	config *Config
 	log    *slog.Logger
 
-	// onWithdrawn is called when a token that was in force is so no more.
+	// onWithdrawn is called when a token is no longer in force.
 	onWithdrawn func()
 
 	files *reload.Files[*tokenSet] // nil: no tokens file
@@ -298,8 +298,8 @@ func (d *Doors) Permit(authorization string, lines int, need Scope, cache *Token
 	}
 
 	var token *Token
-	// Every reload puts another set in force and so voids all caches: no
-	// revoked token lives on in one.
+	// Every reload puts another set in force, which voids all caches. So no cache
+	// keeps a revoked token.
 	if cache != nil && cache.set == set {
 		token = cache.token
 	} else if token = set.find(authorization); token != nil && cache != nil {

@@ -7,12 +7,13 @@ import (
 )
 
 // TurnRequests is how many requests of a connection are answered in a row
-// before others get the processor. Only a caller that sends ahead has more:
-// before a request of any other, the node waits.
+// before others get the processor. Only a caller that sends ahead has as many
+// in a row: for any other, the node waits before each request.
 const TurnRequests = 64
 
-// A connection whose caller sends nothing ahead must have waited, as far as its
-// reads can tell, before its turn ends.
+// TurnRequests must be at least twice TryInterval. Reads look for a wait only
+// once in TryInterval inputs, and must have found one before the turn of a
+// caller that sends nothing ahead ends.
 const _ = uint(TurnRequests - 2*rawconn.TryInterval)
 
 // turns lets connections whose callers have sent far ahead go on one after the
@@ -37,12 +38,12 @@ type ahead struct {
 	waits    uint64 // how often a read had waited when the count began
 }
 
-// TakeTurn must be called before c is served that many requests. It waits for
-// c's turn if c has been served enough in a row.
+// TakeTurn must be called before that many requests of c are served. It waits
+// for c's turn if enough of them were served in a row.
 func (c *Connection) TakeTurn(requests int) {
 	if c.waiter != nil {
-		// A read that waited means that the caller had sent nothing ahead. An input
-		// that can't tell has all its requests counted.
+		// If a read has waited, the caller had sent nothing ahead. If c can't tell,
+		// all its requests are counted.
 		waits := c.waiter.Waits()
 		if waits != c.ahead.waits {
 			c.ahead = ahead{waits: waits}

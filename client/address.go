@@ -15,8 +15,8 @@ import (
 // there are fewer, it takes the leftmost. If hops is 0, the header is missing,
 // or the element is not an address, it returns the address of the peer.
 //
-// The address has no port and no zone. One that embeds an IPv4 address, as
-// NAT64 makes it, becomes that one.
+// The address has no port and no zone. An address that embeds an IPv4 address,
+// as in NAT64, becomes the IPv4 address.
 func Address(hops int) func(*http.Request) string {
 	return func(r *http.Request) string {
 		if hops > 0 {

@@ -205,7 +205,7 @@ func (rp *reply) decision(a *answer, countMode bool) (Decision, error) {
 	switch rp.status {
 	case http.StatusOK, http.StatusTooManyRequests:
 	case http.StatusForbidden:
-		// Any other code is that of an error, such as for a token without the scope.
+		// Any other code means an error, such as a token without the scope.
 		p := rp.problem()
 		if p.Code != CodeDenied {
 			return Decision{}, p

@@ -41,7 +41,7 @@ type Client struct {
 	http          *http.Client
 	otherCalls    chan struct{} // unbatched calls; capacity MaxQueue
 	otherInFlight chan struct{} // those of them that are in flight; capacity spareConnections
-	slots         SlotSet       // that are held
+	slots         SlotSet       // the slots that are held
 	answers       atomic.Int64  // counts answers from nodes with a status below 500
 
 	lifetime context.Context // cancelled by Close, with cause ErrClosed
@@ -56,7 +56,7 @@ type Client struct {
 	queue []*call
 }
 
-// New returns a client. It waits for no node: an unreachable one shows only in
+// New returns a client. It waits for no node: an unreachable node shows only in
 // the first call. With a Token or Rules, it asks a node about them in the
 // background. The caller must Close the client.
 func New(options Options) (*Client, error) {
@@ -112,7 +112,7 @@ func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
-	// The slots come first: nothing else ends their renewals, which the wait
+	// The slots are closed first: nothing else ends their renewals, which the wait
 	// below includes.
 	c.slots.Close()
 	c.cancel(ErrClosed)
@@ -213,9 +213,10 @@ func (c *Client) checkUnbatched(ctx context.Context, cl *call) error {
 	return cl.err
 }
 
-// fallbackDecision returns the Decision for a check that no node decided. Only
-// a failure of the nodes may let a check pass. Untrusted users could provoke
-// any other error, and so switch the limits off.
+// fallbackDecision returns the Decision for a check that no node decided.
+// Unless the options say otherwise, only a failure of the nodes may let a check
+// pass. Untrusted users could provoke any other error, and so switch the limits
+// off.
 func (c *Client) fallbackDecision(q *Request, err error) Decision {
 	d := Decision{DecidedBy: ByError}
 	var answered *Error
@@ -267,16 +268,17 @@ func (c *Client) waitDelay(ctx context.Context, d time.Duration) error {
 }
 
 // Reserve takes q's costs as an estimate of a cost that is not known yet, such
-// as the tokens of an answer; Settle corrects it later. What becomes of a
-// reservation that is not settled within ttl, q.OnExpiry says. ttl is rounded
-// up to milliseconds; 0 means one minute.
+// as the tokens of an answer; Settle corrects it later. q.OnExpiry says what
+// becomes of a reservation that is not settled within ttl. ttl is rounded up to
+// milliseconds; 0 means one minute.
 //
 // The Decision and the error are as for Check. Settle every Reservation that
-// has an ID, even if the work that it was made for has failed. What is reserved
-// only after ctx has ended is given back. With q.RequestID, a retried call
-// reserves only once.
+// has an ID, even if the work that it was made for has failed. A reservation
+// that is made only after ctx has ended is given back. With q.RequestID, a
+// retried call reserves only once.
 //
-// Where q's rules limit slots, too, the Reservation has a Slot, which renews itself until Settle.
+// If q's rules also limit slots, the Reservation has a Slot, which renews
+// itself until Settle.
 func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Reservation, error) {
 	ttl = cmp.Or(ttl, defaultTTL)
 	fail := func(err error) (Reservation, error) { return Reservation{Decision: c.fallbackDecision(&q, err)}, err }
@@ -310,7 +312,8 @@ func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Res
 
 	reserved := Reservation{Decision: d, ID: a.Reservation}
 	if a.Slot != "" {
-		// The slot outlives the context: what was reserved is to be settled.
+		// The slot outlives the context, because the reservation must still be
+		// settled.
 		until := r.sent.Add(millis(a.ExpiresMS))
 		if reserved.Slot, err = NewSlot(context.WithoutCancel(ctx), c, d, a.Slot, until); err != nil {
 			return fail(err)
@@ -546,7 +549,7 @@ func (c *Client) askUntilOwned(ctx context.Context, path string, body []byte, re
 		r, err := c.askInTurn(ctx, path, body, retry)
 		e, answered := errors.AsType[*Error](err)
 		if last != nil && !answered && err != nil {
-			// What the node said before tells more than that the time is up.
+			// The node's last error tells more than that the time is up.
 			err = fmt.Errorf("%w: %w", err, last)
 		}
 

@@ -105,7 +105,7 @@ const (
 )
 
 // Rate is what a limit allows over time: Limit units in each Per, as the rules
-// say it. What it allows at once is another number, if it is a bucket.
+// say it. A bucket may allow another amount at once.
 type Rate struct {
 	Limit int64
 	Per   time.Duration
@@ -137,7 +137,8 @@ type Reservation struct {
 	// ID identifies the reservation to Settle, at any node of the cluster. It is
 	// empty if nothing was reserved: the check was refused, or no node answered.
 	ID string
-	// Slot is held until Settle, where the rules limit slots, too. Otherwise it is nil.
+	// Slot is held until Settle, if the rules also limit slots. Otherwise it is
+	// nil.
 	Slot *Slot
 }
 
@@ -162,8 +163,8 @@ type Usage struct {
 	// none. Until then nothing remains.
 	BlockedUntil time.Time
 	// Applied is, after an adjustment, by how much usage rose in each unit: a
-	// reward takes off no more than there was. Of several limits in a unit, it is
-	// the most. Otherwise it is nil.
+	// reward takes off no more than there was. If a unit has several limits, the
+	// largest change counts. Without an adjustment, Applied is nil.
 	Applied map[string]int64
 }
 
@@ -176,15 +177,16 @@ type LimitUsage struct {
 	Window    time.Duration // as in Decision, like the next two
 	TTL       time.Duration
 	Rate      Rate
-	// Share is what there is to use where the subject is counted: Limit, or the
-	// region's or the node's part of it.
+	// Share is the part of Limit that may be used where the subject is counted:
+	// all of it, or the region's or the node's part.
 	Share      int64
 	Used       int64 // without what is leased; exceeds Share if the subject is in debt
 	Leased     int64 // held by nodes that may admit checks with it, and not used yet
 	Remaining  int64 // Share less Used and Leased; 0 while the subject is blocked
 	ResetAfter time.Duration
 	MoreAfter  time.Duration // until more than Remaining is available; 0 if unknown, or if it can't grow
-	// Estimated means that a node did not say how much it holds. That counts as used.
+	// Estimated means that a node did not say how much it holds. What the node
+	// holds counts as used.
 	Estimated bool
 	Unlimited bool // there is no limit in Unit, which is empty for all units; no number is set
 	// Applied is, after an adjustment, by how much Used rose.
@@ -240,7 +242,7 @@ type refusal struct {
 	place *int
 }
 
-// UnmarshalJSON parses either.
+// UnmarshalJSON parses either form.
 func (ref *refusal) UnmarshalJSON(text []byte) error {
 	if text[0] == '{' {
 		return json.Unmarshal(text, &ref.own)

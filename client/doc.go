@@ -42,8 +42,8 @@
 // # Slots
 //
 // A limit with the algorithm concurrency says how many may be held at once.
-// [Client.Acquire] takes a [Slot], which renews itself until its Close. What it
-// protects runs in its Context, which ends if the slot is lost. With
+// [Client.Acquire] takes a [Slot], which renews itself until its Close. Run the
+// protected work in its Context, which ends if the slot is lost. With
 // MiddlewareOptions.Slots, [Middleware] holds slots for the length of the
 // response.
 //

@@ -48,11 +48,10 @@ const (
 	codeOverloaded  = "overloaded"
 	codeUnknownRule = "unknown-rule"
 	codeUnknownSlot = "unknown-slot" // the slot is over
-	// codeNoOwner means that only the owner can do this and that it can't be reached
-	// now.
+	// codeNoOwner means that only the owner can do this, and can't be reached now.
 	codeNoOwner = "no-owner"
-	// codeTooManyReservations means that the subject's owner has no room for another
-	// reservation. Any other node would ask it, too.
+	// codeTooManyReservations means that the subject's owner has no room for
+	// another reservation. Any other node would ask the same owner.
 	codeTooManyReservations = "too-many-reservations"
 	// codeTooManySlots is the same for slots.
 	codeTooManySlots = "too-many-slots"

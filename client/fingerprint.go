@@ -7,10 +7,11 @@ import (
 
 // Fingerprint returns a stand-in for a secret, such as an API key. Use it in
 // Request.Key and Request.Attributes, because subjects are visible in rlnode's
-// lists, logs, bills and dashboard. It is the first half of the SHA-256 in
-// hexadecimal. The setting fingerprint: of a profile makes the same value from
-// a header, so that a caller is the same subject behind a proxy and here. Of an
-// empty secret it is empty, because a caller without one is nobody.
+// lists, logs, bills and dashboard. The stand-in is the first half of the
+// SHA-256 in hexadecimal. The setting fingerprint: of a profile makes the same
+// value from a header, so that a caller is the same subject behind a proxy and
+// here. For an empty secret, the stand-in is empty, because a caller without a
+// secret is nobody.
 func Fingerprint(secret string) string {
 	if secret == "" {
 		return ""

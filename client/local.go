@@ -150,7 +150,7 @@ func (l *local) take(now time.Duration, ops []localOp) Decision {
 // hasRoom reports whether there is room for the windows of another check. It
 // removes ended windows at most once a second.
 func (l *local) hasRoom(now time.Duration) bool {
-	// A check stores its windows at the end, and may have that many.
+	// A check may have this many windows, and stores them at the end.
 	if len(l.windows) >= maxLocal-maxSubjects*maxLimits && now-l.swept >= time.Second {
 		maps.DeleteFunc(l.windows, func(_ windowID, w window) bool { return w.ends <= now })
 		l.swept = now
@@ -260,8 +260,8 @@ func capacityOf(l *Limit) int64 {
 	return l.Limit
 }
 
-// windowLength returns the length of a window, which is a calendar unit or a duration, possibly in days. A month counts as 31
-// days here, and a year as 366.
+// windowLength returns the length of a window, which is a calendar unit or a
+// duration, possibly in days. A month counts as 31 days here, a year as 366.
 func windowLength(per string) (time.Duration, bool) {
 	const day = 24 * time.Hour
 	switch per {

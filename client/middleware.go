@@ -23,9 +23,9 @@ const (
 type MiddlewareOptions struct {
 	// Rule limits the check to this rule.
 	Rule string
-	// Key returns the subject: a value for each key attribute of Rule, so none, but
-	// not nil, if it has no key attributes. Only Rule then applies, and Attributes
-	// is not called. Nil: the subject follows from the attributes.
+	// Key returns the subject: a value for each key attribute of Rule. If Rule has
+	// none, it returns an empty slice, not nil. With Key, only Rule applies, and
+	// Attributes is not called. Nil: the subject follows from the attributes.
 	Key func(*http.Request) []string
 	// MissingKey says what happens to a request for which Key returns nil, or an
 	// empty value, as for callers without an API key: MissingRefuse (the default)
@@ -203,8 +203,8 @@ func (g *guard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	g.next.ServeHTTP(w, r.WithContext(NewContext(ctx, d)))
 }
 
-// Decide decides q, and acquires slots if slots is set: the Slot is nil if it
-// is not, and for a refusal. It is for middleware.
+// Decide decides q, and acquires slots if slots is set. Otherwise, and for a
+// refusal, the Slot is nil. Decide is for middleware.
 func Decide(ctx context.Context, c Checker, q Request, slots bool, ttl time.Duration) (Decision, *Slot, error) {
 	if !slots {
 		d, err := c.Check(ctx, q)
@@ -312,7 +312,8 @@ func Refuse(w http.ResponseWriter, _ *http.Request, d Decision) {
 	json.NewEncoder(w).Encode(p) // an error means that the connection is broken
 }
 
-// answer writes r. p is what the answer would be without it; of the headers, those are set.
+// answer writes r. p is what the answer would be without r; its headers are set
+// already.
 func (r *Refusal) answer(w http.ResponseWriter, p problemBody) {
 	h := w.Header()
 	for name, value := range r.Headers {

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// The values of MiddlewareOptions.MissingKey that are not the text to use instead.
+// The values of MiddlewareOptions.MissingKey that have a special meaning.
 const (
 	MissingRefuse = "refuse"
 	MissingError  = "error"

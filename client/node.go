@@ -210,7 +210,7 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 		n := c.nodes[at]
 		timeout := whole
 		if more {
-			// The next node needs time to answer, too.
+			// The next node also needs time to answer.
 			timeout /= 2
 		}
 

@@ -110,9 +110,9 @@ type Options struct {
 	// ErrQueueFull and are refused. 0: DefaultMaxQueue. At most 1,000,000.
 	MaxQueue int
 
-	// Logger logs, each at most once a minute, that a node is skipped, with a
-	// warning, and that nodes reject the token or don't know one of Rules, with an
-	// error. It also logs that a node is used again. Nil: slog.Default.
+	// Logger logs a warning if a node is skipped, and an error if nodes reject the
+	// token or don't know one of Rules, each at most once a minute. It also logs
+	// that a node is used again. Nil: slog.Default.
 	Logger *slog.Logger
 }
 

@@ -165,7 +165,8 @@ type Request struct {
 	// An *Error with the Code "unknown-limit" means that the subject has no such
 	// limit.
 	LimitName string
-	// Bill has AdjustCosts correct the bill of a rule with usage: monthly, too, by what it applies.
+	// Bill makes AdjustCosts also correct the bill of a rule with usage: monthly,
+	// by what it applies.
 	Bill bool
 
 	// RequestID is for Reserve, AdjustCosts, Reset, and checks in CountMode; other
@@ -180,9 +181,9 @@ type Request struct {
 
 // OnExpiry says what becomes of a reservation that nobody settles in time.
 type OnExpiry struct {
-	// Refund gives all of it back but Costs, which are by unit and stay charged,
-	// each at most what was reserved. If there are Costs, a unit that they don't
-	// name stays as reserved.
+	// Refund gives back what was reserved but Costs, which are by unit and stay
+	// charged, each at most what was reserved. If there are Costs, a unit that
+	// they don't name stays as reserved.
 	Refund bool
 	Costs  map[string]int64
 }
@@ -355,7 +356,7 @@ func (r *Request) makePeek() {
 		r.Mode = PeekMode
 		return
 	}
-	// The caller's own map must not change.
+	// The caller's own slice must not change.
 	r.Subjects = slices.Clone(r.Subjects)
 	for i := range r.Subjects {
 		r.Subjects[i].Mode = PeekMode
@@ -469,8 +470,8 @@ func (s *Subject) append(b []byte) ([]byte, error) {
 	return appendCost(b, s.Mode, s.Cost, s.Costs)
 }
 
-// appendTarget returns the body of a call about the only subject of r that is
-// not a check. It adds fields to the body.
+// appendTarget returns the body of a call, other than a check, about the only
+// subject of r. It adds fields to the body.
 func (r *Request) appendTarget(fields []byte) ([]byte, error) {
 	inline := r.Limits != nil || r.Namespace != ""
 	switch {

@@ -73,8 +73,8 @@ func (c *Client) ExpectRules(names ...string) {
 func (c *Client) checkSetup(rules []string) {
 	body := []byte(`{"checks":[`)
 	for _, name := range rules {
-		// A key of no values fits only a rule without key attributes. A peek takes
-		// nothing from that, either.
+		// An empty key fits only a rule without key attributes, and a peek takes
+		// nothing from that rule.
 		body = append(appendString(append(body, `{"rule":`...), name), `,"key":[],"peek":true},`...)
 	}
 	body = append(closeBracket(body, ']'), '}')

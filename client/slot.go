@@ -15,8 +15,8 @@ import (
 	"unicode/utf8"
 )
 
-// ErrSlotLost is the cause of the end of a Slot's Context if the slot is held
-// no longer: it is over at the nodes, or none of them has renewed it in time.
+// ErrSlotLost is the cause of the end of a Slot's Context if the slot is no
+// longer held: it is over at the nodes, or none of them has renewed it in time.
 var ErrSlotLost = errors.New("client: the slot is lost")
 
 // maxWho bounds Request.Who, in bytes.
@@ -67,11 +67,11 @@ type Slot struct {
 	ctx    context.Context // what Context returns
 	cancel context.CancelCauseFunc
 	stop   context.CancelFunc // ends the renewals
-	kept   chan struct{}      // closed once they have ended
+	kept   chan struct{}      // closed once the renewals have ended
 	gone   bool               // a node has said that the slot is over; written before kept is closed
 
 	closing sync.Once
-	closed  error // of Close
+	closed  error // what Close returns
 }
 
 // SlotKeeper renews and releases slots. *Client is one, and so is *node.Node, a
@@ -84,7 +84,8 @@ type SlotKeeper interface {
 	// Go runs f in a goroutine that closing the keeper waits for. It reports false,
 	// and does nothing, if the keeper is closed.
 	Go(f func()) bool
-	// Slots has those that are held. Closing the keeper closes it first.
+	// Slots returns the set of slots that are held. Closing the keeper closes the
+	// set first.
 	Slots() *SlotSet
 }
 
@@ -112,7 +113,8 @@ func (all *SlotSet) Reserve(id string, s *Slot) {
 // reservation releases it.
 func (all *SlotSet) Settle(id string) {
 	if s := all.takeReserved(id); s != nil {
-		// This uses up Close: to settle the reservation releases the slot.
+		// Close then does nothing, because settling the reservation releases the
+		// slot.
 		s.closing.Do(s.end)
 	}
 }
@@ -145,7 +147,7 @@ func (all *SlotSet) remove(s *Slot) {
 	delete(all.held, s)
 }
 
-// Close closes all slots, which takes little longer than one takes, and lets no others be added.
+// Close closes all slots at the same time, and lets no others be added.
 func (all *SlotSet) Close() {
 	all.mu.Lock()
 	all.closed = true
@@ -178,7 +180,7 @@ func NewSlot(ctx context.Context, k SlotKeeper, d Decision, id string, until tim
 
 	added := k.Slots().add(s)
 	if !added || !k.Go(func() { s.keep(renewing, until) }) {
-		// Nobody renews it, so Close must not wait for that.
+		// Nobody renews the slot, so Close must not wait for renewals.
 		close(s.kept)
 		s.Close()
 		return nil, ErrClosed
@@ -188,15 +190,15 @@ func NewSlot(ctx context.Context, k SlotKeeper, d Decision, id string, until tim
 }
 
 // Context ends with the context given to Acquire, and as soon as the slot may
-// no longer be held: its cause is then ErrSlotLost. What a slot protects should
+// no longer be held: its cause is then ErrSlotLost. The protected work should
 // run in it. It also ends with Close.
 func (s *Slot) Context() context.Context { return s.ctx }
 
 // Close releases the slot, and ends its Context and its renewals. It sends the
-// release whatever has become of the context given to Acquire, and repeats it
-// for Options.Timeout at most. If that fails, the slot ends by itself, unless
-// the node that was asked frees it earlier. Close may be called several times,
-// and at the same time; all calls return the same.
+// release even if the context given to Acquire has ended, and repeats it for
+// Options.Timeout at most. If that fails, the slot ends by itself, unless the
+// node that was asked frees it earlier. Close may be called several times, and
+// at the same time; all calls return the same.
 func (s *Slot) Close() error {
 	s.closing.Do(func() {
 		s.end()
@@ -207,7 +209,8 @@ func (s *Slot) Close() error {
 	return s.closed
 }
 
-// end ends the renewals, and waits for one under way: it must not overtake the release.
+// end ends the renewals, and waits for one under way: a renewal must not
+// overtake the release.
 func (s *Slot) end() {
 	s.stop()
 	s.cancel(context.Canceled)
@@ -281,7 +284,7 @@ func (s *Slot) lose(err error) {
 	s.cancel(fmt.Errorf("%w: it was not renewed in time: %w", ErrSlotLost, err))
 }
 
-// thirdOf returns when a third of the time until then is over.
+// thirdOf returns when a third of the time from now to until is over.
 func thirdOf(until time.Time) time.Time { return time.Now().Add(time.Until(until) / 3) }
 
 // Acquire takes a slot of each limit with the algorithm concurrency that
@@ -291,10 +294,10 @@ func thirdOf(until time.Time) time.Time { return time.Now().Add(time.Until(until
 // limits say. The slot renews itself whenever a third of that time is over, and
 // counts it from when the request was sent.
 //
-// Either the Slot or the error is nil. The caller must Close the Slot, and do
-// what it protects in its Context. The error is a *Refused, whose Decision says
-// why; it wraps the cause if no node decided. If Options lets a call pass that
-// no node decided, the Slot has no ID, and an Err.
+// Either the Slot or the error is nil. The caller must Close the Slot, and run
+// the protected work in its Context. The error is a *Refused, whose Decision
+// says why; it wraps the cause if no node decided. If Options lets a call pass
+// that no node decided, the Slot has no ID, and an Err.
 //
 // With q.Wait, a call that finds no free slot asks again, in growing pauses of
 // up to a second, until ctx ends.
@@ -376,8 +379,8 @@ func (c *Client) acquire(ctx context.Context, q *Request, body []byte) (*Slot, e
 	return s, nil
 }
 
-// callToTake makes a call that takes a slot or a reservation. If ctx ends first,
-// what is taken later is given back.
+// callToTake makes a call that takes a slot or a reservation. If ctx ends
+// first, a slot or a reservation that is taken later is given back.
 func (c *Client) callToTake(ctx context.Context, path string, body []byte) (*reply, error) {
 	var r *reply
 	var err error
@@ -404,7 +407,8 @@ func (c *Client) callToTake(ctx context.Context, path string, body []byte) (*rep
 	}
 }
 
-// giveBack cancels what an answer took that comes too late.
+// giveBack gives back the slot or the reservation of an answer that comes too
+// late.
 func (c *Client) giveBack(r *reply, err error) {
 	if err != nil || r.status != http.StatusOK {
 		return
@@ -418,7 +422,7 @@ func (c *Client) giveBack(r *reply, err error) {
 		return
 	}
 
-	// If a call fails, what it would give back ends by itself.
+	// If a call fails, the slot or the reservation ends by itself.
 	switch {
 	case late.Reservation != "":
 		_, _ = c.Settle(context.Background(), late.Reservation, nil) // with its slot
@@ -427,10 +431,9 @@ func (c *Client) giveBack(r *reply, err error) {
 	}
 }
 
-// RenewSlot holds a slot for as long as at first, from now on, and returns
-// until when, counted from when the request was sent. Slots do that by
-// themselves. An *Error with the Code "unknown-slot" means that the slot is
-// over.
+// RenewSlot holds a slot for as long again as at first, and returns until when,
+// counted from when the request was sent. Slots call it by themselves. An
+// *Error with the Code "unknown-slot" means that the slot is over.
 func (c *Client) RenewSlot(ctx context.Context, id string) (until time.Time, err error) {
 	r, err := c.call(ctx, "/v1/renew", slotBody(id), retryAlways)
 	if err != nil {
@@ -451,7 +454,7 @@ func (c *Client) RenewSlot(ctx context.Context, id string) (until time.Time, err
 }
 
 // ReleaseSlot gives a slot back; a second call frees nothing, and is no error.
-// Slot.Close does that. It retries for Options.Timeout at most, even while the
+// Slot.Close calls it. It retries for Options.Timeout at most, even while the
 // client is being closed.
 func (c *Client) ReleaseSlot(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.options.Timeout, ErrTimeout)

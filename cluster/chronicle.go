@@ -17,8 +17,9 @@ const (
 	// lostAfter is how long contact must be missing before the log says so: longer
 	// than an election takes.
 	lostAfter = 2 * time.Second
-	// leaderlessAfter is the same for a leader while a majority seems to be there:
-	// longer than gossip takes to notice that it is not.
+	// leaderlessAfter is how long authority must be missing before the log says
+	// so, while a majority seems to be there: longer than gossip takes to notice
+	// that the majority is gone.
 	leaderlessAfter = 10 * time.Second
 )
 
@@ -30,11 +31,11 @@ const (
 
 // chronicle logs what an operator would ask about a cluster afterwards: who
 // led, when no majority was left, what moved, and which rules came into force.
-// What single members did is logged by gossip. Only its loop uses it.
+// Gossip logs what single members did. Only writeChronicle uses it.
 type chronicle struct {
 	*Cluster
 	led      bool
-	lastSeen time.Time // when this node last had authority, or never had any
+	lastSeen time.Time // the last look at which this node had authority, or had never had any
 	lost     string    // what was logged as missing; empty if nothing is
 	epoch    int64     // of the last ring seen
 	ring     *ring.Table
@@ -43,7 +44,7 @@ type chronicle struct {
 	moves    bool            // they still move
 	saidMove bool            // the log says that they move
 	rules    int64           // the version last logged; 0: none yet
-	twice    map[string]bool // names that are logged as those of two living nodes
+	twice    map[string]bool // names that the log says several living nodes have
 }
 
 // writeChronicle is the loop that keeps the chronicle.
@@ -155,7 +156,8 @@ func movedPartitions(before, now *ring.Table) (n int) {
 	return n
 }
 
-// noteRules logs each version that has come into force here since this node started.
+// noteRules logs the version in force if it is not the one of the last look. It
+// does not log the first version that it sees.
 func (ch *chronicle) noteRules(s *agreement.State) {
 	version := rulesVersion(s)
 	if version == 0 || version == ch.rules {
@@ -174,7 +176,8 @@ func (ch *chronicle) noteRules(s *agreement.State) {
 	ch.rules = version
 }
 
-// noteNames logs each name that two living nodes have, once until that ends.
+// noteNames logs each name that several living nodes have: once, until only one
+// of them has it.
 func (ch *chronicle) noteNames() {
 	living := map[string]int{}
 	for _, m := range ch.gossip.Load().Members() {

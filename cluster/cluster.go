@@ -94,7 +94,7 @@ func (c *Cluster) Start() error {
 	c.startedAt = time.Now()
 	c.recallState()
 
-	// This comes before Raft starts, which reads its term then.
+	// This comes before Raft starts, because Raft reads its term when it starts.
 	if err := c.founder.clearHalfFounded(); err != nil {
 		return err
 	}

@@ -77,8 +77,8 @@ type Timings struct {
 	Founding    time.Duration // how often to retry a founding that did not succeed
 	Probe       time.Duration // how often to check that the store responds
 	Reconcile   time.Duration // how often, at least, the leader compares Raft's configuration with the members
-	// how long a node must be healthy before it becomes a voter, and a voter failed
-	// before it is replaced
+	// how long a node must be healthy before it becomes a voter, and how long a
+	// voter must have failed before it is replaced
 	Stable time.Duration
 	// how long until a member that gossip has not seen since this node started counts as failed
 	AbsentAfter time.Duration
@@ -121,13 +121,13 @@ type Config struct {
 
 	// InitialRules returns the first rules of a cluster founded here, and their author. nil: none.
 	InitialRules func() (text []byte, by string)
-	// OnState is called, in order, whenever it changes which node may own which
-	// partitions: on a new ring, an ended node, a new process or a settled epoch.
-	// It is also called when the members have changed. Changes in quick succession are merged into one call. It must not wait for
-	// the Cluster.
+	// OnState is called, in order, with each state that changes which node may own
+	// which partitions: a new ring, an ended node, a new process or a settled
+	// epoch. It is also called when the members have changed. Changes in quick
+	// succession are merged into one call. It must not wait for the Cluster.
 	OnState func(*agreement.State)
-	// OnRules is called when other rules come into force, or the same ones with
-	// other shares, from the same goroutine. It may skip versions.
+	// OnRules is called, from the same goroutine, when other rules come into
+	// force, or the same rules with other shares. It may skip versions.
 	OnRules func(*rules.Set)
 	// OnEntries is called whenever the entries beside the rules have changed, from
 	// the same goroutine.

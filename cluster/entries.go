@@ -36,8 +36,8 @@ type entriesWrite struct {
 	Changes []EntryChange       `json:"changes"`
 }
 
-// entriesReply is the leader's answer: its result, and if that is no error, the
-// last entry that was written or removed.
+// entriesReply is the leader's answer: the result and, unless the result is an
+// error, the last entry that was written or removed.
 type entriesReply struct {
 	Result agreement.Result `json:"result"`
 	Entry  *entries.Entry   `json:"entry,omitempty"`
@@ -45,9 +45,10 @@ type entriesReply struct {
 
 // WriteEntries makes changes of entries beside the rules, all or none, and
 // returns when they are in force on this node. It returns the version of the
-// entries, and the last entry that was written or removed. The error wraps one
-// of package entries, or is as for [Cluster.Write]. From a secondary region it
-// waits only briefly for the changes to arrive in this region.
+// entries, and the last entry that was written or removed. The error wraps an
+// error of package entries, or is one that [Cluster.Write] returns. From a
+// secondary region, WriteEntries waits only briefly for the changes to arrive
+// in this region.
 func (c *Cluster) WriteEntries(
 	ctx context.Context, changes []EntryChange,
 ) (version int64, last *entries.Entry, err error) {
@@ -263,8 +264,8 @@ func (sr *sharedRules) adoptEntries(ctx context.Context, b []byte) error {
 		if paging.first == nil {
 			paging.first = &entries.Page{Version: e.Page.Version, Digest: e.Page.Digest}
 		}
-		// Later pages may be of newer states. All count as of the first one's version:
-		// the changes since then still follow.
+		// Later pages may come from newer states. All pages get the version of the
+		// first one, because the changes since that version still follow.
 		e.Page.Version, e.Page.Digest = paging.first.Version, paging.first.Digest
 	}
 

@@ -37,7 +37,8 @@ const (
 type founder struct {
 	*core
 	departed atomic.Pointer[error] // this node left or was removed, and was started again; nil if not
-	// why this build can't join the cluster that last invited it; nil if none has, or it can
+	// why this build can't join the cluster that last invited it; nil if no
+	// cluster has, or if it can join
 	joinError atomic.Pointer[error]
 
 	// mu guards promise. It is held while a promise, or the first entry of Raft's
@@ -243,9 +244,9 @@ func waitError(expect int, missing []string, members []gossip.Member) error {
 	return fmt.Errorf("waiting for %s (%d of %d found%s)", cmp.Or(awaited, "more nodes"), found, expect, others)
 }
 
-// checkExpect returns an error if so many nodes are about to start, twice
-// --bootstrap-expect or more, that they would found two clusters if the network
-// split now.
+// checkExpect returns an error if twice --bootstrap-expect nodes or more are
+// about to start: if the network split now, they would found two clusters. It
+// also returns an error while the names in --join are being resolved.
 func (f *founder) checkExpect() error {
 	return expectError(f.config.BootstrapExpect, f.gossip.Load().NamedNodes(), f.gossip.Load().Members())
 }
@@ -435,9 +436,10 @@ type invitation struct {
 	// Voters is the highest known number of voters, including those that have died
 	// or been removed; see ReplacingError.
 	Voters int `json:"voters"`
-	// Departed says that a node left or was removed, and is no longer a member;
-	// empty for all others. Node is that node: another one may be at its address by
-	// now, such as itself with a new identity. An older release does not name it.
+	// Departed says how a node left or was removed. It is empty in a real
+	// invitation. Node is the departed node's ID: by now, another node may be at
+	// its address, or the same one with a new identity. An older release sends no
+	// Node.
 	Departed string      `json:"departed,omitempty"`
 	Node     ring.NodeID `json:"node,omitzero"`
 }
@@ -541,7 +543,7 @@ func (f *founder) storeClusterID(cluster agreement.ClusterID) error {
 		return nil
 	}
 
-	// The disk comes first: what this node tells others must outlive a crash.
+	// The ID is stored first, because an announced ID must outlive a crash.
 	if err := f.config.Store.Stable().Set([]byte(keyCluster), cluster[:]); err != nil {
 		return fmt.Errorf("store the cluster's ID: %w", err)
 	}

@@ -23,8 +23,8 @@ var errDiverged = errors.New("its state differs from the majority's after the sa
 type hashReports struct {
 	// mu guards the fields below.
 	mu sync.Mutex
-	// byIndex holds the hashes by index, for the last keptHashes indices. refuseDiverged
-	// ignores nodes that are not in Raft.
+	// byIndex holds the hashes of the last keptHashes indices. They are from nodes
+	// in Raft's configuration only: see refuseDiverged.
 	byIndex   map[uint64]*indexHashes
 	lastAlarm time.Time // when the last alarm was logged: nodes differed, and no hash had a majority; zero if never
 }
@@ -38,9 +38,9 @@ type indexHashes struct {
 const (
 	// keptHashes is the number of indices whose hashes are kept.
 	keptHashes = 4
-	// hashPatience is how long live nodes take at most to report an index after the
-	// first of them has, if they apply no further entries. A node that has applied
-	// nothing for that long reports the hash of its current state.
+	// hashPatience is how long after the first report of an index all live nodes
+	// have reported that index, if they apply no further entries. A node that has
+	// applied nothing for that long reports the hash of its current state.
 	hashPatience = 2 * time.Second
 )
 

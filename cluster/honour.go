@@ -119,8 +119,8 @@ func (rr regionReports) add(region string, now regionReport) (ok bool) {
 	}
 
 	if before.samePrimaryEpoch(now.rulesPosition) {
-		// A region's new leader begins with no version. What the region has
-		// honoured stays true.
+		// A region's new leader begins with no version, but the versions that the
+		// region has honoured stay honoured.
 		now.Version = max(now.Version, before.Version)
 	}
 
@@ -273,8 +273,7 @@ func (sr *sharedRules) addRegionsExclusively(ctx context.Context, list []string)
 }
 
 // addRegions commits the uncommitted regions of list, each with a new version
-// of the rules. It runs on the leader of the primary, while it holds the only
-// element of sr.writing.
+// of the rules. The caller must lead the primary and hold sr.writeSlot.
 func (sr *sharedRules) addRegions(ctx context.Context, list []string) error {
 	for _, name := range sr.uncommitted(list) {
 		if len(sr.State().Regions.Names) >= agreement.MaxRegions {

@@ -21,8 +21,8 @@ const transferTries = 3
 
 // LeaveRing hands all partitions of this node over to the other nodes, and
 // returns when that is done. It does nothing if the node is alone or in no
-// ring. If ctx ends first, the leader may still take the node out, until
-// [Cluster.Stay].
+// ring. If ctx ends first, the leader may still take the node out until
+// [Cluster.Stay] is called.
 //
 // After LeaveRing has returned nil, this process never has authority again,
 // unless the node was alone.
@@ -59,8 +59,8 @@ func (c *Cluster) LeaveRing(ctx context.Context) error {
 	return nil
 }
 
-// Stay takes LeaveRing back, after it has failed. It does nothing once this
-// process has given up its authority.
+// Stay keeps this node in the ring after LeaveRing has failed. It does nothing
+// once this process has given up its authority.
 func (c *Cluster) Stay() {
 	if !c.HasGivenUp() {
 		c.leavingRing.Store(false)
@@ -265,8 +265,8 @@ func (nt *nodeTracker) markRemoving(m member, r removalRequest) {
 	nt.removing[m.ID] = pending
 }
 
-// departureOf returns what to record of a node that is being removed; nil if
-// nothing is, or it is recorded.
+// departureOf returns the departure to record for a node that is being removed.
+// It is nil if there is none, or if it is recorded already.
 func (nt *nodeTracker) departureOf(id ring.NodeID) *agreement.Departure {
 	if nt.State().Departure(id) != nil {
 		return nil

@@ -51,8 +51,9 @@ func (nt *nodeTracker) levels(s *agreement.State) Levels {
 }
 
 // Raise permanently raises the feature level; 0 means the highest level that
-// all members know. It returns the agreed level. The error wraps ErrRefused if
-// a member does not know the level, ErrLeaderUnavailable or ErrOutcomeUnknown.
+// all members know. It returns the agreed level. The error wraps
+// ErrLeaderUnavailable or ErrOutcomeUnknown, or ErrRefused, for example if a
+// member does not know the level.
 func (c *Cluster) Raise(ctx context.Context, to agreement.Level) (agreement.Level, error) {
 	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()

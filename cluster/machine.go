@@ -28,10 +28,11 @@ type machine struct {
 	// rulesIndex is the index of the last entry that changed the rules or the
 	// agreed regions, or a later index. It is set before the state with the change.
 	rulesIndex atomic.Uint64
-	// reignMark is the last entry that began a reign, of those that this process
-	// has applied one by one; nil if none.
+	// reignMark is from the last entry that began a reign and that this process
+	// has applied itself, not from a snapshot. It is nil if there is none.
 	reignMark atomic.Pointer[reignStart]
-	// lastPrepared is the last write of rules that this node proposed as the leader.
+	// lastPrepared is the last change of rules or regions that this node proposed
+	// as the leader.
 	lastPrepared atomic.Pointer[agreement.Prepared]
 
 	stuck   atomic.Pointer[Stuck] // set once

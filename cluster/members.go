@@ -24,7 +24,8 @@ type Member struct {
 	Voter   bool         `json:"voter"`
 	Leader  bool         `json:"leader"`
 	InRing  bool         `json:"in_ring"`
-	// in the agreed state or Raft's configuration: neither removed nor still a stranger
+	// in the agreed state or Raft's configuration: it was added, and not removed
+	// since
 	Known      bool `json:"-"`
 	Behind     bool `json:"behind"`     // the leader's last answer said that it refuses this node authority
 	Partitions int  `json:"partitions"` // owned after the current move; only set in a View
@@ -100,7 +101,8 @@ func (nt *nodeTracker) listMembers(s *agreement.State) []member {
 		m.Behind = slices.Contains(behind, id)
 		m.Known = m.inState || m.inRaft
 
-		// A process that was started since is not the one being removed.
+		// A process that was started after the removal began is not the one being
+		// removed.
 		r, removing := nt.removing[id]
 		if removing && r.boot == m.boot {
 			m.excluded = true

@@ -32,7 +32,7 @@ const (
 )
 
 // AppliedStore stores how far a node has applied entries: the index, and the
-// cluster's ID, so that the note is not mistaken for another cluster's.
+// cluster's ID, so that the record is not mistaken for another cluster's.
 // *persist.SmallFile implements it.
 type AppliedStore interface {
 	// Read returns the content last written, or nil if there is none.
@@ -51,9 +51,9 @@ type memory struct {
 }
 
 // StateInUse returns the newest state that this node uses: normally the applied
-// one. A node that relies on its memory because it has not been in sync since
-// it started uses the remembered one, which does not tell which node owns what
-// now.
+// one. A node that relies on its memory uses the remembered state until the
+// applied one has caught up. The remembered state does not tell which node owns
+// what now.
 func (c *core) StateInUse() *agreement.State {
 	s := c.State()
 	remembered := c.memory.state.Load()
@@ -97,11 +97,10 @@ func (c *Cluster) recallState() {
 	}
 }
 
-// warnOfOlderLog logs that Raft's log ends before an entry that this node has
-// applied, if it does. restored is the newest state that the store has, up to
-// that entry. The store has then forgotten entries that the node acknowledged,
-// so its vote may help to elect a leader without a write that was acknowledged
-// to a caller.
+// warnOfOlderLog logs an error if Raft's log ends before an entry that this
+// node has applied. The store has then lost entries that the node acknowledged,
+// so its vote may help to elect a leader that lacks an acknowledged write.
+// restored is the newest state that the store has, up to that entry.
 func (c *Cluster) warnOfOlderLog(restored *agreement.State) {
 	last, err := c.config.Store.Logs().LastIndex()
 	last = max(last, restored.Index)
@@ -196,8 +195,8 @@ func (c *Cluster) recordApplied() {
 }
 
 // watchContact is the loop of a node with a memory that waits for contact with
-// a majority. It ends when the node is in sync, or signals that the node should
-// rely on its memory.
+// a majority. It ends once the node is in sync, or once it has signalled that
+// the node should rely on its memory.
 func (c *Cluster) watchContact() {
 	since := c.startedAt
 	c.loop(contactInterval, nil, func() (last bool) {
@@ -243,7 +242,7 @@ func (c *Cluster) relyOnMemory() {
 	c.config.Logger.Warn("can't reach a majority: this node decides alone, by the rules that it remembers",
 		"rules_version", rulesVersion(m), "epoch", m.Epoch, "members", len(m.To.Members()))
 
-	// A snapshot may have contained all of it.
+	// If a snapshot contained all of the memory, the applied state is not older.
 	if c.State().Index < m.Index {
 		c.publishRules(m)
 		c.publishEntries(m)

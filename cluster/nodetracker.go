@@ -42,7 +42,8 @@ type nodeTracker struct {
 type pendingRemoval struct {
 	boot   uint64
 	forced bool // even if it is alive
-	// departure is to be recorded, so that the node's ID can't come back; nil if it can.
+	// departure is recorded, so that the node's ID can't come back; nil if the ID
+	// can come back.
 	departure *agreement.Departure
 }
 

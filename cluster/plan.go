@@ -87,8 +87,8 @@ func (pl *plan) planMove() change {
 	})
 }
 
-// planRemoval removes a node from Raft for the first reason that there is. It
-// never removes a node that is in a ring.
+// planRemoval removes a node from Raft if whyRemove gives a reason. It never
+// removes a node that is in a ring.
 func (pl *plan) planRemoval() change {
 	for i := range pl.members {
 		m := &pl.members[i]
@@ -127,7 +127,8 @@ func (pl *plan) whyRemove(m *member) string {
 	return ""
 }
 
-// planForget removes a member that is not a server of Raft and not alive.
+// planForget removes a member that is not in Raft's configuration, if it has
+// failed or is excluded.
 func (pl *plan) planForget() change {
 	return pl.firstMember(forgetNode, func(m *member) bool {
 		return m.inState && !m.inRaft && !m.InRing && m.ID != pl.self &&

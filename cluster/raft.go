@@ -82,8 +82,9 @@ func (c *core) stopRaft(bound time.Duration) error {
 	return errors.Join(closeErr, shutdownErr)
 }
 
-// mustSendEntries reports whether this node leads in the term and has the other
-// node in its configuration, so that it must send it entries; see transport.
+// mustSendEntries reports whether this node must send the other node entries:
+// it leads in the term, and its configuration has the other node. See
+// transport.
 func (c *core) mustSendEntries(to raft.ServerID, term uint64) bool {
 	r := c.raft.Load()
 	if r == nil || r.State() != raft.Leader || r.CurrentTerm() != term {

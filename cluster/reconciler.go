@@ -29,7 +29,7 @@ type reconciler struct {
 	*core
 	tracker     *nodeTracker
 	sharedRules *sharedRules
-	// changing holds an element while Raft's configuration or the feature level
+	// changeSlot holds an element while Raft's configuration or the feature level
 	// changes, so that no node is added that does not know the level being agreed
 	// on.
 	changeSlot chan struct{}
@@ -46,8 +46,8 @@ func (rc *reconciler) reconcileMembers() {
 		rc.noteMostVoters(0)
 
 		if !rc.leads() || rc.State().Cluster.IsZero() {
-			// A later lead begins anew: in between, this node does not watch
-			// the others.
+			// When this node leads again, it starts over, because it does not watch the
+			// others meanwhile.
 			records = nil
 			rising = pendingRaise{}
 			return false
@@ -175,8 +175,8 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 }
 
 // recordDeparture records that a node leaves by command or is removed by an
-// operator, before it is out: should this node fail in between, the next leader
-// completes the removal.
+// operator, before the node is out. If this leader fails in between, the next
+// one completes the removal.
 func (rc *reconciler) recordDeparture(ctx context.Context, id ring.NodeID) error {
 	d := rc.tracker.departureOf(id)
 	if d == nil {
@@ -212,8 +212,8 @@ func (rc *reconciler) turnAway(last map[ring.NodeID]time.Time) {
 }
 
 // invite calls a node at the address from gossip. It returns an error if the
-// node is unreachable or refuses to join, because it belongs to another
-// cluster, say.
+// node is unreachable or refuses to join, for example because it belongs to
+// another cluster.
 func (rc *reconciler) invite(ctx context.Context, m member) error {
 	s := rc.State()
 	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level, Release: rc.config.Build.Release,

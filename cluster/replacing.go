@@ -12,10 +12,10 @@ import (
 // ReplacingError returns nil if there are as many live voters as before, or if
 // no further live node could become a voter.
 //
-// The number of voters before is the highest of the number that this process
-// has seen, --bootstrap-expect, and the number that the leader sent when it
-// added this node, which may include a voter removed by then. It is at most
-// maxVoters. A node counts as live if it is reachable: gossip takes some
+// The number of voters before is the highest of three: the number that this
+// process has seen, --bootstrap-expect, and the number that the leader sent
+// when it added this node, which may include a voter removed by then. It is at
+// most maxVoters. A node counts as live if it is reachable: gossip takes some
 // seconds to notice that a node is gone, and a node that restarts with a new
 // identity is back sooner.
 func (c *core) ReplacingError() error {

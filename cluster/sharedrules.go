@@ -199,8 +199,8 @@ func (sr *sharedRules) runRegionsLoop() {
 	})
 }
 
-// trackLeadership reports whether this node leads. On a change of leadership,
-// it resets what an earlier one had gathered.
+// trackLeadership reports whether this node leads. When this node has lost the
+// lead, or won it again, it resets what was gathered during the earlier lead.
 func (sr *sharedRules) trackLeadership() bool {
 	leads := sr.leads()
 	changes := sr.leaderChanges.Load()
@@ -238,8 +238,8 @@ func (sr *sharedRules) report(region string) (r regionReport, fresh bool) {
 	return r, fresh && r.isFresh(time.Now())
 }
 
-// callPrimaryRegion calls any entry node of the primary region, which is
-// another one. The error wraps ErrNoPrimary if the call certainly did not
+// callPrimaryRegion calls any entry node of the primary region, which must not
+// be this one. The error wraps ErrNoPrimary if the call certainly did not
 // arrive.
 func (sr *sharedRules) callPrimaryRegion(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
 	if sr.config.OtherRegions == nil {
@@ -286,8 +286,8 @@ func (sr *sharedRules) serveProbe(context.Context, request) ([]byte, error) {
 
 // RemoveRegion removes a region that is gone for good. It returns the version
 // of the rules that divides the limits among the other regions. It refuses if
-// the region still follows the primary. If the region is not gone after all,
-// what it admits under its old rules exceeds the limits.
+// the region still follows the primary. If the region still runs, the costs
+// that it admits under its old rules exceed the limits.
 func (c *Cluster) RemoveRegion(ctx context.Context, name string) (int64, error) {
 	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()

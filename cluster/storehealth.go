@@ -131,7 +131,7 @@ func (nt *nodeTracker) setElectionTimeouts(late bool) bool {
 	rc.ElectionTimeout = nt.config.Timings.Election
 	if late {
 		rc.HeartbeatTimeout *= electionDelayFactor
-		// Raft demands that this timeout is not the shorter one.
+		// Raft demands that the election timeout is not the shorter one.
 		rc.ElectionTimeout = max(rc.HeartbeatTimeout, nt.config.Timings.Election)
 	}
 

@@ -32,12 +32,12 @@ const (
 //
 // When sending entries to a node fails, Raft backs off after every failure, up
 // to ten seconds. A node that comes back from a long cut would wait that long
-// for the entries that it missed, without authority. Raft retries heartbeats,
-// which another of its goroutines sends, within 200 ms forever. So transport
-// holds a failure until a heartbeat to the same node has succeeded: Raft then
-// counts one failure per cut, no matter how long, and retries at once. A node
-// whose store fails rejects entries, and Raft backs off in the same way:
-// transport holds each rejection for a moment, and tells Raft not to back off.
+// for the entries that it missed, without authority. Another goroutine of Raft
+// sends heartbeats, and retries them within 200 ms, forever. So transport holds
+// a failure until a heartbeat to the same node has succeeded: Raft then counts
+// one failure per cut, no matter how long, and retries at once. A node whose
+// store fails rejects entries, and Raft backs off in the same way: transport
+// holds each rejection for a moment, and tells Raft not to back off.
 //
 // Raft repeats the commit index to each follower after Timings.Commit, whether
 // it has changed or not. The interval is short, so that followers learn a new
@@ -169,8 +169,9 @@ func (t *transport) holdHeartbeat(id raft.ServerID, term uint64) {
 
 // holdUntilPulse waits for this node's pulse that comes about heartbeatEvery after last.
 func (t *transport) holdUntilPulse(last time.Time) {
-	// Pulses don't keep this interval. A pulse in its last quarter is near enough,
-	// and without any pulse the heartbeat is late by a quarter at most.
+	// Pulses come at another interval. A pulse is near enough once three quarters
+	// of heartbeatEvery have passed. Without any pulse, the heartbeat is late by a
+	// quarter at most.
 	timeout := time.After(time.Until(last.Add(t.heartbeatEvery * 5 / 4)))
 	for {
 		select {

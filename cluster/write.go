@@ -38,8 +38,8 @@ type WriteOptions struct {
 //
 //   - [rules.ErrConflict], [rules.ErrNotFound]
 //   - [ErrRefused]
-//   - [ErrLeaderUnavailable], [ErrNoPrimary]: nothing was changed, because no
-//     leader, or not the primary region, could be reached
+//   - [ErrLeaderUnavailable], [ErrNoPrimary]: nothing was changed, because the
+//     leader or the primary region could not be reached
 //   - [ErrOutcomeUnknown]
 //
 // From a secondary region, Write sends the change to the primary, and waits
@@ -54,8 +54,8 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 
 	when := time.Now()
 	if change.Part == rules.WholeDocument {
-		// A whole document is valid or not whatever rules are in force, so check it
-		// here. The validity of a part depends on them, so the leader checks it.
+		// The rules in force don't matter for a whole document, so it is checked
+		// here. They matter for a part of one, so the leader checks that.
 		if err := checkDocument(change.Body, o.Readopt); err != nil {
 			return 0, err
 		}
@@ -199,9 +199,9 @@ func (sr *sharedRules) servePropose(ctx context.Context, r request) ([]byte, err
 		return nil, fmt.Errorf("%w: most nodes have not applied the rules that are in force yet", ErrLeaderUnavailable)
 	}
 
-	// The new rules must be shared with all regions that are present now, and not
-	// only from the next window on. But a write that requires a version is meant
-	// for that version's regions.
+	// The new rules must give shares to all regions that are present now, and not
+	// only from the next window on. A write with IfMatch is meant for the regions
+	// of that version, so it adds none.
 	if write.IfMatch == 0 {
 		if err := sr.addRegions(ctx, sr.prospectiveFollowers()); err != nil {
 			sr.config.Logger.Info("can't add a region before a write", "error", err)

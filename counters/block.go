@@ -7,14 +7,14 @@ import (
 )
 
 // The blocks of a rule are ops of one subject, in a row, one for each length.
-// Each is a token bucket of one, which the beginning of the block takes. A
-// block is in force while its bucket refuses. A bucket with a MaxDelay, one of
-// several, allows again that long before it is full; until it is full, the
-// block is remembered, and the next one to begin is the one after it.
+// Each is a token bucket of one token, which is taken when the block begins. A
+// block is in force while its bucket refuses. If a rule has several blocks,
+// their buckets have a MaxDelay: each allows again that long before it is full.
+// Until it is full, its block is remembered, and the next block to begin is the
+// one after it.
 
 // decideBlock decides a block. allowed says that its limit allows a cost of 1,
-// which means that no block is in force; op.state is then as if it had taken
-// that.
+// which means that no block is in force. op.state then includes that cost.
 func (op *Op) decideBlock(allowed bool) {
 	if allowed {
 		op.Decision = algorithms.Decision{Allowed: true, Remaining: op.Limit.Capacity()}
@@ -24,7 +24,7 @@ func (op *Op) decideBlock(allowed bool) {
 }
 
 // isRemembered reports whether a block that is not in force ended not long ago.
-func (op *Op) isRemembered() bool { return op.state.Owed() > 1 } // its own cost, and some of the last block's
+func (op *Op) isRemembered() bool { return op.state.Owed() > 1 } // the cost of 1, and some of the last block's
 
 // BlockLeft returns how much longer a block is in force.
 func (op *Op) BlockLeft() time.Duration { return max(0, op.Decision.ResetAfter-op.Limit.MaxDelay) }
@@ -46,8 +46,8 @@ func (t *Table) beginBlocks(ops []Op, store bool) {
 			continue
 		}
 
-		// A block begins with a fresh bucket: what is still owed for an earlier one
-		// would make it longer.
+		// A block begins with a fresh bucket. What is still owed for an earlier block
+		// would make this one longer.
 		op.state, _ = op.Limit.Take(algorithms.State{}, op.At, 1)
 		d := op.Limit.Peek(op.state, op.At, 1)
 		if !store || t.storeBlock(op, d, ops) {
@@ -71,8 +71,8 @@ func nextBlock(blocks []Op) *Op {
 }
 
 // isSubjectRefused reports whether a limit of subject refuses. A refusal for
-// lack of room does not count, and neither does one for want of slots: waiting
-// makes room for those, not doing less.
+// lack of room or for want of slots does not count: the subject need only wait,
+// not do less.
 func isSubjectRefused(ops []Op, subject uint64) bool {
 	for i := range ops {
 		op := &ops[i]

@@ -11,10 +11,9 @@ type edit struct {
 	log   func(*algorithms.Log, algorithms.Instant)
 }
 
-// forceDebit debits cost, whether or not the limit allows it. With oldRate, a
-// bucket's rate may be another one by now than l's: what may have drained since
-// its last change counts as owed, because by a rate that was lowered since, too
-// much would drain.
+// forceDebit debits cost, whether or not the limit allows it. With oldRate, l's
+// rate may be out of date. A bucket then keeps all that it owed at its last
+// change: if the rate was lowered since, too much would drain.
 func forceDebit(l *algorithms.Limit, cost int64, oldRate bool) edit {
 	return edit{
 		func(s algorithms.State, now algorithms.Instant) algorithms.State {
@@ -30,7 +29,8 @@ func forceDebit(l *algorithms.Limit, cost int64, oldRate bool) edit {
 	}
 }
 
-// forceLateDebit debits cost that belongs to one taken at from, unless what was taken then is gone.
+// forceLateDebit debits cost that belongs to a Take at from, unless all that
+// was taken then is gone.
 func forceLateDebit(l *algorithms.Limit, from algorithms.TakeRecord, cost int64) edit {
 	return edit{
 		func(s algorithms.State, now algorithms.Instant) algorithms.State {
@@ -38,14 +38,14 @@ func forceLateDebit(l *algorithms.Limit, from algorithms.TakeRecord, cost int64)
 				return l.ForceLate(s, from, now, cost)
 			}
 
-			// The rate may be another one by now, so nothing drains: see
-			// penalty. If the cost is dropped, the time since the last change
-			// must remain to be drained.
+			// The rate may have changed since, so nothing drains here: see forceDebit.
+			// If the cost is dropped, the time since the last change must remain to be
+			// drained.
 			undrained := s
 			undrained.At = max(s.At, now.Steady)
 			charged := l.ForceLate(undrained, from, now, cost)
 			if charged == undrained {
-				return s // it was dropped
+				return s // the cost was dropped
 			}
 
 			return charged
@@ -64,9 +64,9 @@ func reward(l *algorithms.Limit, n int64) edit {
 
 // ForceCapped debits cost as of from, but never raises usage above the
 // capacity; see [algorithms.Limit.ForceCapped]. A log takes all of the cost. If
-// the subject was reset since, nothing is debited. It does not check the gate,
-// because a standby uses it to change its copy. If it fails with ErrFull,
-// nothing changes.
+// the subject was reset since, nothing is debited. ForceCapped does not check
+// the gate, because a standby uses it to change its copy. If it fails with
+// ErrFull, nothing changes.
 func (t *Table) ForceCapped(
 	now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64,
 ) error {
@@ -132,8 +132,8 @@ func (t *Table) changeLocked(s *shard, now algorithms.Instant, k Key, l *algorit
 
 	if l.Kind == algorithms.SlidingLog {
 		if s.log(k) == nil {
-			// Tried on a log of its own: a change that leaves it fresh needs no
-			// counter.
+			// The change is tried on a log outside the table first. If it leaves that
+			// log fresh, no counter is needed.
 			var fresh algorithms.Log
 			e.log(&fresh, now)
 			if fresh.Fresh() {
@@ -160,13 +160,13 @@ func (t *Table) changeLocked(s *shard, now algorithms.Instant, k Key, l *algorit
 		loc = s.insert(k)
 	}
 
-	// Brought up to date only to be described: what is stored may have to drain
-	// at another rate, see giveUndrained.
+	// next is brought up to date only to describe it. The stored state may have to
+	// drain at another rate: see giveUndrained.
 	d := l.Describe(l.Advance(next, now), now, 0, true)
 
 	if l.Kind.IsBucket() {
 		before := loc.state()
-		if next.At != before.At { // it was changed as of now, and not as of then
+		if next.At != before.At { // next is as of now, so before is brought up to now as well
 			before = l.Advance(before, now)
 		}
 		t.recordBucket(now, k, l, before, next)
@@ -246,8 +246,8 @@ func (t *Table) updateEntryCount(c class, e *logSlot, before int, l *algorithms.
 		if t.logEntries[c].Load() >= bound {
 			fair := max(bound/max(1, t.logs[c].Load()), minLogShare)
 			if int64(e.log.Len()) > fair {
-				// Half of its share, so that it does not grow out of it again
-				// at once.
+				// The log shrinks to half of its share. Otherwise it would soon exceed its
+				// share again.
 				e.log.Coarsen(l, fair/2)
 			}
 		}
@@ -269,9 +269,9 @@ func (t *Table) dropLog(s *shard, k Key) {
 	}
 }
 
-// InlineOps returns an op for each inline counter in use of subject, at most
-// bound of them. The op's limit has the counter's kind, but placeholders for
-// amount and window, which the counter does not store. InlineOps locks the
+// InlineOps returns an op for each inline counter of subject that is in use, at
+// most bound of them. The op's limit has the counter's kind, but placeholders
+// for amount and window, which the counter does not store. InlineOps locks the
 // shard for one subtable at a time.
 func (t *Table) InlineOps(subject uint64, bound int) (ops []Op) {
 	add := func(k Key, kind algorithms.Kind) {

@@ -17,9 +17,9 @@ const changedBatch = 16 << 10
 // error, and that batch and all later ones still count as changed. Calls must
 // not overlap.
 func (t *Table) Changed(yield func([]Record) error) error {
-	// A debtor's number is collected before the counters, and yielded after them:
-	// whatever is restored has no number without the debts up to it. A debt
-	// without its number is debited twice at worst, which makes no quota.
+	// The numbers of debtors are collected before the counters, and yielded after
+	// them. So nothing is restored that has a number without the debts up to it. A
+	// debt without its number is debited twice at worst, which makes no quota.
 	debtors := t.changedDebtors()
 
 	var batch []Record
@@ -42,9 +42,8 @@ func (t *Table) Changed(yield func([]Record) error) error {
 }
 
 // collectChanged appends the shard's changed counters and marks them clean,
-// except resets. The record of a reset must stay in the table until it is
-// written, because markChanged could not mark it again if it were gone. See
-// markResetsClean.
+// except resets. The record of a reset stays in the table until it is written:
+// otherwise markChanged could not mark it again. See markResetsClean.
 func (s *shard) collectChanged(batch []Record) []Record {
 	s.forEach(func(sub *subtable) {
 		if s.unsaved == 0 {
@@ -79,8 +78,8 @@ func (s *shard) collectChanged(batch []Record) []Record {
 }
 
 // markResetsClean marks the resets in batch, which was written, as clean. It
-// leaves out counters that were used in the meantime. If one was also reset
-// again, what was written is still right.
+// leaves out counters that were used in the meantime. A counter that was used
+// and reset again is still as it was written.
 func (t *Table) markResetsClean(batch []Record) {
 	for i := range batch {
 		r := &batch[i]
@@ -124,9 +123,10 @@ func (t *Table) markChanged(batch []Record, by readers) {
 }
 
 // MarkChanged marks counters and notes as changed, so that Changed yields them
-// again. It marks whole shards, and then the notes of whole partitions,
-// starting at the given one, until it has marked at least n. It returns the
-// shard to continue with, zero after the last, and how many counters it marked.
+// again. It marks whole shards and then the notes of whole partitions, which it
+// numbers after the shards. It starts at the given number and stops once it has
+// marked at least n. It returns the number to continue with, zero after the
+// last, and how many it marked.
 func (t *Table) MarkChanged(shard, n int) (next, marked int) {
 	for ; shard < len(t.shards) && marked < n; shard++ {
 		s := &t.shards[shard]

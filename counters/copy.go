@@ -13,12 +13,12 @@ const copyBatch = 4096
 
 // Copy yields every counter and note of p, in batches of at most 4096; it
 // reuses the slice. It holds no lock while it yields, so a batch may lack later
-// changes. Replicate yields those, and must do so only after the batch was
-// sent. The records include resets not yet reported to every reader. If yield
-// fails, Copy returns its error.
+// changes. Replicate yields these changes, and must be called only after the
+// batch was sent. The records include resets not yet reported to every reader.
+// If yield fails, Copy returns its error.
 func (t *Table) Copy(p int, yield func([]Record) error) error {
-	// This is set before the first counter is read: a reset that follows must
-	// stay until a replica has received it.
+	// replicated is set before the first counter is read: a later reset must stay
+	// until a replica has received it.
 	t.replicated.Store(true)
 	var batch []Record
 	shards := t.shardsOf(p)
@@ -96,7 +96,7 @@ func (r *Record) asLog() *algorithms.Log {
 }
 
 // locationFor finds the counter of k. If the counter is stored under another
-// algorithm and can't become kind in its slot, locationFor drops it.
+// algorithm, and kind can't take over its slot, locationFor drops the counter.
 func (t *Table) locationFor(s *shard, k Key, kind algorithms.Kind) location {
 	loc := s.find(k)
 	e := s.log(k)
@@ -171,8 +171,8 @@ func (t *Table) fitLog(e *logSlot, before int, r *Record) {
 	t.updateEntryCount(r.Key.class(), e, before, l)
 }
 
-// Drop removes every counter of p without reporting it to any reader but by
-// Drops. It also releases memory that is hardly used now.
+// Drop removes every counter and note of p. It reports them to no reader, and
+// only counts in Drops. It also releases memory that is hardly used now.
 func (t *Table) Drop(p int) {
 	shards := t.shardsOf(p)
 	found := t.notes.Drop(p)
@@ -184,9 +184,8 @@ func (t *Table) Drop(p int) {
 	}
 }
 
-// Drops returns how often Drop has removed counters. What checkpoints have of
-// them may be out of date from then on: the partition may come back without
-// some of them.
+// Drops returns how often Drop has removed counters. From then on, the counters
+// on disk may be out of date: the partition may come back without some of them.
 func (t *Table) Drops() int64 { return t.drops.Load() }
 
 // dropFrom removes p's counters from s and reports whether there were any.

@@ -9,9 +9,9 @@ import (
 // takes the best victim among them.
 const evictionSample = 6
 
-// rescanDelay is how long, in nanoseconds, a search that found only refusing
-// counters is not repeated, in one subtable or in the whole table. It is
-// indexed by the class of the newcomer.
+// rescanDelay is how long, in nanoseconds, the next search waits after one that
+// found no victim, in one subtable or in the whole table. It is indexed by the
+// class of the newcomer.
 var rescanDelay = [numClasses]int64{configured: 100_000_000, inline: 1_000_000_000}
 
 // victim is a candidate for eviction. The candidate with the lowest rank is evicted.
@@ -22,20 +22,20 @@ type victim struct {
 	chosen bool
 }
 
-// lastResort is the rank of what goes only if there is nothing else. Without
-// it, a flood of resets would lock out new subjects. If such a reset goes, a
-// copy may keep what was used before it: quota may be lost that way, but none
-// is made.
+// lastResort is the rank of a reset that some reader has not received. It is
+// evicted only if there is no other candidate. If no such reset could be
+// evicted, a flood of them would lock out new subjects. After its eviction, a
+// copy may keep what was used before the reset: quota may be lost, but none is
+// made.
 const lastResort = math.MaxUint64
 
-// isGood reports whether v need not be searched for any longer.
+// isGood reports whether the search may end with v.
 func (v *victim) isGood() bool { return v.chosen && v.rank < lastResort }
 
 // consider keeps the counter if it is a better candidate. Its rank is its
 // fullness, as of its last change, times the order of magnitude of the time it
-// has left. So of two monthly quotas, one that is hardly used goes before one
-// that is half used, and a bucket that is full again in a second goes before
-// the latter.
+// has left. So a monthly quota that is hardly used goes before one that is half
+// used, and a bucket that is full again in a second goes before both.
 func (v *victim) consider(loc location, k Key, packed kindFullness, freshAt uint32, second int64) {
 	rank := uint64(0)
 	if left := int64(freshAt) - second; left > 0 {
@@ -53,12 +53,12 @@ func (v *victim) keepLower(loc location, k Key, rank uint64) {
 // makeRoom ensures that s has room for one more counter, k, besides the
 // reserved ones. While the table has budget left, the shard draws on it. At the
 // table's bound, makeRoom evicts the counter closest to fresh among a sample of
-// k's subtable. It spares refusing counters and those of ops; if there are no
-// others, another shard must give room. It returns false if none can. The
-// caller must hold s.
+// k's subtable. It spares refusing counters and those of ops. If there are no
+// others, another shard must give room. makeRoom returns false if no shard can.
+// The caller must hold s.
 //
-// An inline counter only ever replaces another one. If the shard already holds
-// as many as it may, that one must be in the same subtable.
+// A new inline counter evicts only other inline counters. If the shard already
+// holds as many as it may, the evicted one must be in the same subtable.
 func (t *Table) makeRoom(s *shard, k Key, steady int64, reserved int, ops []Op) bool {
 	c := k.class()
 	if c == inline && s.inline+reserved >= t.maxInline {
@@ -82,7 +82,7 @@ func (t *Table) drawRoom(s *shard) bool {
 		if t.budget.CompareAndSwap(free, free-n) {
 			s.room += int(n)
 
-			// The flag is written once: every Take reads the cache line that it is in.
+			// The flag is written only once, because every Take reads its cache line.
 			if t.maxCounters-free > cachedCounters && !t.outgrewCaches.Load() {
 				t.outgrewCaches.Store(true)
 			}
@@ -103,8 +103,8 @@ func (t *Table) evict(s *shard, sub *subtable, c class, steady int64, ops []Op) 
 		full := &sub.full[c]
 		full.until = steady + rescanDelay[c]
 
-		// The subtable is full no longer than until the first refusing counter is
-		// free.
+		// Once the first refusing counter is free, the subtable may be searched
+		// again.
 		if full.freeAt <= full.until/1e9 {
 			full.until = full.freeAt * 1e9
 		}
@@ -137,9 +137,9 @@ const maxSearches = 2
 
 // findRoomElsewhere takes room for s from another shard: either spare room, or
 // the room of a counter that it evicts there. It never waits for another
-// shard's lock, as that could deadlock. If the whole table has no room, it does
-// not search again for rescanDelay. For an inline counter, a locked shard
-// counts as one without room. The caller must hold s.
+// shard's lock, as that could deadlock. If the whole table has no room, the
+// next search begins rescanDelay later at the earliest. For an inline counter,
+// a locked shard counts as one without room. The caller must hold s.
 func (t *Table) findRoomElsewhere(s *shard, c class, steady int64, ops []Op) bool {
 	if steady < t.noSearchUntil[c].Load() {
 		return false
@@ -205,7 +205,7 @@ func (t *Table) giveRoom(donor *shard, c class, steady int64, ops []Op) (given i
 		return 0, true
 	}
 
-	// The victim left its room in donor; it moves to the other shard.
+	// The victim left its room in donor. That room moves to the other shard.
 	donor.room--
 	return 1, false
 }

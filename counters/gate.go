@@ -10,8 +10,8 @@ import (
 // Errors of changes to single counters.
 var (
 	// ErrShut means that the gate of the counter's partition is shut. Nothing was
-	// changed: the next owner may do it. If the counters have begun a new life, the
-	// error is ErrGone.
+	// changed, and the next owner may make the change. For counters that have
+	// begun a new life, see ErrGone.
 	ErrShut = errors.New("the partition is shut")
 	// ErrFull means that the table has no room for another counter.
 	ErrFull = errors.New("there is no room for another counter")
@@ -34,9 +34,9 @@ func (v Verdict) String() string { return [...]string{"refused", "admitted", "sh
 func (k Key) Partition() int { return ring.PartitionOf(k.Subject) }
 
 // gates has one bit per partition, set while its gate is shut. Decisions check
-// it while they hold the shards of their keys. So once a goroutine has set a
-// bit and then locked each shard of the partition in turn, no earlier decision
-// is still running.
+// the bits while they hold the shards of their keys. So once a goroutine has
+// set a bit and then locked each shard of the partition in turn, no earlier
+// decision is still running.
 type gates [ring.Partitions / 64]atomic.Uint64
 
 func (gs *gates) isShut(p int) bool { return gs[p/64].Load()&(1<<(p%64)) != 0 }
@@ -67,11 +67,11 @@ func (t *Table) ShutAll() {
 }
 
 // Open opens the gate of p: from now on this table decides its counters, which
-// are of the given lineage. It must not be 0. What was taken from counters of another
-// lineage does not come back to them.
+// are of the given lineage. The lineage must not be 0. What was taken from
+// counters of another lineage does not come back to these.
 func (t *Table) Open(p int, lineage uint64) {
-	// The lineage first: with the old one and an open gate, what was taken from
-	// other counters could come back to these.
+	// The lineage is set before the gate opens. With an open gate and the old
+	// lineage, what was taken from other counters could come back to these.
 	t.lineages[p].Store(lineage)
 	t.gates[p/64].And(^(uint64(1) << (p % 64)))
 }
@@ -81,8 +81,8 @@ func (t *Table) Lineage(p int) uint64 { return t.lineages[p].Load() }
 
 // Shut shuts the gate of p. Once it has returned, no decision for p is running,
 // and none starts until Open. Until then, only calls that ignore the gate
-// change p's counters and notes: TakeUngated, ForceCapped, Restore, Put, Merge
-// and Drop, what is done with Notes, as well as evictions and Sweep.
+// change p's counters and notes: TakeUngated, ForceCapped, Restore, Put, Merge,
+// Drop, the methods of Notes, evictions and Sweep.
 func (t *Table) Shut(p int) {
 	t.gates[p/64].Or(1 << (p % 64))
 	shards := t.shardsOf(p)

@@ -8,19 +8,20 @@ import (
 )
 
 // ErrGone means that the cost can't come back, and that nothing was changed.
-// The counter that it was taken from is gone: its partition has a new lineage,
-// or its subject was reset. Or nobody knows how much of the cost a bucket still
-// owes. Or there is no room to remember that it came back.
+// There are three reasons: the counter is gone, because its partition has a new
+// lineage or its subject was reset; nobody knows how much of the cost a bucket
+// still owes; or there is no room to remember that the cost came back.
 var ErrGone = errors.New("the counter that the cost was taken from is gone")
 
-// Life identifies the counters that a cost was taken from, for what may come back to them.
+// Life identifies the counters that a cost was taken from, so that the cost
+// comes back to no others.
 type Life struct {
 	Lineage uint64 // of the partition's counters; 0 if nothing may come back
 	Resets  uint64 // how many resets the partition had had by then
 }
 
-// Life returns the life of the counters of p. Read it before a Take: then what
-// was taken later is never of an earlier life.
+// Life returns the life of the counters of p. Read it before a Take, so that
+// the cost is never attributed to a later life.
 func (t *Table) Life(p int) Life {
 	return Life{Lineage: t.lineages[p].Load(), Resets: t.notes.Resets(p)}
 }
@@ -32,8 +33,8 @@ func (t *Table) isAlive(now algorithms.Instant, k Key, life Life) bool {
 		return false
 	}
 
-	// A reset of k holds the shard, as the caller does. Those of other subjects
-	// raise the number, too, so a difference is looked into.
+	// The caller holds the shard, so k is not being reset now. Resets of other
+	// subjects raise the number as well, so a difference is looked into.
 	if t.notes.Resets(p) == life.Resets {
 		return true
 	}
@@ -43,10 +44,10 @@ func (t *Table) isAlive(now algorithms.Instant, k Key, life Life) bool {
 	return !lp.IsResetSince(k.Subject, k.Counter, life.Resets)
 }
 
-// GiveBack puts back cost that was taken at from, in the given life: a grant,
-// the cost of a check that another limit refused, of a reservation, or a loan.
-// It puts back only what is certainly still taken: see [algorithms.Limit.Give]. If it fails with ErrShut or ErrGone, nothing
-// changes.
+// GiveBack puts back cost that was taken at from, in the given life: that of a
+// grant, of a check that another limit refused, of a reservation or of a loan.
+// It puts back only what is certainly still taken: see [algorithms.Limit.Give].
+// If it fails with ErrShut or ErrGone, nothing changes.
 func (t *Table) GiveBack(
 	now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, life Life,
 ) error {
@@ -76,9 +77,9 @@ func (t *Table) giveBackLocked(
 		}
 		past := t.bucketPast(now, k)
 
-		// The caller does not know at which rates the bucket has drained. For a
-		// reservation the note does: it was made before the cost was taken. For any
-		// other cost, the note may be younger.
+		// The caller does not know at which rates the bucket has drained. The note
+		// knows them for a reservation, because it was made before the cost was
+		// taken. For any other cost, the note may be younger.
 		if from.Fastest == 0 && from.Reserved {
 			from.Fastest = int64(past.Rank)
 
@@ -93,8 +94,8 @@ func (t *Table) giveBackLocked(
 		from.Fastest = max(from.Fastest, int64(past.Rank), l.Amount)
 		from.Returned = int64(past.Minor)
 
-		// Without a note of what came back, the next cost would be judged as if
-		// nothing had, and too much would come back.
+		// The note records what came back. Without it, too much of the next cost
+		// would come back.
 		if past.Until == 0 && !t.hasRoomForRate(now, k) {
 			return ErrGone
 		}
@@ -118,12 +119,12 @@ func giveUndrained(
 	}
 }
 
-// A bucket remembers neither at which rates it drained nor what was put back
-// into it. But what may still come back depends on both: a limit's rate may
-// change, by new rules, tiers or steps, or from one caller to the next; and
-// after one cost has come back, less of another is left in the bucket than its
-// TakeRecord says. So a note of kind notes.Rate keeps what happened since, for
-// as long as anything may come back.
+// What may still come back to a bucket depends on the rates at which it has
+// drained and on what was put back into it. A limit's rate may change, by new
+// rules, tiers or steps, or from one caller to the next. And after one cost has
+// come back, less of another is left in the bucket than its TakeRecord says.
+// The bucket itself remembers neither. So a note of kind notes.Rate keeps both
+// for as long as anything may come back.
 
 func rateKey(k Key) notes.Key { return notes.Key{Subject: k.Subject, ID: k.Counter, Kind: notes.Rate} }
 
@@ -147,9 +148,9 @@ func (t *Table) hasForgottenRates(now algorithms.Instant, k Key, since int64) bo
 }
 
 // hasRoomForRate reports whether there is room to record what comes back into
-// k, a bucket. Rates that no reservation keeps share their budget like those of
-// one rule. So no flood of checks that are taken back uses up more memory, or
-// the room of reservations.
+// k, a bucket. Rates that no reservation keeps count as those of one rule. So a
+// flood of checks that are rolled back takes up only one rule's share of the
+// room.
 func (t *Table) hasRoomForRate(now algorithms.Instant, k Key) bool {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
@@ -168,7 +169,7 @@ func (t *Table) recordTake(now algorithms.Instant, k Key, l *algorithms.Limit) (
 
 	raised := n.Rank > 0 && n.Rank < uint64(l.Amount)
 	second := now.Steady / 1e9
-	ends := n.Minor > 0 && n.Until < second+notes.RateMemory/2 // what is taken now depends on it
+	ends := n.Minor > 0 && n.Until < second+notes.RateMemory/2 // a Give of what is taken now needs the note
 
 	// The note is put only if it changes: each Put is sent to the standby and
 	// written to disk.

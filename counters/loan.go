@@ -11,10 +11,10 @@ import (
 // also records it next to the counter, in a companion. A companion is a counter
 // under the same limit, debited with what was lent or borrowed. So it expires
 // or drains as the loan does, and moves wherever its counter moves. Checks read
-// companions only to say how much of what is used is their own region's use.
+// companions only to report their own region's use.
 
-// ErrOtherWindow means that the loan is for another window than the counter is
-// in. Nothing was changed.
+// ErrOtherWindow means that the counter is in another window than the loan.
+// Nothing was changed.
 var ErrOtherWindow = errors.New("the counter is in another window")
 
 // A companion has its counter's Key, except for these bits of Key.Counter.
@@ -83,8 +83,8 @@ func (s *shard) companions(now algorithms.Instant, k Key, l *algorithms.Limit) (
 }
 
 // leaveOutLoans changes op's Decision, which describes the given state of its
-// counter, so that Used is what the counter's own region uses: what it lent is
-// no use of its own, and what it borrowed hides none. The caller must hold the
+// counter, so that Used is the use of the counter's own region: what was lent
+// is subtracted, and what was borrowed is added. The caller must hold the
 // shard.
 func (s *shard) leaveOutLoans(now algorithms.Instant, op *Op, state algorithms.State) {
 	loans := s.balance(now, op.Key, op.Limit, state, &op.Decision)
@@ -94,10 +94,11 @@ func (s *shard) leaveOutLoans(now algorithms.Instant, op *Op, state algorithms.S
 // Lend takes up to want units from the counter for another region, provided
 // that the counter is in the given window (0 for buckets). It lends at most
 // half of what is unused, rounded up, or an eighth of the share if that is
-// more: otherwise the end of a share would take many small loans. It lends only
-// while the counter's own region has used less than half of its share plus what
-// it borrowed. It returns the amount lent and the counter's loans afterwards.
-// If it fails with ErrShut, ErrOtherWindow or ErrFull, nothing changes.
+// more. Without the eighth, the end of a share would take many small loans. It
+// lends only while the counter's own region has used less than half of its
+// share plus what it borrowed. It returns the amount lent and the counter's
+// loans afterwards. If it fails with ErrShut, ErrOtherWindow or ErrFull,
+// nothing changes.
 func (t *Table) Lend(
 	now algorithms.Instant, k Key, l *algorithms.Limit, window, want int64,
 ) (int64, LoanBalance, error) {
@@ -197,8 +198,8 @@ func (t *Table) Borrow(
 		return 0, ErrFull
 	}
 
-	// The companion first: a credit that it does not record would hide as much
-	// of the region's own use.
+	// The companion comes first. A credit that it does not record would hide as
+	// much of the region's own use.
 	if err := t.noteLoan(s, now, k.BorrowedKey(), l, back+excess); err != nil {
 		return 0, err
 	}
@@ -225,7 +226,7 @@ func (lb *LoanBalance) Room(outstanding int64) int64 {
 }
 
 // makeRoomForLoan makes room for a counter and a companion, without evicting
-// any of those of the loan. The caller must hold the shard.
+// the counter or either of its companions. The caller must hold the shard.
 func (t *Table) makeRoomForLoan(s *shard, now algorithms.Instant, k, companion Key) bool {
 	all := [...]Op{{Key: k}, {Key: companion}, {Key: k.LentKey()}, {Key: k.BorrowedKey()}}
 	return t.makeRoomFor(s, now, all[:2], all[:])

@@ -46,7 +46,7 @@ func (t *Table) Recall(now algorithms.Instant, m *Memo) (found bool, err error) 
 
 func (m *Memo) recall(lp notes.Locked) (found bool, err error) {
 	for _, kind := range [...]notes.Kind{notes.Answer, notes.Write, notes.Retry} {
-		// An id counts as used whatever kind of request used it.
+		// An id counts as used, whichever kind of request used it.
 		k := m.Key
 		k.Kind = kind
 
@@ -110,12 +110,12 @@ func (t *Table) makeRoomFor(s *shard, now algorithms.Instant, added, spared []Op
 type Amendment struct {
 	Ops []Op // a negative cost is a reward; Amend sets each Decision to that of a check of cost 0 after the change
 	// Reset makes the counters fresh, and begins a new life of the subject. With
-	// Partial, it begins one only of the counters of Ops, which are not all that
-	// the subject has, and leaves blocks as they are.
+	// Partial, the new life is only that of the counters of Ops, which are not all
+	// that the subject has, and blocks stay as they are.
 	Reset, Partial bool
-	OldRates       bool // the rates of the limits of Ops may be older than those in force: no bucket drains by them
-	// From, by op, and Life say what costs of a late settlement belong to: they are
-	// dropped if that is over.
+	OldRates       bool // the rates of the limits of Ops may be out of date, so no bucket drains by them
+	// From (by op) and Life say what the costs of a late settlement belong to. A
+	// cost is dropped if its window or its life is over.
 	From []algorithms.TakeRecord
 	Life Life
 	// Memo, if not nil, deduplicates the change: if the memo exists already,
@@ -123,7 +123,7 @@ type Amendment struct {
 	Memo     *Memo
 	Answer   func(a *Amendment) []byte
 	Repeated bool    // set by Amend: the change was made earlier, so neither the Decisions of Ops nor Applied are set
-	Applied  []int64 // set by Amend, by op: by how much usage rose. A reward takes off no more than there was.
+	Applied  []int64 // set by Amend, by op: by how much usage rose, with dropped costs. A reward takes off no more than there was.
 }
 
 // Amend changes counters of one subject. If it fails with ErrShut, ErrFull,
@@ -142,8 +142,8 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 		return ErrShut
 	}
 
-	// The answer was looked up before, but without the lock: the same request
-	// may have been carried out since.
+	// The answer was looked up before without the lock, and the same request may
+	// have been carried out since.
 	if a.Memo != nil {
 		lp := t.notes.Lock(k.Partition(), now.Steady)
 		found, err := a.Memo.recall(lp)
@@ -184,9 +184,9 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 	return nil
 }
 
-// rewardLocked returns how much op's cost below zero takes off: no more than its
-// own region uses, because what the region lent is in the counter, too, and
-// would count twice. The caller must hold the shard.
+// rewardLocked returns how much op's cost below zero takes off: no more than
+// its own region uses. The counter also holds what the region lent, which must
+// not be taken off. The caller must hold the shard.
 func (t *Table) rewardLocked(s *shard, now algorithms.Instant, op *Op) int64 {
 	if !op.Lends {
 		return -op.Cost
@@ -202,7 +202,7 @@ const maxAnswerPerOp = 80
 func (t *Table) makeRoomForNotes(now algorithms.Instant, a *Amendment) error {
 	k := a.Ops[0].Key
 	for _, reset := range a.resets() {
-		// There is always room: the oldest one goes.
+		// This never fails: the oldest reset goes if there is no room.
 		_ = t.notes.MakeRoom(&notes.Note{Key: reset, Inline: k.IsInline()}, now.Steady)
 	}
 	if a.Memo == nil {
@@ -215,7 +215,7 @@ func (t *Table) makeRoomForNotes(now algorithms.Instant, a *Amendment) error {
 	}
 	n := a.Memo.note(now)
 
-	// The answer is not known yet; it takes this much at most.
+	// The answer is not known yet, so room is made for the longest one.
 	n.Body = string(make([]byte, len(a.Ops)*maxAnswerPerOp))
 	return t.notes.MakeRoom(n, now.Steady)
 }
@@ -235,8 +235,8 @@ func (a *Amendment) resets() (list []notes.Key) {
 	return list
 }
 
-// resetMemory is how long a reset is remembered: longer than anything can come
-// back that was taken before it.
+// resetMemory is how long a reset is remembered. What was taken before it can't
+// come back later than that.
 const resetMemory = 75 * time.Minute
 
 // noteAmendment stores the notes of an amendment that was made. The caller must hold the shard.

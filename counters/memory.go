@@ -14,9 +14,9 @@ import (
 //
 // A slab consists of pieces of one size, which lie one after another without
 // gaps: when a piece is freed, the last one moves to its place. So no memory is
-// lost to gaps, and the slab can be mapped with large pages. With small ones, a
-// check of a table much larger than the processor's caches waits for the
-// translation of an address about as long as for its contents.
+// lost to gaps, and the slab can be mapped with large pages. With small pages
+// and a table much larger than the processor's caches, a check waits about as
+// long for the translation of an address as for its contents.
 type memory struct {
 	mu sync.Mutex // guards all below. A holder of a shard may lock it. A holder of it may only try to lock a shard.
 	// slabs are by the size of their pieces. Larger subtables, which are split
@@ -24,9 +24,9 @@ type memory struct {
 	slabs [34]slab
 	page  int // size of the system's pages, in bytes; never changes
 
-	turn      int // the slab at which the search for a stretch to move to a large page begins
-	failures  int // of the last attempts to do so
-	pauseLeft int // calls of tidy that don't try
+	turn      int // the slab at which the last search for a stretch to move to a large page ended
+	failures  int // attempts that failed since the last success
+	pauseLeft int // calls of tidy to pass before the next attempt
 }
 
 // slab holds the pieces of one size.
@@ -166,7 +166,7 @@ func (sb *slab) fill(i int, holder *shard) bool {
 
 	sb.discard(last)
 
-	// Pieces before the last one may have been holes: none may be last.
+	// A hole must not be last, so holes right before it go as well.
 	for n := len(sb.owners); n > 0 && sb.owners[n-1] == nil; n-- {
 		sb.owners = sb.owners[:n-1]
 		sb.holes--
@@ -191,9 +191,9 @@ func (sb *slab) unreserveIfEmpty() {
 const maxPause = 127
 
 // tidy fills holes, and moves one more stretch of memory to a large page. It
-// stops at one, because checks of the counters there wait for it. If the system
-// has no large pages, it tries ever more seldom. The caller must not hold a
-// shard.
+// moves only one, because checks of the counters there wait for it. If the
+// system has no large pages, it tries ever more seldom. The caller must not
+// hold a shard.
 func (m *memory) tidy() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -229,7 +229,7 @@ func (m *memory) enlarge(sb *slab, end int) {
 	sb.isMoving = false
 
 	if used := len(sb.owners) * sb.bytes; used < end {
-		discard(sb.area[used:end]) // freed meanwhile, but the large page takes memory for it
+		discard(sb.area[used:end]) // freed meanwhile, but the large page has taken memory for it again
 	}
 
 	if moved {

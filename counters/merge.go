@@ -11,11 +11,10 @@ import (
 // counter changes, it counts as changed for both Changed and Replicate. Merge
 // returns false if there was no room for the counter.
 //
-// The limit is unknown here. Windows are merged count by count, if both copies
-// were counted by the same clock, or nearly. Otherwise the earlier of two
-// windows need not be over, and the higher count stays, in the later window. Of
-// two buckets or logs, the one that becomes fresh later counts as the more
-// used.
+// The limit is unknown here. If both copies were counted by the same clock, or
+// nearly, windows are merged count by count. Otherwise the earlier window may
+// not be over yet, so the higher count stays, in the later window. A bucket or
+// log that becomes fresh later than the other copy counts as more used.
 func (t *Table) Merge(now algorithms.Instant, r Record, sameClock bool) bool {
 	if r.Note != nil {
 		t.notes.Merge(r.Note, now.Steady)
@@ -109,8 +108,8 @@ func (r *Record) mergeStored(have *storedCounter, log *algorithms.Log, sameClock
 
 // mergeWindows keeps the higher count of each window that the later of the two
 // states still covers, or just the higher count if their clocks differ. It
-// takes unexpired copies of a FirstWindow to be of the same window: their
-// starts differ only by their time in transit.
+// takes two unexpired copies of a FirstWindow to be of one window: their starts
+// differ only by their time in transit.
 func mergeWindows(kind algorithms.Kind, a, b algorithms.State, sameClock bool) algorithms.State {
 	if kind == algorithms.FirstWindow {
 		a.Count = max(a.Count, b.Count)

@@ -61,8 +61,8 @@ func (t *Table) changedDebtors() (list []Record) {
 	return list
 }
 
-// changedNotes is Changed for the notes of debtors, which were collected before
-// the counters, and for all others. buf is reused.
+// changedNotes is Changed for notes: for debtors, which were collected before
+// the counters, and for all others. It reuses buf.
 func (t *Table) changedNotes(debtors, buf []Record, yield func([]Record) error) error {
 	isOther := func(k notes.Kind) bool { return !isDebtor(k) }
 

@@ -12,8 +12,8 @@ type Key struct {
 }
 
 // InlineTag marks the Key.Counter of an inline counter, whose limit came with a
-// call, in the bits of inlineMask. One in 2^32 other keys has it by chance. The
-// identity of an inline limit uses none of these bits.
+// call, in the bits of inlineMask. One in 2^32 other keys has the tag by
+// chance. The identity of an inline limit uses none of these bits.
 const (
 	InlineTag  = 0x696e6c69 << 16
 	inlineMask = 0xffffffff << 16
@@ -49,26 +49,26 @@ type Op struct {
 	Shadow bool  // counts and reports, but never makes the check fail
 	Mode   Mode
 	// Block marks the op that enforces a rule's block. The block begins when
-	// another op with the same Key.Subject refuses, and lasts for the window of its
-	// limit, a token bucket of one token. Its Cost is 0: checks take nothing from
-	// it. While it lasts, it refuses every check, whatever the cost, but not a
-	// count.
+	// another op with the same Key.Subject refuses, and lasts for the window of
+	// its limit, a token bucket of one token. Its Cost is 0, because checks take
+	// nothing from it. While the block lasts, it refuses every check, whatever the
+	// cost. It never refuses a count.
 	Block bool
-	// Lends marks the op of a limit of which regions lend each other parts. Its
+	// Lends marks the op of a limit whose parts regions lend each other. Its
 	// Decision reports only this region's use.
 	Lends bool
 
-	// Full means that the limit did not refuse, but that the table has no room for
-	// another counter. Take and Peek set it, and the fields below. (It stands first
-	// to fill a gap in the struct.)
+	// Full means that the table has no room for another counter, although the
+	// limit did not refuse. Take and Peek set it, and the fields below. (It stands
+	// first to fill a gap in the struct.)
 	Full     bool
 	Decision algorithms.Decision
 	At       algorithms.Instant // when op was decided, by the clocks of its partition
 
 	state algorithms.State // after the check, while it is being decided; not of a log
-	// returnedOrLeft has two uses that exclude each other. A bucket: what was put
-	// back before (see Table.recordTake). Slots: how long they are still held (see
-	// SlotLeft).
+	// returnedOrLeft has two uses that exclude each other. For a bucket, it is
+	// what was put back before (see Table.recordTake). For slots, it is how long
+	// they are still held (see SlotLeft).
 	returnedOrLeft int64
 	location       location
 }
@@ -88,7 +88,7 @@ const (
 
 // Took reports whether op took its cost, given that its check was admitted.
 func (op *Op) Took() bool {
-	if op.isSlot() && op.Shadow && !op.Full && op.Mode == CheckMode { // which counts beyond the limit
+	if op.isSlot() && op.Shadow && !op.Full && op.Mode == CheckMode { // a shadow limit of slots counts beyond its limit
 		return op.Cost > 0 && (op.Decision.Allowed || op.Limit.CountsInShadow(op.state, op.Cost))
 	}
 	return op.Cost > 0 && (op.Decision.Allowed && op.Mode != PeekMode || op.Mode == CountMode && !op.Full)
@@ -99,8 +99,8 @@ func (op *Op) Refuses() bool {
 	return !op.Decision.Allowed && !op.Shadow && (op.Mode != CountMode || op.Full)
 }
 
-// TakeRecord describes what op took, for a later Give. It refers to the window
-// or time in which the check proceeds, after its delay.
+// TakeRecord describes what op took, for a later Give. The record refers to the
+// window or time in which the check proceeds, after its delay.
 func (op *Op) TakeRecord() algorithms.TakeRecord {
 	l := op.Limit
 	switch {
@@ -131,7 +131,7 @@ type Record struct {
 	Log      []algorithms.Entry // for the log
 	Fullness uint8              // how much of the capacity is used, 0…255; 255 means refusing
 	FreshAt  int64              // Unix seconds on the steady clock: when the counter equals a fresh one
-	// Note, if not nil, is a note of the partition, which the record then is in
-	// place of a counter. FreshAt is when it expires.
+	// Note, if not nil, is a note of the partition. The record then stands for the
+	// note, not for a counter, and FreshAt is when the note expires.
 	Note *notes.Note
 }

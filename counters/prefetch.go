@@ -30,8 +30,8 @@ func (gh *groupsHint) set(groups []group) {
 }
 
 // groupOf returns the address of the group where a search for k begins, or 0 if
-// it is not known. It computes what firstGroup computes for a subtable without
-// a prefix.
+// that is not known. It computes the same group as firstGroup for a subtable
+// without a prefix.
 func (gh *groupsHint) groupOf(k Key) uintptr {
 	word := gh.word.Load()
 	i, _ := bits.Mul64(k.Counter, word&(1<<hintCountBits-1))

@@ -43,8 +43,8 @@ type record struct {
 }
 
 // set puts a counter's new state into its slot. The expiry never moves to an
-// earlier time, even if a Give would allow it: a copy on disk may live as long
-// as the old expiry, and the record must stay until it has replaced that copy.
+// earlier time, even if a Give would allow it: a copy on disk may live until
+// the old expiry, and the record must stay until it has replaced that copy.
 func (g *group) set(slot int, kind algorithms.Kind, state algorithms.State, fullness uint8, freshAt uint32) {
 	g.records[slot].state = state
 	g.kindFullnesses[slot] = packKindFullness(kind, fullness)
@@ -94,7 +94,7 @@ type subtable struct {
 
 	logs       map[Key]*logSlot
 	unsentList dirtyList // locates unsent changes
-	clockHand  int       // the group where the next eviction starts its search
+	clockHand  int       // the group where the last search for a victim ended
 
 	// full is the result of the last search for a victim, by class of the newcomer.
 	full [numClasses]struct {
@@ -149,8 +149,8 @@ func (sub *subtable) firstGroup(k Key) int {
 }
 
 // firstGroup returns the group of sub, the subtable of k, at which the search
-// for k begins. A shard that is not split has no prefix, and reading that there
-// is none would touch one more cache line.
+// for k begins. A shard that is not split has no prefix. Reading a prefix of 0
+// would touch one more cache line.
 func (s *shard) firstGroup(sub *subtable, k Key) int {
 	if s.subtables != nil {
 		return sub.firstGroup(k)
@@ -162,7 +162,8 @@ func (s *shard) firstGroup(sub *subtable, k Key) int {
 // tagWord returns the group's tags as one number, with slot 0 in the lowest byte.
 func (g *group) tagWord() uint64 { return binary.LittleEndian.Uint64(g.tags[:]) }
 
-// zeroBytes sets the high bit of each zero byte of w. That of a 1 above a zero byte may be set too.
+// zeroBytes sets the high bit of each zero byte of w. It may also set that of a
+// byte 1 above a zero byte.
 func zeroBytes(w uint64) uint64 { return (w - lowBits) &^ w & highBits }
 
 // find looks k up. It does not find logs.
@@ -198,8 +199,8 @@ func (sub *subtable) indexOf(k Key) int {
 // slotOf returns the slot of g that holds k, or −1.
 func (g *group) slotOf(k Key) int {
 	for m := zeroBytes(g.tagWord() ^ uint64(tagOf(k))*lowBits); m != 0; m &= m - 1 {
-		// A tag that only seems to match is that of another used slot, so there
-		// is a key to compare.
+		// A tag that only seems to match belongs to another used slot, so there is a
+		// key to compare.
 		if slot := bits.TrailingZeros64(m) / 8; g.records[slot].key == k {
 			return slot
 		}
@@ -221,7 +222,7 @@ func (sub *subtable) insert(k Key) location {
 	g.inline = g.inline&^(1<<loc.slot()) | uint8(k.class())<<loc.slot()
 	g.records[loc.slot()] = record{key: k}
 
-	// set never lowers the expiry, so that of the slot's last counter must go.
+	// set never lowers the expiry, so the last counter's expiry must go.
 	g.freshAt[loc.slot()] = 0
 	sub.live++
 
@@ -259,8 +260,8 @@ func (sub *subtable) freeSlot(loc location) {
 func (sub *subtable) rehash(n int) {
 	old := sub.groups
 
-	// The list names groups by their old locations. Logs are listed by key, so
-	// theirs stays right.
+	// The list of groups holds their old locations, so it is no longer valid. The
+	// list of logs holds keys, which stay valid.
 	sub.unsentList.incomplete = sub.unsentList.incomplete || len(sub.unsentList.groups) > 0
 	sub.unsentList.groups = sub.unsentList.groups[:0]
 	sub.allocate(n)
@@ -327,9 +328,9 @@ func (sub *subtable) shrink() {
 		return
 	}
 
-	// The subtable shrinks until it is two thirds full, so that it neither
-	// grows nor shrinks again soon. What takes less than a page is on the heap,
-	// and not worth the move.
+	// The subtable shrinks until it is two thirds full, so that it neither grows
+	// nor shrinks again soon. A subtable that takes less than a page is on the
+	// heap, and not worth the move.
 	n := len(sub.groups)
 	if n*groupBytes > sub.memory().page && sub.live*3 < n*groupSlots {
 		sub.rehash(sub.live*3/2/groupSlots + 1)

@@ -18,16 +18,16 @@ const (
 
 // Replicate yields every counter and note of the wanted partitions that changed
 // since it was last yielded for replicas. It calls yield once for each
-// partition with changes, with all of them, so that no note gets ahead of its
-// counters. It reuses the slice, and holds no lock meanwhile. It discards
+// partition with changes and passes all of them, so that no note gets ahead of
+// its counters. It reuses the slice, and holds no lock meanwhile. It discards
 // changes in unwanted partitions: a new standby gets its copy from Copy. A
 // record with a zero State, or no Log, was reset. If yield fails, Replicate
 // returns its error, and those records and all later ones still count as
 // changed.
 //
 // The answers of wanted must not change during the call. Calls of Replicate and
-// ReplicatePartition must not overlap each other, nor a Copy that is sent: a
-// change made during it could be lost, or overtake it.
+// ReplicatePartition must not overlap each other, nor a Copy that is being
+// sent: a change made during the Copy could be lost, or arrive before it.
 func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []Record) error) error {
 	t.replicated.Store(true)
 	dispositionOf := func(p int) disposition {

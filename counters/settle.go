@@ -14,9 +14,9 @@ type Place struct {
 	Key    notes.Key
 	Group  uint32 // identifies the rule
 	Inline bool
-	// Open is how long the reservation may still be settled in time. It is then
-	// kept for late settlements, while its room is not needed, until Until: Unix
-	// seconds on the steady clock. Once it is settled, it is kept until
+	// Open is how long the reservation may still be settled in time. After that,
+	// its place is kept for late settlements until Until (Unix seconds on the
+	// steady clock), unless the room is needed. Once settled, it is kept until
 	// SettledUntil.
 	Open                time.Duration
 	Until, SettledUntil int64
@@ -30,9 +30,9 @@ func (place *Place) note(now algorithms.Instant) notes.Note {
 	}
 }
 
-// NoteReservation notes what a reservation that is about to take ops will need
-// when it is settled: the rates of its buckets and, with its home, its place.
-// All ops are of the place's subject. If it fails with ErrShut or
+// NoteReservation notes what the settlement of a reservation will need: the
+// rates of its buckets and, at its home, its place. The reservation is about to
+// take ops. All ops are of the place's subject. If it fails with ErrShut or
 // notes.ErrReservations, nothing changes.
 func (t *Table) NoteReservation(now algorithms.Instant, place *Place, isHome bool, ops []Op) error {
 	p := place.Key.Partition()
@@ -61,8 +61,8 @@ func (t *Table) NoteReservation(now algorithms.Instant, place *Place, isHome boo
 		rate.Rank = uint64(op.Limit.Amount)
 		rate.Minor = 0
 
-		// Other reservations depend on the rate, too: it keeps what it has
-		// recorded, for as long as any of them may need it.
+		// Other reservations depend on the rate as well. It keeps what it has
+		// recorded for as long as any of them may need it.
 		if before, found := lp.Get(rate.Key); found {
 			rate.Rank = max(rate.Rank, before.Rank)
 			rate.Minor = before.Minor
@@ -79,16 +79,17 @@ func (t *Table) NoteReservation(now algorithms.Instant, place *Place, isHome boo
 	return lp.PutIfRoom(list...)
 }
 
-// sharedRate is the At of a rate that several reservations, or other things
-// that may come back, depend on. Before, it is when the first one was made.
+// sharedRate is the At of a rate that more than one reservation, or another
+// cost that may come back, depends on. While a single reservation does, At is
+// when it was made.
 const sharedRate = 0
 
 // hasRate reports whether a reservation that takes op keeps a rate.
 func (op *Op) hasRate() bool { return op.Limit.Kind.IsBucket() && !op.Block }
 
 // ForgetReservation undoes what NoteReservation did at now, for a reservation
-// that came to nothing: its place, if k is that of its home, and the rates of
-// the buckets of ops, from which its check took nothing. It fails with ErrShut.
+// whose check took nothing. It removes the place k, if isHome, and the rates of
+// the buckets of ops. It fails with ErrShut.
 func (t *Table) ForgetReservation(now algorithms.Instant, k notes.Key, isHome bool, ops []Op) error {
 	p := k.Partition()
 	lp := t.notes.Lock(p, now.Steady)
@@ -116,9 +117,9 @@ func (t *Table) ForgetReservation(now algorithms.Instant, k notes.Key, isHome bo
 	return nil
 }
 
-// SetExpiry records how the end of a reservation is carried out, if it is not
-// settled by then. With makes, it makes the place if there is none. It fails
-// with ErrShut, with ErrGone if its place is gone or settled, or with
+// SetExpiry records in a reservation's place how to carry out its end, if it is
+// not settled by then. With makes, it makes the place if there is none. It
+// fails with ErrShut, with ErrGone if its place is gone or settled, or with
 // notes.ErrReservations.
 func (t *Table) SetExpiry(now algorithms.Instant, place *Place, body string, makes bool) error {
 	p := place.Key.Partition()
@@ -139,21 +140,21 @@ func (t *Table) SetExpiry(now algorithms.Instant, place *Place, body string, mak
 	return lp.PutIfRoom(n)
 }
 
-// SettlePlan changes several counters of one subject at most once: its place
-// then says that it was made.
+// SettlePlan is a change of several counters of one subject that is made at
+// most once: the place records that it was made.
 type SettlePlan struct {
 	Place Place
 	// HasPlace says that the place was made with the reservation, on this node or
-	// elsewhere. If it is missing in the same lineage, the reservation is over; in
-	// another one, it was lost with its node, and is made again. Without a place
-	// there must be room for one.
+	// elsewhere. If the place is missing in the same lineage, the reservation is
+	// over. In another lineage, the place was lost with its node, and Settle makes
+	// it again. Without HasPlace, there must be room for a place.
 	HasPlace bool
-	// Late says that the deadline has passed: then the place must still be there.
-	// Settle sets it if it was settled late. TooLate says that the time for late
-	// settlements has passed, too: Settle then only looks for an earlier change.
+	// Late says that the deadline has passed, so the place must still be there.
+	// Settle sets it if the settlement is late. TooLate says that the time for
+	// late settlements has passed: Settle then only looks for an earlier change.
 	Late, TooLate bool
-	// Expires says that this is the end of the reservation, which nobody has
-	// settled. It may still be settled late. Before its end, nothing happens.
+	// Expires says that the plan carries out the end of a reservation that nobody
+	// has settled. It may still be settled late. Before its end, nothing happens.
 	Expires bool
 	Changes []SettledCost
 	Life    Life // of the counters that the costs to put back were taken from
@@ -166,20 +167,21 @@ type SettlePlan struct {
 // SettleResult is what Settle found and did.
 type SettleResult struct {
 	// Kept is what was kept with the place, if the settlement was made earlier. It
-	// may have been forgotten.
+	// is empty if that has been forgotten.
 	Kept []byte
-	// HadExpired means that the end of the reservation had been carried out. It is
-	// not set by a repetition.
+	// HadExpired means that the end of the reservation had been carried out
+	// before. A repetition does not set it.
 	HadExpired bool
-	// IsFinal means that the reservation is settled. Otherwise only its end was
+	// IsFinal means that the reservation is settled. If false, only its end was
 	// carried out.
 	IsFinal bool
 	// SameLineage means that the counters are still of the lineage of Life.
 	SameLineage bool
 	// Dropped is how many costs were not put back, or found no room to be taken.
 	Dropped int
-	// Tightest is what remains, after the change, of the limit with the least left
-	// in proportion to its capacity, among those with InTightest; −1 if none is.
+	// Tightest is what remains after the change of one limit: among those with
+	// InTightest, the one with the least left in proportion to its capacity. It is
+	// −1 if there is none.
 	Tightest int64
 }
 
@@ -205,9 +207,9 @@ func (cost *SettledCost) delta(expired bool) int64 {
 }
 
 // Settle makes the changes of a settlement, and returns done. If they were made
-// before, it returns repeated as well, and reads what was kept then. If it is
-// too late for changes that were never made, or too early for the end, it
-// returns neither. If it fails with ErrShut or notes.ErrReservations, nothing
+// before, it returns repeated as well, and reads what was kept then. It returns
+// neither if the changes were never made and it is too late, or if it is too
+// early for the end. If it fails with ErrShut or notes.ErrReservations, nothing
 // changes.
 func (t *Table) Settle(now algorithms.Instant, st *SettlePlan) (repeated, done bool, err error) {
 	home := Key{Subject: st.Place.Key.Subject}
@@ -224,8 +226,8 @@ func (t *Table) Settle(now algorithms.Instant, st *SettlePlan) (repeated, done b
 	case err != nil:
 		return false, false, err
 
-	// A repetition comes first: it gets its answer, even when it is too late
-	// for a change.
+	// Repetitions are handled first: they get their answer even when it is too
+	// late for a change.
 	case place.Rank == notes.Settled, st.Expires && place.Rank == notes.Expired:
 		st.Kept = []byte(place.Body)
 		st.Late = place.Minor > 0
@@ -237,7 +239,7 @@ func (t *Table) Settle(now algorithms.Instant, st *SettlePlan) (repeated, done b
 
 	st.HadExpired = place.Rank == notes.Expired
 
-	// The end itself is never late, whenever it is carried out.
+	// Carrying out the end is never late, whenever it happens.
 	st.Late = st.Late || st.HadExpired || !st.Expires && place.IsDue(now.Steady)
 
 	t.makeRoomForChanges(sh, now, st)
@@ -263,7 +265,7 @@ func (t *Table) Settle(now algorithms.Instant, st *SettlePlan) (repeated, done b
 		place.Minor = 1
 	}
 
-	// A repetition of the call gets this answer, also from a node that takes the partition over.
+	// A repetition of the call gets this answer, even from a node that takes the partition over.
 	place.Body = string(st.Answer(st))
 	lp := t.notes.Lock(home.Partition(), now.Steady)
 	lp.Put(&place)
@@ -271,9 +273,9 @@ func (t *Table) Settle(now algorithms.Instant, st *SettlePlan) (repeated, done b
 	return false, true, nil
 }
 
-// findPlace returns the settlement's place. If the reservation was made without
-// one, findPlace makes it. If there is none although it was made, the
-// reservation is over, and it is too late.
+// findPlace returns the settlement's place. If there is none, findPlace makes
+// one. It makes none and sets TooLate if the reservation had a place in this
+// lineage, or if st is Late or Expires: the reservation is then over.
 func (t *Table) findPlace(now algorithms.Instant, st *SettlePlan) (place notes.Note, err error) {
 	lp := t.notes.Lock(st.Place.Key.Partition(), now.Steady)
 	defer lp.Unlock()
@@ -288,8 +290,8 @@ func (t *Table) findPlace(now algorithms.Instant, st *SettlePlan) (place notes.N
 		return place, nil
 	}
 
-	// Settling must not lack room: one that had a place comes back beyond the
-	// bound.
+	// Settling must not lack room, so a place that was made before comes back even
+	// beyond the bound.
 	place = st.Place.note(now)
 	if !st.HasPlace {
 		err = lp.PutIfRoom(place)
@@ -298,8 +300,8 @@ func (t *Table) findPlace(now algorithms.Instant, st *SettlePlan) (place notes.N
 }
 
 // makeRoomForChanges makes room for the counters that changes add, without
-// evicting any of the others. Where there is none, settleCost drops the cost:
-// its counter was evicted, with all that had been taken.
+// evicting any of the others. If there is none, settleCost fails and the cost
+// is dropped. Its counter was evicted before, with all that had been taken.
 func (t *Table) makeRoomForChanges(sh *shard, now algorithms.Instant, st *SettlePlan) {
 	var added []Op
 	spared := make([]Op, len(st.Changes))
@@ -329,8 +331,9 @@ func (t *Table) settleCost(sh *shard, now algorithms.Instant, cost *SettledCost,
 	return t.chargeLateLocked(sh, now, cost.Key, cost.Limit, from, change, st.Life)
 }
 
-// chargeLateLocked debits cost that belongs to one taken at from, if that life of
-// the counter and that window are not over. The caller must hold the shard.
+// chargeLateLocked debits cost that belongs to a Take at from, unless the life
+// of the counter or the window of the Take is over. The caller must hold the
+// shard.
 func (t *Table) chargeLateLocked(
 	sh *shard, now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, life Life,
 ) error {
@@ -353,8 +356,8 @@ func (t *Table) tightestRemaining(sh *shard, now algorithms.Instant, changes []S
 
 		d := t.usageLocked(sh, now, cost.Key, cost.Limit)
 
-		// Cross-multiplied in 128 bits: a division would round, and a product
-		// of two amounts may overflow.
+		// Cross-multiplied in 128 bits: a division would round, and a product of two
+		// amounts may overflow.
 		aHi, aLo := bits.Mul64(uint64(d.Remaining), uint64(leastCapacity))
 		bHi, bLo := bits.Mul64(uint64(max(0, least)), uint64(cost.Limit.Capacity()))
 		if least < 0 || aHi < bHi || aHi == bHi && aLo < bLo {

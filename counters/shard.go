@@ -12,8 +12,8 @@ import (
 // subjects land can put millions into one shard, and rehashing that many at
 // once would stall the shard's other subjects. So a subtable that outgrows
 // Table.maxSubtableSlots is split in two by the next bit of Key.Counter, and
-// each half grows on its own. No more slots than that are ever moved or scanned
-// at once under the lock.
+// each half grows on its own. So the lock is never held for moving or scanning
+// more slots than that.
 type shard struct {
 	// A Take of an existing counter touches only the first of these cache lines, up
 	// to the groups of single.
@@ -29,7 +29,7 @@ type shard struct {
 	room       int         // counters that may be added before the shard must draw on the table's budget
 	unsaved    int         // changed slots and logs, for checkpoints
 	unsent     int         // changed slots and logs, for replicas
-	searchTurn uint64      // selects the subtable where the next search on behalf of another shard begins
+	searchTurn uint64      // selects the subtable that was last searched on behalf of another shard
 
 	evicted, expired int64
 	refused          [numClasses]int64
@@ -47,8 +47,8 @@ type subtables struct {
 
 func (subs *subtables) at(counter uint64) *subtable { return subs.list[counter>>(64-subs.prefixBits)] }
 
-// maxPrefixBits bounds splitting: if keys were chosen to share more bits than
-// this, their subtables stay large.
+// maxPrefixBits bounds splitting: if keys are chosen to share more leading
+// bits, their subtable stays large.
 const maxPrefixBits = 12
 
 // subtableOf returns the subtable that k belongs to.
@@ -66,7 +66,7 @@ func (s *shard) find(k Key) location { return s.subtableOf(k).find(k) }
 func (s *shard) log(k Key) *logSlot { return s.subtableOf(k).logs[k] }
 
 // subtableAt returns the subtable that holds the keys from counter on, and the
-// key at which the next one begins; 0 if there is none.
+// Key.Counter at which the next subtable begins; 0 if there is none.
 func (s *shard) subtableAt(counter uint64) (sub *subtable, next uint64) {
 	if s.subtables == nil {
 		return &s.single, 0
@@ -181,8 +181,8 @@ func (s *shard) splitSubtable(sub *subtable) {
 	for i, h := range []*subtable{lower, upper} {
 		h.allocate(groupsFor(counts[i]))
 
-		// The list names groups of sub, so it is of no use to the halves: the
-		// next reader scans them.
+		// The list names groups of sub, so the halves can't use it: the next reader
+		// scans them.
 		h.unsentList.incomplete = sub.unsentList.incomplete || len(sub.unsentList.groups)+len(sub.unsentList.logs) > 0
 	}
 
@@ -220,8 +220,8 @@ func (s *shard) replaceSplit(lower, upper *subtable) {
 	}
 }
 
-// joinSubtables moves all counters back into a single subtable, if that one
-// would be small. The caller must hold the shard.
+// joinSubtables moves all counters back into a single subtable, if it would be
+// small. The caller must hold the shard.
 func (s *shard) joinSubtables() {
 	if s.subtables == nil {
 		return
@@ -256,6 +256,6 @@ func (s *shard) joinSubtables() {
 	})
 	s.subtables = nil
 
-	// Logs were counted, too, and need no groups.
+	// The count included logs, which need no groups.
 	first.shrink()
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/rlnode/rlnode/counters/notes"
 )
 
-// A limit of slots has no counter: what is held is the sum of its slots, each
-// of which is a note. So slots go wherever notes go, and nothing can disagree
+// A limit of slots has no counter. Each slot is a note, and what is held is the
+// sum of the slots. So slots go wherever notes go, and no count can disagree
 // with them.
 
 // ErrOver means that a slot is certainly no longer held.
@@ -19,12 +19,12 @@ var ErrOver = errors.New("the slot has ended or was released")
 
 // Holder holds the slots that a check acquires.
 type Holder struct {
-	ID uint64 // of its slots; the same ID acquires a slot once
-	// Nonce identifies this attempt; see NewNonce. The attempt takes over a slot
-	// with this ID that is held already.
+	ID uint64 // of its slots; one ID acquires a slot only once
+	// Nonce identifies this attempt; see NewNonce. If a slot with this ID is held
+	// already, the attempt takes it over.
 	Nonce uint64
-	// TTL is how long the slots last unless renewed; at most their limit's Window,
-	// which 0 stands for.
+	// TTL is how long the slots last unless renewed, at most their limit's Window;
+	// 0 stands for the Window.
 	TTL time.Duration
 	Who string // at most notes.MaxWho bytes
 	// Group identifies the rule of a subject. Rules share the room for slots fairly.
@@ -58,8 +58,8 @@ func (t *Table) TakeAndHold(now algorithms.Instant, ops []Op, holder *Holder) Ve
 	return t.lockAndTake(now, ops, holder, true)
 }
 
-// SlotLeft returns how much longer the slots are held that op acquired, or had
-// already; 0 if that is not known.
+// SlotLeft returns how much longer the slots that op acquired, or that its
+// holder already had, are held; 0 if that is not known.
 func (op *Op) SlotLeft() time.Duration { return time.Duration(op.returnedOrLeft) }
 
 // SetSlotLeft sets what SlotLeft returns.
@@ -67,8 +67,8 @@ func (op *Op) SetSlotLeft(left time.Duration) { op.returnedOrLeft = int64(left) 
 
 // slotState returns what is held of l, a limit of slots, as a State: Count is
 // the units that are held; Part is the time until cost fits, and At the time
-// until all slots have ended, both if none is renewed. After a loss of slots,
-// the limit is full.
+// until all slots have ended, provided that none is renewed. After a loss of
+// slots, the limit is full.
 func (t *Table) slotState(now algorithms.Instant, k Key, l *algorithms.Limit, cost int64) algorithms.State {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
@@ -90,8 +90,9 @@ func (t *Table) decideSlot(op *Op) {
 	op.Limit.DescribeInto(&op.Decision, after, op.At, op.Cost, allowed)
 }
 
-// adjustForHolder changes op, which was decided: it allows slots that holder
-// has already, and refuses new ones for which there is no room.
+// adjustForHolder changes op, which was decided. It allows slots that holder
+// already has. It refuses new ones if there is no room, or if another request
+// with the same ID has slots.
 func (t *Table) adjustForHolder(op *Op, holder *Holder) {
 	if op.Mode != CheckMode || op.Cost == 0 || holder == nil {
 		return
@@ -100,16 +101,16 @@ func (t *Table) adjustForHolder(op *Op, holder *Holder) {
 	lp := t.notes.Lock(op.Key.Partition(), op.At.Steady)
 	defer lp.Unlock()
 
-	// The holder's slots are part of what is held already, and must not count
-	// twice: a request may be repeated.
+	// A request may be repeated. The holder's slots are already part of what is
+	// held, and must not count twice.
 	info, _, found := lp.GetSlot(slotsOf(op.Key), holder.ID, op.At.Steady)
 	if found && hasSameContent(info.Nonce, holder.Nonce) {
 		op.Decision = op.Limit.Describe(op.state, op.At, 0, true)
 		return
 	}
 
-	// Another request with the same ID has slots here, and may have asked for
-	// fewer: nothing may take their place.
+	// The slots of another request with the same ID must stay as they are: that
+	// request may have asked for another number.
 	n := holder.note(op)
 	if op.Took() && (found || !lp.HasRoomForSlot(&n)) {
 		op.Full = true
@@ -141,13 +142,14 @@ func (t *Table) commitSlot(op *Op, holder *Holder) {
 
 	info, _, found := lp.GetSlot(slotsOf(op.Key), holder.ID, op.At.Steady)
 
-	// The same attempt, repeated: its slot ends when it was said to end.
+	// The same attempt is repeated: its slot keeps its end.
 	if found && info.Nonce == holder.Nonce {
 		op.SetSlotLeft(time.Duration(info.End - op.At.Steady))
 		return
 	}
 
-	// New, or the same ID from another attempt: from now on the slot is this one's, and lasts anew.
+	// The slot is new, or another attempt with the same ID acquired it. From now
+	// on it is this attempt's, and lasts anew.
 	n := holder.note(op)
 	lp.Put(&n)
 	op.SetSlotLeft(holder.ttlOf(op.Limit))
@@ -158,7 +160,7 @@ func (t *Table) commitSlot(op *Op, holder *Holder) {
 type SlotPart struct {
 	Key   Key
 	Units int64
-	TTL   time.Duration // the longest of its limit: when the slot was acquired, or now
+	TTL   time.Duration // the longest that its limit allows, or allowed when the slot was acquired
 	Group uint32
 }
 
@@ -174,9 +176,9 @@ func (t *Table) FindSlot(now algorithms.Instant, k Key, id uint64) (info notes.S
 	return info, held, nil
 }
 
-// RecallSlot finds the slot of an earlier attempt, and returns that one's
-// nonce, to answer a repeated request with it. From now on, ReleaseSlot with
-// unlessRepeated leaves it alone. It fails with ErrShut, or with
+// RecallSlot finds the slot of an earlier attempt, to answer a repeated request
+// with it, and returns that attempt's nonce. From now on, ReleaseSlot with
+// unlessRepeated leaves the slot alone. It fails with ErrShut, or with
 // ErrRequestIDReused if the earlier attempt, as its nonce says, asked for
 // something else.
 func (t *Table) RecallSlot(now algorithms.Instant, k Key, id, nonce uint64) (earlier uint64, held bool, err error) {
@@ -202,8 +204,8 @@ func (t *Table) RecallSlot(now algorithms.Instant, k Key, id, nonce uint64) (ear
 
 // RenewSlot makes a slot end after ttl. A missing slot is put back if
 // mayRestore is set, or if slots of its partition may have been lost so
-// recently that it can't have ended. It fails with ErrShut, or with ErrOver if
-// the slot is over.
+// recently that it may not have ended yet. It fails with ErrShut, or with
+// ErrOver if the slot is over.
 func (t *Table) RenewSlot(
 	now algorithms.Instant, part *SlotPart, id, nonce uint64, ttl time.Duration, mayRestore bool,
 ) error {
@@ -224,8 +226,8 @@ func (t *Table) RenewSlot(
 	case held:
 		return ErrOver
 	case mayRestore || mayBeLost:
-		// The slot is stored whatever the bound: its holder was granted it, and
-		// would otherwise have one that nobody counts.
+		// The slot is stored whatever the bound. Otherwise its holder, who was
+		// granted it, would have a slot that nobody counts.
 		info := notes.SlotInfo{ID: id, Nonce: nonce, Units: part.Units, Acquired: now.Steady, End: end}
 		n = slotsOf(k).Note(&info, part.Group, k.IsInline())
 		lp.Put(&n)
@@ -284,9 +286,9 @@ func (t *Table) inlineSlotOps(subject uint64, most int) (ops []Op) {
 	return ops
 }
 
-// DelaySlot moves the end of r, if it is a slot or the note of lost slots,
-// later by age: it then has as much time left as when it was written, that long
-// ago.
+// DelaySlot moves the end of r later by age, if r is a slot or the note of lost
+// slots. r was written that long ago, and gets as much time left as it had
+// then.
 func (r *Record) DelaySlot(age int64) {
 	if r.Note == nil || r.Note.Until == 0 || r.Note.Kind != notes.Slot && r.Note.Kind != notes.Lost {
 		return
@@ -301,8 +303,8 @@ func (r *Record) IsReleasedSlot() bool {
 	return r.Note != nil && r.Note.Kind == notes.Slot && r.Note.Until == 0
 }
 
-// MarkSlotsLost records that slots of p may have been lost by now: until the
-// longest of them has ended, none is granted in their place.
+// MarkSlotsLost records that slots of p may have been lost by now. No slot is
+// granted in their place until the longest of them has ended.
 func (t *Table) MarkSlotsLost(now algorithms.Instant, p int) {
 	t.notes.MarkLost(p, now.Steady, (now.Steady+int64(algorithms.MaxSlotTTL))/1e9+1)
 }

@@ -31,7 +31,7 @@ func (t *Table) sweepShard(s *shard, second int64, readers readers) {
 					continue
 				}
 
-				// Once all readers have a reset, its absence says the same.
+				// Once all readers have received a reset, its record is no longer needed.
 				reported := g.dirty>>slot&uint64(readers) == 0
 				if int64(g.freshAt[slot]) <= second || reported && g.records[slot].state.Fresh() {
 					s.remove(sub.locationAt(i*groupSlots + slot))
@@ -57,7 +57,7 @@ func (t *Table) returnSpare(s *shard) {
 	defer s.mu.Unlock()
 	s.joinSubtables()
 
-	// Some room stays, or the next counter would draw on the budget again.
+	// Some room stays, so that the next counter need not draw on the budget again.
 	if more := s.room - t.drawSize; more > t.drawSize {
 		s.room -= more
 		t.budget.Add(int64(more))

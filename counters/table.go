@@ -92,9 +92,9 @@ func New(bound int64) *Table {
 	t.maxSubtableSlots = 2 * shardTarget
 	t.budget.Store(bound)
 
-	// At the bound, there is a subtable for each shard, or as many as are needed if
-	// each is half full, as after a split. Some more are needed while subtables
-	// grow.
+	// At the bound, there is one subtable for each shard or, if that is more, as
+	// many as are needed if each is half full, as after a split. Some more are
+	// needed while subtables grow.
 	subtables := max(n, 2*bound/int64(t.maxSubtableSlots))
 	t.memory.init(int(subtables+subtables/8+8), os.Getpagesize())
 
@@ -125,7 +125,7 @@ func (t *Table) Close() {
 				t.dropLog(s, k)
 			}
 
-			// The room of the logs came back as they were dropped.
+			// dropLog has already returned the room of the logs.
 			s.room += sub.live
 			sub.releaseAll()
 		})
@@ -185,7 +185,8 @@ func (t *Table) Take(now algorithms.Instant, ops []Op) Verdict {
 	return t.lockAndTake(now, ops, nil, true)
 }
 
-// TakeUngated is Take without the gate check, for a standby that decides from its copy.
+// TakeUngated is Take without the gate check, for a standby or for a node that
+// decides alone.
 func (t *Table) TakeUngated(now algorithms.Instant, ops []Op) Verdict {
 	return t.lockAndTake(now, ops, nil, false)
 }
@@ -199,10 +200,9 @@ func (t *Table) lockAndTake(now algorithms.Instant, ops []Op, holder *Holder, ga
 	return v
 }
 
-// takeOne does what take does for the usual check: a single op that its
-// counter, which is in the table, admits. Otherwise it returns false, and
-// the op is still to be decided. The caller must hold s, the shard of
-// op.
+// takeOne does what take does for the usual check: a single op that an existing
+// counter admits. Otherwise it returns false, and the op is still to be
+// decided. The caller must hold s, the shard of op.
 //
 // Most checks end here, so this path is short: a plain token bucket in the first
 // group of its search needs hardly any calls. While a counter comes from memory,
@@ -212,8 +212,8 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	l := op.Limit
 	d := &op.Decision
 
-	// A block's op has a cost of 0, so this leaves it out, too. Slots have no
-	// counter, so the search below finds none.
+	// Blocks are left out here, because their ops have a cost of 0. Slots are left
+	// out below, because the search finds no counter.
 	if op.Mode != CheckMode || op.Cost == 0 || op.Lends || l.Kind == algorithms.SlidingLog ||
 		t.gates.isShut(op.Key.Partition()) {
 		return false
@@ -266,15 +266,15 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	return true
 }
 
-// takePlain takes op from its plain token bucket, if that allows it. Otherwise,
-// or if that is not so easily computed, it returns false and changes nothing.
+// takePlain takes op's cost from its plain token bucket. If the bucket refuses
+// it, or needs more computation, takePlain returns false and changes nothing.
 func (g *group) takePlain(slot int, now algorithms.Instant, op *Op) bool {
 	l := op.Limit
 	d := &op.Decision
 	state, ok := l.DrainQuickly(g.records[slot].state, now.Steady)
 	if !ok {
 		state = l.Advance(g.records[slot].state, now)
-		if state.At != now.Steady { // it is ahead of the clock
+		if state.At != now.Steady { // the state is ahead of the clock
 			return false
 		}
 	}
@@ -320,9 +320,9 @@ func (t *Table) take(now algorithms.Instant, ops []Op, holder *Holder, gated boo
 			continue
 		}
 
-		// Room is made before anything is stored: for want of it, the whole
-		// check can still be refused. What the ops before this one are about to
-		// add is reserved.
+		// Room is made before anything is stored, so that the whole check can still
+		// be refused for want of it. Room for the counters that earlier ops are about
+		// to add is reserved.
 		if op.addsCounter() && !t.makeRoom(s, op.Key, now.Steady, t.countAdded(s, ops[:i]), ops) {
 			s.refuseForRoom(op, now.Steady)
 		}
@@ -334,8 +334,8 @@ func (t *Table) take(now algorithms.Instant, ops []Op, holder *Holder, gated boo
 		blocks = blocks || op.Block
 	}
 
-	// A refusal begins blocks. They begin before resolve, which withdraws what the
-	// refused check would have taken.
+	// A refusal begins blocks. They begin before admitOrWithdraw, which withdraws
+	// what the refused check would have taken.
 	if blocks {
 		t.beginBlocks(ops, true)
 	}
@@ -360,8 +360,7 @@ func (t *Table) Peek(now algorithms.Instant, ops []Op) Verdict {
 	return t.peek(now, ops, true)
 }
 
-// PeekUngated is Peek without the gate check, for a node that can't reach an
-// owner and falls back to its own counters.
+// PeekUngated is Peek without the gate check, for a node that decides alone.
 func (t *Table) PeekUngated(now algorithms.Instant, ops []Op) Verdict {
 	return t.peek(now, ops, false)
 }
@@ -415,9 +414,8 @@ func (t *Table) lockShards(now algorithms.Instant, ops []Op, held []int) ([]int,
 		now = t.shards[n].advance(now)
 	}
 
-	// The clock moves in all shards that are held: each is about to store
-	// counters as of this time, and no later check may be decided by an earlier
-	// one.
+	// The clock moves in all shards that are held. Each is about to store counters
+	// as of this time, and no later check may be decided by an earlier time.
 	for _, n := range held {
 		t.shards[n].latest = now
 	}
@@ -536,8 +534,8 @@ func (t *Table) commit(op *Op) {
 		return
 	}
 
-	// The counter is looked up again: other ops of this check may have grown
-	// the subtable since, or freed memory into which it was moved.
+	// The counter is looked up again if the subtable has moved: other ops of this
+	// check may have grown it, or freed memory that it was moved to.
 	loc := op.location
 	if !loc.found() || loc.moves != loc.subtable.moves {
 		loc = s.find(op.Key)
@@ -578,8 +576,8 @@ func (t *Table) withdraw(ops []Op) {
 			continue
 		}
 
-		// The state in op has the cost in it, which was not taken. The table
-		// still has the one without.
+		// op.state includes the cost, which was not taken. The table still has the
+		// state without it.
 		if op.Limit.Kind != algorithms.SlidingLog {
 			state := s.find(op.Key).state()
 			op.Decision = op.Limit.Peek(state, op.At, cost)
@@ -606,7 +604,7 @@ func (s *shard) store(loc location, l *algorithms.Limit, state algorithms.State,
 }
 
 // protectRefused keeps a counter from being evicted while it refuses, unless it
-// could never allow that cost. The limit, and with it the expiry, may have
+// could never allow that cost. It also raises the expiry: the limit may have
 // changed since the counter was stored.
 func (s *shard) protectRefused(op *Op) {
 	// If there is no capacity now, as in a region without a share, there may be some later.
@@ -624,15 +622,15 @@ func (s *shard) protectRefused(op *Op) {
 	if refusing {
 		g.kindFullnesses[slot] = packKindFullness(op.Limit.Kind, refusedFullness)
 	}
-	// The bucket drains at the rate of op's limit from now on: keep that, or it
-	// would go on draining at the old one until it admits a check.
+	// The bucket drains at the rate of op's limit from now on. If the new state
+	// were not kept, the old rate would apply until a check is admitted.
 	otherRate := op.Mode == CheckMode && op.Limit.ChangesRate(g.records[slot].state, op.state)
 	if otherRate {
 		g.records[slot].state = op.state
 	}
 
-	// What only protects the counter here is not marked: a flood of refusals
-	// would be sent to standbys and written to disk each time.
+	// A counter that is only protected is not marked as changed. Otherwise each of
+	// a flood of refusals would be sent to standbys and written to disk.
 	if fresh > g.freshAt[slot] {
 		g.freshAt[slot] = fresh
 	} else if !otherRate {
@@ -659,7 +657,7 @@ func fullnessAfterCheck(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 // one, in whole steady-clock seconds, rounded up. One extra second keeps the
 // counter for clock readings that arrive late. Wall-clock windows are kept a
 // 63rd longer: while the wall clock is being slewed, it loses up to a 64th of
-// its pace, and they end that much later.
+// its pace, and the windows end that much later.
 func freshAt(now algorithms.Instant, l *algorithms.Limit, resetAfter time.Duration) uint32 {
 	if !l.Kind.OnSteadyClock() {
 		resetAfter = min(resetAfter, math.MaxInt64/2) // the addition can't overflow

@@ -7,7 +7,7 @@ import "github.com/rlnode/rlnode/algorithms"
 // A caller reads the clock before it has the lock. While it waits, another
 // caller with a later reading may have taken from the counter in the next
 // window. So each shard remembers the latest readings of this process's clocks
-// that it has seen, and decides by nothing earlier: see advance.
+// that it has seen, and decides by no earlier one: see advance.
 //
 // Other nodes' wall clocks, and this node's before a restart, may have been
 // ahead of this node's clock now. Their counters would be in windows that have
@@ -63,11 +63,11 @@ func (s *shard) dropAheadClock(p int) {
 }
 
 // Follow makes p count its windows, from now on, by a wall clock that reads at
-// least wall, in Unix nanoseconds. That is the reading, at the time when they
-// were sent or written, of the clock by which counters that are about to be put
-// into p were counted. If it is ahead of this node's clock, p's clock runs
-// slightly slower until the two agree. So none of those counters is in a window
-// that has yet to begin, and windows keep turning.
+// least wall, in Unix nanoseconds. Counters that were counted by another clock
+// are about to be put into p; wall is what that clock read when they were sent
+// or written. If wall is ahead of this node's clock, p's clock runs slightly
+// slower until the two agree. So none of those counters is in a window that has
+// yet to begin, and windows keep turning.
 func (t *Table) Follow(now algorithms.Instant, p int, wall int64) {
 	shards := t.shardsOf(p)
 	for i := range shards {
@@ -80,8 +80,8 @@ func (s *shard) follow(now algorithms.Instant, p int, wall int64) {
 	defer s.mu.Unlock()
 	now = s.advance(now)
 
-	// An earlier copy may have brought a clock that is further ahead: none goes
-	// back.
+	// An earlier copy may have brought a clock that is further ahead. No clock
+	// goes back.
 	if wall <= s.timeIn(p, now).Wall {
 		return
 	}
@@ -101,8 +101,8 @@ func (t *Table) WallIn(now algorithms.Instant, p int) int64 {
 	wall := now.Wall
 	shards := t.shardsOf(p)
 
-	// The shards of that table have seen different readings. The latest counts:
-	// in the other table, no counter may be in a window that has yet to begin.
+	// The shards have seen different readings. The latest counts, so that no
+	// counter is in a window that has yet to begin in the other table.
 	for i := range shards {
 		s := &shards[i]
 		s.mu.Lock()

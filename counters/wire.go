@@ -22,13 +22,13 @@ import (
 //	            first: how long ago it was, as a varint), and N as a uvarint
 //
 // A window that a queue put ahead of the clock is marked in its number. Times
-// are in nanoseconds before the moment of writing. The receiver of a message
-// counts them from its arrival, so usage drains later by the time in transit,
-// never earlier.
+// are in nanoseconds before the moment of writing. The receiver counts them
+// from the arrival of the message, so usage drains later by the time in
+// transit, never earlier.
 
 const (
-	// noteKind stands for a note. The fullness is its kind. A limit of slots has
-	// the same number, and no counter.
+	// noteKind stands for a note, whose kind is in place of the fullness.
+	// Concurrency has the same number, but no counters.
 	noteKind = algorithms.Kind(7)
 	maxUsed  = 1 << 60           // bounds counts, and the sum of a log
 	maxAge   = math.MaxInt64 / 2 // nanoseconds
@@ -121,7 +121,7 @@ func DecodeRecord(d *wire.Decoder, r *Record, now algorithms.Instant) {
 	}
 
 	if left := d.UpTo(math.MaxUint32); left > 0 {
-		// The second is rounded up, so that no counter goes before it is fresh.
+		// The second is rounded up, so that no counter is dropped before it is fresh.
 		r.FreshAt = min((now.Steady+1e9-1)/1e9+left, math.MaxUint32)
 	}
 	if r.Kind == algorithms.SlidingLog {
@@ -141,7 +141,7 @@ func decodeNote(d *wire.Decoder, k Key, kind notes.Kind, now algorithms.Instant)
 func decodeState(d *wire.Decoder, kind algorithms.Kind, now algorithms.Instant) algorithms.State {
 	mostPart := int64(maxUsed)
 
-	// The Part of a CellBucket has more than a count in it; Legal judges that.
+	// The Part of a CellBucket holds more than a count; Legal checks it.
 	if kind == algorithms.CellBucket {
 		mostPart = math.MaxInt64
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// An acquire with a request id is decided by the owner of its first slots, one
-// attempt after the other. So a repetition finds either no slot, and is decided
-// anew, or the slot of an attempt that has been decided whole.
+// An acquire with a request id goes to the owner of its first slots, which
+// decides one attempt at a time. So a repetition finds either no slot, and is
+// decided anew, or the slot of an attempt that was decided completely.
 
 // acquireRequest is an acquire with a request id, as sent to the owner of its
 // first slots.
@@ -44,7 +44,7 @@ func (req *acquireRequest) Code(c *wire.Coder) {
 	c.Require(req.hops > 0)
 }
 
-// hashContent hashes what the request asks for. Who asks does not matter.
+// hashContent hashes what the request asks for, without Who.
 func (req *acquireRequest) hashContent() uint64 {
 	sorted := req.query.sorted()
 	sorted.Who = ""
@@ -78,15 +78,14 @@ func (l *Limiter) acquireOnce(q *Query, a *Answer) (Slot, error) {
 		return slot, err
 	}
 
-	// No owner can be asked, or it is about to change. The attempt may have
-	// written its answer into a.
+	// The failed attempt may have written its answer into a.
 	done, err := l.prepare(l.clock.Now(), q, a)
 	if err != nil {
 		return Slot{}, err
 	}
 
-	// Another attempt may have been answered by the owner. So this one gets a slot
-	// of its own: whatever becomes of it, the other one stays.
+	// The owner may have given a slot to another attempt. This attempt gets a slot
+	// of its own, so that the other slot stays if this attempt fails.
 	return l.acquire(q, a, a.newAcquisition(q), done)
 }
 
@@ -96,7 +95,7 @@ func (a *Answer) firstSlots() int {
 		return op.Limit.Kind == algorithms.Concurrency && op.Mode == counters.CheckMode && op.Cost > 0
 	}
 
-	// A shadow limit need not store its slots.
+	// A shadow limit comes last, because it need not store its slots.
 	first := slices.IndexFunc(a.scratch.ops, func(op counters.Op) bool { return acquires(op) && !op.Shadow })
 	if first < 0 {
 		first = slices.IndexFunc(a.scratch.ops, acquires)
@@ -141,7 +140,7 @@ func (l *Limiter) acquireHere(ctx context.Context, req *acquireRequest, first in
 	}
 	defer done()
 
-	// Another attempt may have held this one up.
+	// Waiting for the lock may have taken time.
 	a.Now = l.clock.Now()
 	earlier, held, err := l.table.RecallSlot(a.Now, part.Key, hd.id, hd.nonce)
 	switch {
@@ -161,7 +160,7 @@ func (l *Limiter) acquireHere(ctx context.Context, req *acquireRequest, first in
 	return slot, err
 }
 
-// recall makes hd what an earlier attempt with a nonce holds.
+// recall makes hd the acquisition of the earlier attempt with that nonce.
 func (hd *acquisition) recall(nonce uint64, a *Answer) {
 	hd.nonce = nonce
 	hd.isRecalled = true
@@ -169,14 +168,14 @@ func (hd *acquisition) recall(nonce uint64, a *Answer) {
 	for i := range a.scratch.ops {
 		op := &a.scratch.ops[i]
 		if op.Limit.Kind != algorithms.Concurrency {
-			// The earlier attempt has paid it.
+			// The earlier attempt has paid this cost.
 			op.Cost = 0
 		}
 	}
 }
 
-// askToAcquire has another node decide req. The error is ErrNoOwner if that node
-// could not.
+// askToAcquire has another node decide req. The error is ErrNoOwner if that
+// node could not decide it.
 func (l *Limiter) askToAcquire(ctx context.Context, to ring.NodeID, req *acquireRequest, a *Answer) (Slot, error) {
 	next := *req
 	next.hops++

@@ -18,8 +18,8 @@ const (
 	// the rules of a document.
 	maxActiveRules = 1000
 	countsLen      = decisions * (int(ByNone) + 1)
-	// maxActivityName bounds a rule's name in those counts, in bytes. The counts
-	// leave out rules with longer names.
+	// maxActivityName bounds a rule's name in a node's counts, in bytes. The
+	// counts leave out rules with longer names.
 	maxActivityName = 4 << 10
 )
 
@@ -52,12 +52,12 @@ type NodeActivity struct {
 	Rules  []RuleCounts // rules with any checks; at most 1,000
 }
 
-// Vitals says how much a node takes, and of how much. What is unknown, and a
-// bound that does not exist, is 0.
+// Vitals says how much a node uses, and within which bounds. Unknown values and
+// missing bounds are 0.
 type Vitals struct {
 	Counters, MaxCounters int64
 	Memory, MaxMemory     int64 // bytes of the process
-	Disk, DiskFree        int64 // bytes of the data directory, and those that are free beside it
+	Disk, DiskFree        int64 // bytes in the data directory, and free bytes on its disk
 }
 
 func (v *Vitals) code(c *wire.Coder) {

@@ -6,11 +6,11 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// FollowLoads sets the function that returns the step in force for each rule of
-// a set, by Rule.Index: −1 for none. A nil result means that no rule has a step
-// in force. SetRules and UpdateSteps call it only for sets with at least one
-// adaptive rule. left returns how much longer the load of a source is known; 0
-// if it is measured all the time, or unknown. It may be nil.
+// FollowLoads sets two functions. steps returns the step in force for each rule
+// of a set, by Rule.Index: −1 for none. A nil result changes no step. SetRules
+// and UpdateSteps call steps only for sets with at least one adaptive rule.
+// left, which may be nil, returns how much longer the load of a source is
+// known; 0 if the load is unknown or measured all the time.
 func (l *Limiter) FollowLoads(steps func(*rules.Set) []int, left func(source string) time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// amend applies the change to this node's counters. If the change has a ticket,
-// it is applied once. The error is or wraps counters.ErrShut, ErrFull,
+// amend applies the change to this node's counters. A change with a ticket is
+// applied once. The error is or wraps counters.ErrShut, ErrFull,
 // ErrRequestIDReused or ErrTooManyRequestIDs.
 func (ch *change) amend(l *Limiter, now algorithms.Instant) error {
 	am := counters.Amendment{Ops: ch.ops, Reset: ch.verb == verbReset || ch.verb == verbResetSome,
@@ -51,7 +51,8 @@ func (ch *change) amend(l *Limiter, now algorithms.Instant) error {
 	return nil
 }
 
-// describeTaken sets, for a late settlement, what its costs belong to.
+// describeTaken sets am.Life and am.From for a late settlement. They say in
+// which life, and when, the reservation took its costs.
 func (ch *change) describeTaken(l *Limiter, now algorithms.Instant, am *counters.Amendment) {
 	if ch.taken == nil {
 		return
@@ -79,8 +80,8 @@ func (ch *change) clear(ctx context.Context, l *Limiter) error {
 	if ch.ticket != nil {
 		memo = ch.memo(now)
 
-		// The batches below are several steps: a repetition that came between them must
-		// wait for the last.
+		// The batches below are separate steps. A repetition must wait for the last
+		// of them.
 		done, ok := l.requests.lock(ctx, memo.Key)
 		if !ok {
 			return ErrNoOwner
@@ -100,8 +101,8 @@ func (ch *change) clear(ctx context.Context, l *Limiter) error {
 	for more := true; more; {
 		ops := l.table.InlineOps(ch.inlineSubject, maxListed)
 
-		// The gates are asked after the list was made: of a partition that is not
-		// open, the list may lack counters.
+		// The gate is checked after the list was made: if the partition is not open,
+		// the list may lack counters.
 		if !l.table.IsOpen(ring.PartitionOf(ch.inlineSubject)) {
 			return counters.ErrShut
 		}
@@ -128,7 +129,7 @@ func (ch *change) clear(ctx context.Context, l *Limiter) error {
 }
 
 // acceptResults takes over the results that another node sent. It returns false
-// if they are for other limits.
+// if their number shows that they are for other limits.
 func (ch *change) acceptResults(list results) bool {
 	if len(list) != len(ch.ops) {
 		return false
@@ -182,7 +183,8 @@ func (res *results) Code(c *wire.Coder) {
 	})
 }
 
-// hashChange hashes ch, which changes u by costs. Their order does not matter.
+// hashChange hashes ch, which changes u by costs. The order of costs does not
+// matter.
 func hashChange(ch *change, u *Usage, costs []UnitCost) uint64 {
 	n := int64(0)
 	unitCosts := []UnitCost(nil)

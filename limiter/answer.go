@@ -35,7 +35,7 @@ type Answer struct {
 	Allowed      bool
 	Counted      bool  // not allowed, but the cost was taken anyway, because every op that was refused has CountMode
 	IsAtMost     bool  // the check asked for at most its cost, and took Granted
-	Granted      int64 // 0 if it is refused
+	Granted      int64 // 0 if the check was refused
 	DecidedBy    DecidedBy
 	RulesVersion int64
 	Set          *rules.Set // the rules that decided the check
@@ -83,15 +83,15 @@ type LimitAnswer struct {
 	// ByHand means that an entry beside the rules blocks the subject.
 	ByHand      bool
 	byNodeShare bool // decided within this node's share, without the owner
-	lack        lack // whose share has refused
+	lack        lack // whose share refused
 	// isRegionIsolated means that a region's share has refused, and that the region reaches no other.
 	isRegionIsolated bool
 	Subject          int32 // index in Query.Subjects; 0 if there are none
-	Cost             int64 // that the check has in the limit's unit
+	Cost             int64 // of the check in the limit's unit
 }
 
-// share returns the limit's capacity where it was decided: in a region, its
-// share, plus what it has borrowed, minus what it has lent.
+// share returns the limit's capacity where the check was decided. In a region
+// this is its share, plus what it has borrowed, minus what it has lent.
 func (la *LimitAnswer) share() int64 { return max(0, la.Limit.Capacity()+la.Loaned) }
 
 // IndexInOrder returns the index in Limits of the n-th limit in document order.
@@ -141,9 +141,9 @@ func tightestOf(limits []LimitAnswer) *LimitAnswer {
 	return tightest
 }
 
-// comesBefore reports whether la, rather than b, describes a check: it is
-// tighter or, of two equally tight inline limits of one subject, the earlier one
-// in the call. Inline limits are sorted, so b may be the later one.
+// comesBefore reports whether la, rather than b, describes a check. The tighter
+// limit does. Of two equally tight inline limits of one subject, the earlier
+// one in the call does; Limits has them in another order.
 func (la *LimitAnswer) comesBefore(b *LimitAnswer) bool {
 	return la.Tighter(b) || la.Limit.CallIndex < b.Limit.CallIndex && la.Rule == b.Rule && !b.Tighter(la)
 }
@@ -216,33 +216,33 @@ type scratch struct {
 	matchDecides  bool         // matching alone has decided the check
 	isDecidedHere bool         // this node decided all ops as the owner, in one Take or Peek
 	hasOps        bool         // match has listed the ops
-	isRepeatable  bool         // the ops suit another check with the same hits, but for their subjects
-	// soleStats are the counts of the only limit of a check that is repeatable and
-	// that no bill counts; nil for any other check.
+	isRepeatable  bool         // another check may reuse the ops if only the subjects of its hits differ
+	// soleStats are the counts of the only rule of a check that is repeatable, has
+	// one limit, not a shadow limit, and is on no bill; nil otherwise.
 	soleStats *ruleCounts
-	isCounted bool   // the metrics of the rules have the check, but not its latency yet
+	isCounted bool   // the rules' metrics have counted the check, but not yet its latency
 	isTop     bool   // with soleStats: the list of refused subjects may hold this one
 	unsampled uint32 // checks since one was sampled
 	hasLocal  bool   // some rule has `consistency: local`
 	hasBlocks bool   // ops include blocks, each after the limits of its hit
-	isByHand  bool   // a count, of a subject that is blocked by hand
+	isByHand  bool   // the check is a count of a subject that is blocked by hand
 	terms
-	place   *placeRequest // of a reservation; nil for all other checks, and if it needs none
+	place   *placeRequest // asks for the place of a reservation; nil if none is needed
 	failure error         // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
-	// By hit, on a standalone node: the lives of what a reservation or a place in a
-	// queue takes from.
+	// lives are used on a standalone node. By hit, they are those of the counters
+	// that a reservation or a place in a queue takes from.
 	lives   []counters.Life
 	cluster *clusterCheck // nil before the first check that needs it
 }
 
-// terms are what a layer asks of those below it, beside the query; see "Layers"
-// in the package comment. A plain check has none.
+// terms are the options that a layer passes to the layers below it, beside the
+// query; see "Layers" in the package comment. A plain check has none.
 type terms struct {
 	takesSlots bool // the check is an acquire or a reservation, so limits of slots apply
-	// atCounters asks the counters themselves, subject by subject: no lease, no
-	// queue, and what each subject gave is known.
+	// atCounters means that the check spends no lease, waits in no queue, and
+	// knows what it took from each subject's counters.
 	atCounters bool
-	isAtMost   bool         // the check takes at most its cost: what this node holds leased is not left
+	isAtMost   bool         // the check takes at most its cost; leases at this node do not count as remaining
 	holding    *acquisition // of a check that acquires slots; nil for all others
 	deadline   time.Time    // the check must be decided by then; zero for the usual deadline
 }

@@ -22,16 +22,18 @@ type ask struct {
 	to    ring.NodeID
 	owner ring.NodeID // the node whose leases the answer may carry
 	q     question    // its ops receive the decisions
-	// policies are of the leases, by subject; nil if the check wants no lease.
+	// policies says, by subject, how it may be leased. It is nil if the check
+	// wants no lease.
 	policies []localcache.Policy
 	renewal  bool        // the question only renews a lease: no check waits for it
-	rule     *rules.Rule // of the subject added last; used only if it is the only one
+	rule     *rules.Rule // of the subject added last; used only if the ask has a single subject
 	limits   []*rules.Limit
 	deadline time.Time // the check must be decided by then
 	state    atomic.Int32
 	done     chan struct{} // capacity 1; signals that the answer is there
 
-	// fromLease and what follows is the answer, written before done is signalled.
+	// fromLease and the fields below it are the answer. They are written before
+	// done is signalled.
 	fromLease bool // answered from a lease; receipt says which
 	receipt   localcache.Receipt
 	err       error // the question was not delivered or not answered
@@ -65,8 +67,8 @@ func (ak *ask) wait() bool {
 	case <-timer.C:
 	}
 
-	// If deliver was faster, the answer must be used: nobody else gives back
-	// what it took.
+	// If deliver was faster, the check must use the answer: nobody else gives back
+	// what the answer took.
 	if ak.state.CompareAndSwap(askOpen, askAbandoned) {
 		return false
 	}
@@ -190,8 +192,8 @@ func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 	x.out = append(head.appendHead(x.out[:0]), body...)
 	l.membership.counts.coalesced.Add(int64(len(asks) - 1))
 
-	// The timeout is never 0 or less, even if the deadline has passed: that
-	// would stand for half a minute.
+	// The timeout is at least 1 ms, even if the deadline has passed: a timeout of
+	// 0 would mean 30 s.
 	l.membership.Peers.Go(asks[0].to, MethodAsk, x.out, max(timeout, time.Millisecond), func(body []byte, err error) {
 		if err == nil {
 			l.membership.counts.addForward(time.Since(now))
@@ -224,7 +226,7 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 			break
 		}
 
-		// If the grant decides all of them, more may have queued up meanwhile.
+		// If the grant decides all of next, more asks may have queued up meanwhile.
 		// The flight must not end before its queue is empty.
 		next = l.membership.leases.decideQueued(next)
 		if len(next) > 0 {
@@ -256,14 +258,14 @@ func (f *flight) nextAsks(all bool, bound int) (next []*ask) {
 	f.shard.mu.Lock()
 	defer f.shard.mu.Unlock()
 
-	// Checks that have given up must not cost anything any more.
+	// Checks that have given up must take nothing any more.
 	f.queue = slices.DeleteFunc(f.queue, func(ak *ask) bool { return ak.state.Load() != askOpen })
 	if all || len(f.queue) <= bound {
 		next = f.queue
 		f.queue = nil
 	} else {
-		// The capacity ends there, too: handleReply appends to next, and would
-		// write over the rest of the queue.
+		// The capacity of next ends at bound as well: handleReply may append to these
+		// asks, and would overwrite the rest of the queue.
 		next = f.queue[:bound:bound]
 		f.queue = f.queue[bound:]
 	}
@@ -302,8 +304,8 @@ func (ak *ask) rollBack(l *Limiter) {
 	l.sendRefunds(list)
 }
 
-// refunds returns what gives back all that the ask's check took from the
-// counters of the node that answered.
+// refunds returns the refunds of all that the ask's check took at the node that
+// answered, except for slots.
 func (ak *ask) refunds() (list []refund) {
 	subject := 0
 	first := 0

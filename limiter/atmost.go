@@ -8,15 +8,16 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// A check may take as much as there is of its cost. It looks how much that is,
-// and then asks for it, like any check: so standbys and shares need not know of
-// it. It asks the owner both times, and spends no lease. If others were faster,
-// it looks again.
+// A check with AtMost takes as much of its cost as is left. It peeks to learn
+// how much is left, and then takes that amount like any check, so standbys and
+// shares need not know of AtMost. It asks the owner both times, and spends no
+// lease. If others take the rest in between, it peeks again.
 
-// ErrAtMost means that a check takes at most its cost, but is not about one limit.
+// ErrAtMost means that a check with AtMost is not about one limit of one
+// subject.
 var ErrAtMost = errors.New("mode at_most is for checks of one subject and one limit")
 
-// maxLooks bounds how often a check looks again because others took what was left.
+// maxLooks bounds how often a check peeks: others may take what was left.
 const maxLooks = 8
 
 // checkAtMost decides q, which has AtMost.
@@ -31,7 +32,7 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 		return fmt.Errorf("%w; this one asks %d limits", ErrAtMost, a.countLimits())
 	}
 
-	// No limit, or no cost: nothing can be less than asked for, so this is a plain
+	// Without a limit or a cost, all of the cost can be taken, so this is a plain
 	// check.
 	if isDone || cost == 0 {
 		err := l.Check(q.withCost(q.Mode, "", 0), a)
@@ -48,7 +49,7 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 	})()
 
 	for range maxLooks {
-		// Look how much there is.
+		// Peek to learn how much is left.
 		look := q.withCost(counters.PeekMode, unit, 0)
 		if err := l.Check(look, a); err != nil {
 			return err
@@ -58,8 +59,8 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 			take = min(cost, a.Limits[0].Remaining)
 		}
 
-		// Ask for that much. If nothing is left, one is asked for, so that the refusal
-		// is one like any other. Others may have been faster: then look again.
+		// Take that much, but at least 1: with nothing left, this is refused like any
+		// other check. If others were faster, peek again.
 		take = max(1, take)
 		if err := l.Check(q.withCost(counters.CheckMode, unit, take), a); err != nil {
 			return err
@@ -71,7 +72,7 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 			return nil
 		}
 
-		// There was nothing left, so there is no point in another look.
+		// Not even 1 is left, so there is no point in another peek.
 		if take == 1 {
 			return nil
 		}
@@ -80,7 +81,7 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 }
 
 // soleCost returns the unit and the cost of the only limit of a prepared check.
-// The unit is empty if there are more, or none.
+// The unit is empty if the check has several limits, or none.
 func (a *Answer) soleCost() (unit string, cost int64) {
 	if a.countLimits() != 1 {
 		return "", 0
@@ -103,7 +104,8 @@ func (a *Answer) countLimits() (n int) {
 	return n
 }
 
-// costIn returns the cost that q names in a unit, or in its only one.
+// costIn returns the cost of q in a unit or, if unit is empty, in the only unit
+// that q names. A q that names no cost costs 1.
 func (q *Query) costIn(unit string) int64 {
 	costs := q.subjectCosts()
 	for _, cost := range costs {
@@ -117,8 +119,9 @@ func (q *Query) costIn(unit string) int64 {
 	return 0
 }
 
-// withCost returns q as a query of a mode that costs that much in a unit and
-// nothing else. An empty unit leaves the costs as they are.
+// withCost returns a copy of q in a mode, without AtMost, that costs the given
+// amount in a unit and nothing else. An empty unit leaves the costs as they
+// are.
 func (q *Query) withCost(mode counters.Mode, unit string, cost int64) *Query {
 	part := *q
 	part.AtMost = false

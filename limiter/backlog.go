@@ -11,11 +11,11 @@ import (
 
 // task is something that an owner must do for this node, and that could not be done at once.
 type task interface {
-	// try has the owner do it. It returns false if it must be tried again. left is
-	// how much longer the task is of use.
+	// try has the owner do the task, and returns false if the task must be tried
+	// again. left is how much longer the task is of use.
 	try(ctx context.Context, l *Limiter, left time.Duration) bool
-	// giveUp counts the task as dropped: there was no room for it, or it came too
-	// late to be of use.
+	// giveUp counts the task as dropped. late means that it is no longer of use;
+	// otherwise there was no room for it, or the limiter is closed.
 	giveUp(l *Limiter, late bool)
 }
 
@@ -48,11 +48,11 @@ func (l *Limiter) newBacklog(room int, pause time.Duration) *backlog {
 	return bl
 }
 
-// keep keeps t for as long as it is of use.
+// keep keeps t until it is done, but no longer than it is of use.
 func (bl *backlog) keep(t task, usefulFor time.Duration) {
 	bl.put(waitingTask{task: t, until: bl.limiter.membership.Boottime() + usefulFor})
 
-	// What run itself puts back needs no signal: its timer is set already.
+	// A task that run puts back needs no signal: run then sets its timer.
 	wake.Signal(bl.wake)
 }
 
@@ -62,8 +62,8 @@ func (bl *backlog) put(task waitingTask) {
 	bl.mu.Lock()
 	defer bl.mu.Unlock()
 
-	// A task that comes after run's last round would wait for ever. That round
-	// takes this mutex once the context has ended.
+	// A task that came after run's last round would wait for ever. None does: that
+	// round takes this mutex only after the context has ended.
 	if len(bl.tasks) >= bl.room || m.ctx.Err() != nil {
 		task.giveUp(bl.limiter, false)
 		return
@@ -79,8 +79,8 @@ func (bl *backlog) forget(isOver func(task) bool) {
 	bl.tasks = slices.DeleteFunc(bl.tasks, func(task waitingTask) bool { return isOver(task.task) })
 }
 
-// run tries the tasks, and once more when the limiter is closed: what can be
-// sent without an answer still leaves.
+// run tries the tasks until the limiter is closed, and then all of them once
+// more, so that messages that need no answer still leave.
 func (bl *backlog) run() {
 	ctx := bl.limiter.membership.ctx
 	timer := time.NewTimer(0)
@@ -110,7 +110,7 @@ func (bl *backlog) run() {
 
 		if waiting+len(due) > 0 {
 			// The timer is shorter than the pause, so that no task waits much longer
-			// than that.
+			// than the pause.
 			timer.Reset(bl.pause / 4)
 		}
 	}

@@ -127,15 +127,15 @@ func (b *batch) check(i int) {
 }
 
 // confirmHere completes the checks decided here, if this node still has
-// authority. Otherwise it decides them again and keeps what they took:
-// ownership can no longer be proved.
+// authority. Otherwise it decides them again. What they took stays debited:
+// this node can no longer prove that it owns the counters.
 func (b *batch) confirmHere() {
 	n := b.numUnconfirmed
 	if n == 0 {
 		return
 	}
 
-	// The list is emptied first, because start may come back here.
+	// The list is emptied first, because start may call confirmHere.
 	b.numUnconfirmed = 0
 	m := b.limiter.membership
 	began := b.authorityReadAt
@@ -152,7 +152,7 @@ func (b *batch) confirmHere() {
 	}
 }
 
-// start decides the i-th check by itself, or begins to ask other nodes.
+// start has Limiter.start decide the i-th check, or begin to ask other nodes.
 func (b *batch) start(i int) {
 	q, a := b.queries[i], b.answers[i]
 	a.scratch.isDecidedHere = false // it may have been decided here without authority
@@ -172,8 +172,8 @@ func (b *batch) start(i int) {
 
 	b.waiting = append(b.waiting, i)
 	if len(b.waiting) >= maxInFlight {
-		// What was decided here is confirmed before the wait: authority may run out
-		// in it, and those checks would have to be decided again.
+		// The checks decided here are confirmed before the wait. If authority ended
+		// during the wait, they would have to be decided again.
 		b.confirmHere()
 		b.finishUntil(b.waiting[len(b.waiting)/2] + 1)
 	}

@@ -14,7 +14,7 @@ type bill struct {
 	rule   string
 	key    []string
 	units  []string // of the change's first ops
-	// billedOnly is billed besides: in units without limit.
+	// billedOnly are costs in units without a limit, which are billed as well.
 	billedOnly []UnitCost
 }
 
@@ -39,7 +39,8 @@ func (bi *bill) code(c *wire.Coder) {
 	})
 }
 
-// correctBill counts what the change, which has just been carried out here, has applied.
+// correctBill bills what the change has applied. This node must just have
+// carried out the change.
 func (ch *change) correctBill(l *Limiter, wall int64) {
 	bi := ch.bill
 	if bi == nil || l.meter == nil {
@@ -66,7 +67,7 @@ func (ch *change) correctBill(l *Limiter, wall int64) {
 	}
 }
 
-// mostApplied returns what was applied to the limits in a unit: of several, the most.
+// mostApplied returns the most applied to a limit in a unit, up or down.
 func (ch *change) mostApplied(unit string) (most int64) {
 	for i := range ch.bill.units {
 		if ch.bill.units[i] == unit {

@@ -9,17 +9,17 @@ import (
 )
 
 // A block is one more counter of its rule and subject, so replication,
-// hand-over, checkpoints and eviction need not know about blocks. If blocks
-// become longer, there is one for each length. While a check is being decided,
-// the blocks' ops follow the ops of the rule's limits, and likewise in
-// Answer.Limits. Answer.conclude folds it into them.
+// hand-over, checkpoints and eviction need not know about blocks. A rule whose
+// blocks become longer has one counter for each length. While a check is being
+// decided, the ops of a rule's blocks follow the ops of its limits, and
+// likewise in Answer.Limits. Answer.conclude folds the blocks into the limits.
 
 // countHitOps returns how many ops a hit has: one for each limit, and one for
 // each length of its block.
 func countHitOps(h *rules.Hit) int { return len(h.Limits) + len(h.Rule.Blocks) }
 
-// addBlocks appends a hit's blocks, after the hit's limits. They have their
-// mode, so that they do not make a count fail.
+// addBlocks appends a hit's blocks, after the hit's limits. The blocks have the
+// mode of the limits, so that they do not make a count fail.
 func (a *Answer) addBlocks(h *rules.Hit, mode counters.Mode) {
 	a.scratch.hasBlocks = true
 	for _, block := range h.Rule.Blocks {
@@ -34,7 +34,7 @@ func (a *Answer) addBlocks(h *rules.Hit, mode counters.Mode) {
 // of its rule refuse until it ends.
 func (a *Answer) foldBlocks() {
 	sc := &a.scratch
-	ops, limits := sc.ops[:0], a.Limits[:0] // written over what was read before
+	ops, limits := sc.ops[:0], a.Limits[:0] // overwrite only what was read before
 
 	first := 0
 	for i := range sc.match.Hits {
@@ -67,9 +67,9 @@ func (a *Answer) foldBlocks() {
 	sc.hasBlocks = false
 }
 
-// whileBlocked returns what a limit decides, in place of decision, while its
-// subject is blocked for a time that is left: it refuses, and nothing remains,
-// for at least that long. What is used stays.
+// whileBlocked returns what a limit decides, in place of decision, while a
+// block of its subject lasts for the time left. For at least that long, the
+// limit refuses and nothing remains. Used stays as it is.
 func whileBlocked(decision algorithms.Decision, left time.Duration) algorithms.Decision {
 	out := algorithms.Decision{
 		Used: decision.Used, RetryAfter: left, ResetAfter: max(decision.ResetAfter, left), MoreAfter: left,

@@ -31,11 +31,11 @@ const (
 	// borrowerLife is how long this node remembers a counter's lenders after it
 	// last looked for a loan.
 	borrowerLife = time.Minute
-	// laterPause is how long to wait before asking again a region that had nothing
-	// to lend; unknownPause is the same for a region that does not know the limit.
+	// laterPause is how long to wait before asking again a region that can't lend
+	// yet; unknownPause is the same for a region that does not know the limit.
 	laterPause, unknownPause = 200 * time.Millisecond, time.Second
 	// noLenderPause is how long to wait before looking for a lender again if no
-	// region had anything to lend.
+	// region could be asked.
 	noLenderPause = 250 * time.Millisecond
 	// silentPause is how long to wait before asking again a region that did not answer.
 	silentPause = 2 * time.Second
@@ -54,8 +54,8 @@ type loans struct {
 	mu        sync.Mutex // guards the fields below
 	borrowers map[counters.Key]*borrower
 	inFlight  int
-	// silentUntil says of the regions that did not answer, at most those with
-	// shares, until when not to ask them.
+	// silentUntil says, for each region that did not answer, until when not to ask
+	// it. Only regions that divide limits are in it.
 	silentUntil map[string]int64
 }
 
@@ -84,13 +84,13 @@ func (lo *loans) init(l *Limiter) {
 }
 
 // borrow requests loans for the limits of an owned subject that are short. It
-// does not wait for them: it calls done once they are answered, or at once if
-// nothing is under way.
+// does not wait for them. It calls done once the loans that a check needs are
+// answered, or at once if none is under way.
 func (lo *loans) borrow(req *borrowRequest, done func(borrowReply)) {
 	m := lo.limiter.membership
 
-	// pending starts at 1 for this function itself. So a loan that is answered at
-	// once does not end the wait for those that have not begun.
+	// pending starts at 1 for this function itself, so that a loan that is
+	// answered at once does not end the wait for loans that have not begun.
 	bw := &borrowWaiter{pending: 1, done: done}
 	if m.OtherRegions != nil {
 		now := lo.limiter.clock.Now()
@@ -111,8 +111,8 @@ func (lo *loans) borrow(req *borrowRequest, done func(borrowReply)) {
 	lo.finish(bw)
 }
 
-// borrowWaiter is a node that waits for the loans which it has asked for. The
-// fields but done are guarded by loans.mu.
+// borrowWaiter is a node that waits for the loans that it has asked for.
+// loans.mu guards all fields but done.
 type borrowWaiter struct {
 	pending int // loans under way, and borrow itself
 	reply   borrowReply
@@ -131,8 +131,8 @@ func (ws borrowWaiters) note(lo *loans, r borrowReply) {
 	}
 }
 
-// finish notes that one of the things that a waiter waits for is over, and
-// answers it if that was the last.
+// finish notes that a loan that bw waits for, or borrow itself, is over. After
+// the last of them, it answers bw.
 func (lo *loans) finish(bw *borrowWaiter) {
 	lo.mu.Lock()
 	bw.pending--
@@ -140,8 +140,8 @@ func (lo *loans) finish(bw *borrowWaiter) {
 	reply := bw.reply
 	lo.mu.Unlock()
 
-	// The waiter is answered without the mutex: done takes others, or sends a
-	// message.
+	// The waiter is answered without the mutex: done takes other mutexes, or sends
+	// a message.
 	if over {
 		bw.done(reply)
 	}
@@ -237,9 +237,9 @@ func (lo *loans) beginLoan(ln *loan, window int64, bw *borrowWaiter) bool {
 	return true
 }
 
-// lendingShares returns, by name, the shares of the regions that can be asked for
-// a loan to d. Of a fixed window, a region without a share counts as having 1,
-// and so comes last: it may have borrowed more than it needs.
+// lendingShares returns, by name, the shares of the regions that can be asked
+// for a loan to d. For a fixed window, a region without a share counts as
+// having 1, because it may have borrowed more than it needs. It is asked last.
 func (lo *loans) lendingShares(d *dividedLimit) map[string]int64 {
 	shares := d.active.set.Division(d.rule, d.limit)
 	delete(shares, d.active.set.Shares().Region)
@@ -361,14 +361,14 @@ func (lo *loans) handleReply(ln *loan, body []byte, err error) {
 		brought = lo.creditLoan(ln, &r, now)
 	}
 
-	// The loan is over only after the credit: then another one may begin, and
-	// must see what this one has brought.
+	// recordAnswer ends the loan only after the credit: the next loan may begin
+	// then, and must see what this one has brought.
 	waiters := lo.recordAnswer(ln, &r, err != nil, brought > 0, now.Steady)
 
 	next := ln.nextRequest(lo, now)
 	switch {
 	case brought > 0:
-		// A need ahead is followed up only for aheadSpan: by then it must have been
+		// A need ahead is followed up for aheadSpan only. If it lasts longer, it is
 		// reported anew.
 		if next != nil && next.need.ahead > 0 && now.Steady-next.begun < int64(aheadSpan) {
 			lo.borrowFor(next, now, nil)
@@ -396,7 +396,8 @@ func (ln *loan) nextRequest(lo *loans, now algorithms.Instant) *loan {
 	return &loan{request: LoanRequest{subjectRef: ln.request.subjectRef}, target: d, need: ln.need, begun: ln.begun}
 }
 
-// borrowFromNext asks the next region, after one that lent nothing. The waiters wait for it, too.
+// borrowFromNext asks the next region, after one that lent nothing. The waiters
+// now wait for its answer.
 func (lo *loans) borrowFromNext(ln *loan, now algorithms.Instant, waiters borrowWaiters) {
 	lo.borrowFor(ln, now, nil)
 	for _, bw := range waiters {
@@ -407,8 +408,8 @@ func (lo *loans) borrowFromNext(ln *loan, now algorithms.Instant, waiters borrow
 	}
 }
 
-// recordAnswer records for the next choice what a region answered, or that it
-// did not. It returns those that wait for the answer.
+// recordAnswer records a region's answer, or its silence, for the next choice
+// of a lender. It returns those that wait for the answer.
 func (lo *loans) recordAnswer(ln *loan, r *LoanReply, failed, brought bool, steady int64) borrowWaiters {
 	lo.mu.Lock()
 	defer lo.mu.Unlock()
@@ -499,8 +500,8 @@ func (lo *loans) creditLoan(ln *loan, r *LoanReply, now algorithms.Instant) int6
 		m.counts.borrowed.Add(1)
 		m.counts.borrowedUnits.Add(n)
 
-		// Nodes must forget what the owner said before the loan, or they would go
-		// on refusing by it.
+		// Nodes must forget the owner's refusals from before the loan, or they would
+		// go on refusing.
 		m.leases.forgetEverywhere(forgetMessage{subject: d.key.Subject, refusalsOnly: true})
 	}
 

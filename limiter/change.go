@@ -23,7 +23,7 @@ const (
 	verbList                  // list the inline counters
 	verbClear                 // make all inline counters fresh
 	verbGive                  // as verbAdjust with costs below zero; leases stay
-	verbCharge                // debit what settling a reservation takes beyond it
+	verbCharge                // debit what a settlement takes beyond its reservation
 	verbResetSome             // make the counters of some limits fresh; blocks stay
 	verbs
 )
@@ -33,10 +33,9 @@ var verbNames = [verbs]string{"usage of", "adjust", "reset", "list", "reset", "g
 // maxListed bounds the counters of one subject that a change lists, or clears at a time.
 const maxListed = 1024
 
-// change is a request about one subject's counters, of an operator, a caller or a
-// settlement: a verb with a
-// cost for each limit, and the resulting usage of each. A change that modifies
-// anything has a ticket.
+// change is a request of an operator, a caller or a settlement about one
+// subject's counters: a verb, a cost for each limit, and the resulting usage of
+// each limit. A change that modifies anything has a ticket.
 type change struct {
 	verb   verb
 	hops   int
@@ -107,7 +106,8 @@ func (ch *change) Code(w *wire.Coder) {
 	w.Require(ch.bill == nil || len(ch.bill.units) <= len(ch.ops))
 }
 
-// codeCharge codes what only a charge has, and its ops if it has taken.
+// codeCharge codes the fields that only a charge has. A late charge has taken,
+// with its ops.
 func (ch *change) codeCharge(w *wire.Coder) (isLate bool) {
 	wire.Fixed(w, &ch.made)
 	wire.Optional(w, &ch.taken, func(t *takenCosts) { t.code(w) })
@@ -137,11 +137,11 @@ func (ch *change) apply(ctx context.Context, l *Limiter) error {
 	defer cancel()
 
 	return l.doAtOwner(ctx, &ownerRequest{subject: ch.subject(), hops: ch.hops, here: func() error {
-		// An attempt here that came to nothing may have dropped it.
+		// An earlier attempt here may have dropped the ticket.
 		ch.ticket = tk
 
-		// The change needs no ticket, and no room for one, as long as no other node
-		// may have carried it out.
+		// The change needs no ticket, and no room for one, if no other node may have
+		// carried it out and no caller repeats it.
 		if ch.hops == 0 && tk.isUnneeded() {
 			ch.ticket = nil
 		}
@@ -267,8 +267,8 @@ func (ch *change) list(l *Limiter) error {
 		ch.counters = append(ch.counters, op.Key.Counter)
 	}
 
-	// The gates are asked after the list was made: of a partition that is not
-	// open, the list may lack counters.
+	// The gate is checked after the list was made: if the partition is not open,
+	// the list may lack counters.
 	if !l.table.IsOpen(ring.PartitionOf(ch.inlineSubject)) {
 		return counters.ErrShut
 	}
@@ -276,7 +276,8 @@ func (ch *change) list(l *Limiter) error {
 }
 
 // voidLeases voids the subject's leases and remembered refusals if the change
-// has freed quota, because they would contradict it.
+// has freed quota: they no longer agree with the counters. After verbGive it
+// voids the refusals only.
 func (ch *change) voidLeases(l *Limiter) {
 	givesBack := slices.ContainsFunc(ch.ops, func(op counters.Op) bool { return op.Cost < 0 })
 	reset := ch.verb == verbReset || ch.verb == verbResetSome || ch.verb == verbClear
@@ -345,8 +346,8 @@ func (l *Limiter) applyChange(ch *change, u *Usage) error {
 	return nil
 }
 
-// fillUsage writes the result of the change into u. It is the only place that
-// makes the state of a subject, for all who read it.
+// fillUsage writes the result of the change into u. Every answer about a
+// subject's usage is made here.
 func (l *Limiter) fillUsage(u *Usage, ch *change) {
 	u.At = l.clock.Now()
 	rest := ch.ops[len(u.Limits):]
@@ -374,8 +375,8 @@ func (l *Limiter) fillUsage(u *Usage, ch *change) {
 	}
 }
 
-// capacityHere returns how much of a limit can be taken at once where its
-// counter is: at one node, for a local rule.
+// capacityHere returns the capacity of a limit where its counter is. For a
+// local rule, this is the capacity of this node's share.
 func (l *Limiter) capacityHere(rule *rules.Rule, limit *rules.Limit) int64 {
 	if rule.Consistency == rules.Local && l.membership != nil {
 		return l.membership.shareOf(&limit.Limit).Capacity()
@@ -383,7 +384,7 @@ func (l *Limiter) capacityHere(rule *rules.Rule, limit *rules.Limit) int64 {
 	return limit.Capacity()
 }
 
-// setUsed divides what the counter has taken, by decision, into what is used and what is leased.
+// setUsed divides decision.Used into what checks have used and what is leased.
 func (usage *LimitUsage) setUsed(decision *algorithms.Decision, leased *leasedPart) {
 	usage.Leased, usage.Estimated = min(leased.units, decision.Used), leased.estimated
 	usage.Used = decision.Used - usage.Leased

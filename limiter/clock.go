@@ -15,9 +15,9 @@ const clockInterval = time.Second
 // Clock reads a node's two clocks. The steady clock starts at the wall clock's
 // time and then advances with the monotonic clock. The wall clock follows the
 // system's wall clock but never goes back. If the system's clock is set
-// forward, it jumps forward with it. If the system's clock is set back, it runs
-// slightly slower until the two agree, so windows keep turning at nearly their
-// normal pace.
+// forward, the wall clock jumps forward with it. If the system's clock is set
+// back, the wall clock runs slightly slower until the two agree, so windows
+// keep turning at nearly their normal pace.
 type Clock struct {
 	start  time.Time
 	anchor int64        // Unix nanoseconds at start
@@ -55,13 +55,13 @@ func (clock *Clock) Now() algorithms.Instant {
 }
 
 // System returns what the system's wall clock says, in Unix nanoseconds. Unlike
-// the wall clock of Now, it goes back when it is set back.
+// Now's wall clock, the system's goes back when it is set back.
 func (clock *Clock) System() int64 { return clock.systemAt(time.Now()) }
 
 func (clock *Clock) systemAt(t time.Time) int64 { return systemWall(t) + clock.offset.Load() }
 
-// Shift has the system's wall clock set forward by the given duration, or back
-// if by is negative, as this clock sees it. Tests use it.
+// Shift makes this clock see the system's wall clock as set forward by the
+// given duration, or back if by is negative. Tests use it.
 func (clock *Clock) Shift(by time.Duration) { clock.offset.Add(int64(by)) }
 
 // Set stops both clocks at a time, in Unix nanoseconds, which must not be

@@ -35,7 +35,7 @@ const (
 	// the cluster is moving them.
 	maxAttempts = 64
 	// retryPause is the unit of the wait for a newer ring if no node claims to be
-	// the owner. The wait doubles with each node asked, up to maxRetryPause.
+	// the owner. The wait doubles with each attempt, up to maxRetryPause.
 	retryPause    = 200 * time.Microsecond
 	maxRetryPause = 10 * time.Millisecond
 	// pathPause is how often a check looks whether a path has been found, after
@@ -263,7 +263,8 @@ func (m *membership) shareOf(limit *algorithms.Limit) *algorithms.Limit {
 	return &share
 }
 
-// markOf returns when op took its cost; a log's mark is relative to base.
+// markOf returns when op took its cost; a log's mark is relative to base. For
+// slots, it returns how much longer they are held.
 func markOf(op *counters.Op, base algorithms.Instant) algorithms.TakeMark {
 	taken := op.TakeRecord()
 	switch {

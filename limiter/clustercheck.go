@@ -47,7 +47,7 @@ type clusterCheck struct {
 	refused      bool
 
 	aloneOps     []counters.Op      // ops of the subjects that this node decided alone
-	aloneCounted []bool             // by index in aloneOps: its counter decides it, not applyShare
+	aloneCounted []bool             // by index in aloneOps: its counter decides the op, not applyShare
 	shares       []algorithms.Limit // limits that aloneOps refer to
 	selected     []int              // indexes in subjects; reused
 	gatheredOps  []counters.Op
@@ -182,8 +182,8 @@ func (c *clusterCheck) advance() {
 			break
 		}
 
-		// takeHere may release subjects with blocks. If a gate has shut in the
-		// meantime, its subject is routed again.
+		// takeHere may end the wait of subjects with blocks. If a gate has shut in
+		// the meantime, its subject is routed again.
 		c.takeHere(c.selected)
 	}
 
@@ -201,7 +201,8 @@ func (c *clusterCheck) advance() {
 	}
 
 	// What a standby admits is a debt, which can't be taken back. So this node
-	// acts as one last, once no answer can refuse the check any more.
+	// acts as a standby last, when no answer is outstanding that could refuse the
+	// check.
 	if !c.askOthers() {
 		c.actAsStandby()
 	}
@@ -233,7 +234,7 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 			return
 		}
 
-		// The clock is read no earlier: a check that a lease decides needs no
+		// The clock is read only now, because a check that a lease decides needs no
 		// deadline.
 		now := time.Now()
 		c.setDeadlines(now)
@@ -264,10 +265,10 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 	}
 }
 
-// awaitOwner waits until the nodes that named each other as s's owner are worth
-// asking again: for a newer ring, or a pause. All of them can be reached, so the
-// partition is moving from one to another. Counting alone now would admit more
-// than the limit in a healthy cluster.
+// awaitOwner waits for a newer ring, but no longer than a pause. Then the nodes
+// that named each other as s's owner may be asked again. All of them can be
+// reached, so the partition is moving from one to another. Counting alone now
+// would admit more than the limit in a healthy cluster.
 func (c *clusterCheck) awaitOwner(s *subject, now time.Time) {
 	s.redirected = s.redirected[:0]
 	s.hint = ring.NodeID{}
@@ -275,9 +276,9 @@ func (c *clusterCheck) awaitOwner(s *subject, now time.Time) {
 		func(ctx context.Context) { c.limiter.membership.AwaitRevision(ctx, s.route.Revision+1, 0) })
 }
 
-// awaitPath is for a node that did not run for a while, and does not know yet
-// which of s's nodes it can reach. It waits until it knows, because the node
-// must not count alone for that reason. It reports whether to route s again.
+// awaitPath waits if this node did not run for a while, and does not know yet
+// which of s's nodes it can reach: it must not count alone for that reason. It
+// returns when the node knows more, and reports whether to route s again.
 func (c *clusterCheck) awaitPath(s *subject) bool {
 	m := c.limiter.membership
 	unsure := s.countUnsurePaths(m)
@@ -286,8 +287,7 @@ func (c *clusterCheck) awaitPath(s *subject) bool {
 	}
 
 	c.wait(c.deadline, func(ctx context.Context) {
-		// Paths have no signal to wait for, and this is rare enough to look
-		// again and again.
+		// Paths have no signal to wait for, and this wait is rare enough to poll.
 		tick := time.NewTicker(pathPause)
 		defer tick.Stop()
 		for s.countUnsurePaths(m) == unsure {
@@ -299,7 +299,7 @@ func (c *clusterCheck) awaitPath(s *subject) bool {
 		}
 	})
 
-	// Nodes were marked as tried only because no path to them was known yet.
+	// Some nodes may be marked as tried only because no path to them was known.
 	s.tried = s.tried[:0]
 	s.retried = false
 	return true
@@ -351,8 +351,8 @@ func (c *clusterCheck) markDecided(s *subject, by DecidedBy, admitted bool, undo
 }
 
 // takeHere decides the listed subjects from this node's counters, all or
-// nothing. If a gate is shut, or without authority, it leaves them open, to be
-// routed again.
+// nothing. If a gate is shut, or this node lacks authority, the subjects stay
+// open, to be routed again.
 func (c *clusterCheck) takeHere(list []int) {
 	m := c.limiter.membership
 	c.gatheredOps = c.gatheredOps[:0]
@@ -368,8 +368,8 @@ func (c *clusterCheck) takeHere(list []int) {
 
 	verdict, authorized := c.limiter.takeAsOwner(c.now, c.gatheredOps, c.peek, c.answer.scratch.holding)
 
-	// Shut need not mean that nothing was stored: authority may have ended
-	// after the Take.
+	// After Shut, slots may be stored all the same: authority may have ended after
+	// the Take.
 	if verdict != counters.Refused {
 		c.answer.scratch.holding.markStored(c.gatheredOps)
 	}
@@ -404,9 +404,9 @@ func (c *clusterCheck) takeHere(list []int) {
 func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 	ops := c.ops(s)
 
-	// A reservation must know when, and in which life of a counter, its cost
-	// was taken, and a receipt does not say that. A peek asks what the owner
-	// has left.
+	// A reservation must know when, and in which life of a counter, its cost was
+	// taken. A lease's receipt does not say so. A peek asks what the owner has
+	// left.
 	if c.answer.scratch.atCounters || ops[0].Mode == counters.PeekMode && !c.peeksAreLooks {
 		return false
 	}
@@ -434,8 +434,8 @@ func (c *clusterCheck) askOthers() bool {
 		}
 	}
 
-	// The order makes the subjects for one node neighbours, and keeps the ops
-	// of a question in the order of their subjects, which it requires.
+	// Sorting puts the subjects for one node side by side. It also orders the ops
+	// of a question by subject, as questions require.
 	slices.SortFunc(c.selected, func(i, j int) int {
 		x, y := &c.subjects[i], &c.subjects[j]
 		return cmp.Or(cmp.Compare(x.state, y.state), x.to.Compare(y.to), cmp.Compare(x.subject, y.subject))
@@ -478,14 +478,14 @@ func (c *clusterCheck) newAsk(s *subject) *ask {
 	if c.peek {
 		ak.q.flags |= flagPeek
 	}
-	// Without authority, this node's rules may be too old.
+	// Without authority, this node's rules may be too old for owners to decide by.
 	if ak.q.version == 0 || c.ignoreNewer && c.limiter.membership.Authority() {
 		ak.q.flags |= flagIgnoreNewer
 	}
 
 	if s.state == stateAskStandby {
-		// The standby first passes the question on. So the answer may bring the
-		// owner's leases.
+		// The standby first forwards the question to the owner, so the answer may
+		// bring the owner's leases.
 		ak.q.flags |= flagStandby
 		ak.owner = s.route.Owner
 	}
@@ -636,15 +636,15 @@ func (c *clusterCheck) acceptDecision(s *subject, ak *ask) {
 	c.markDecided(s, by, ak.admitted, undoAsked)
 }
 
-// acceptSlots notes what the answer says of the slots of s, whose ops begin at
-// index at of the question's.
+// acceptSlots notes what the answer says of the slots of s. The ops of s begin
+// at index at of the question's ops.
 func (c *clusterCheck) acceptSlots(s *subject, ak *ask, at int) {
 	hd := c.answer.scratch.holding
 	if hd == nil {
 		return
 	}
 
-	// The owner decides all or nothing, so it has stored none.
+	// The owner decides all or nothing, so it has stored no slots.
 	if !ak.admitted {
 		hd.forget(s.subject)
 	}

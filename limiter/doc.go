@@ -9,17 +9,17 @@
 //
 // # In a cluster
 //
-// [New] makes a standalone node, [NewInCluster] a member of a cluster. A check
-// whose partitions this node all owns is a single Take, with authority checked
-// before and after it. Any other check is a cluster check (clustercheck.go). It
-// routes each subject once: to the counters here, to a lease, to another node,
-// or to this node alone. It first takes what this node decides. Then it asks
-// all the other owners at once, with one message each, and each decides its
-// group all or nothing. (Standbys, and owners that are asked again, get one
-// message a subject.) For every subject it records how the decision was made,
-// and how to undo it. If one subject is refused, it gives back what the others
-// took: once, in a message without a reply, with the life of the counters that
-// the cost was taken in (refund.go).
+// [New] makes a standalone node, [NewInCluster] a member of a cluster. If this
+// node owns all of a check's partitions, the check is a single Take, with
+// authority checked before and after it. Any other check is a cluster check
+// (clustercheck.go). It routes each subject once: to the counters here, to a
+// lease, to another node, or to this node alone. It first takes what this node
+// decides. Then it asks all the other owners at once, with one message each.
+// Each owner decides its group all or nothing. (Standbys, and owners that are
+// asked again, get one message a subject.) For every subject it records how the
+// decision was made, and how to undo it. If one subject is refused, it gives
+// back what the others took: once, in a message without a reply, with the life
+// of the counters that the cost was taken in (refund.go).
 //
 // Before a check asks another node, it tries to spend the subject's lease, or
 // to repeat a recent refusal by the owner (package localcache). Questions carry
@@ -38,8 +38,8 @@
 //
 // Identical checks bound for one node share a message. Messages carry the
 // limits themselves, so owner and asker use the same version of the rules: the
-// asker's, once it has had a chance to catch up. One method of a
-// message both writes and reads it ([wire.Coder]).
+// asker's, once it has had a chance to catch up. A single method writes and
+// reads a message ([wire.Coder]).
 //
 // # Layers
 //
@@ -51,8 +51,8 @@
 // A layer passes options down in the check's terms (answer.go), and restores
 // them when it returns.
 //
-// Around these lie what only some checks need: checkOnceOrAtMost (limiter.go)
-// for a request id and for at_most, decideOnce (once.go) for what takes effect
+// Only some checks need the layers around these: checkOnceOrAtMost (once.go)
+// for a request id and for at_most, decideOnce for a request that takes effect
 // once, [Limiter.Reserve], and [Limiter.Acquire] with acquireOnce.
 //
 // # Files
@@ -90,7 +90,7 @@
 //
 // If regions divide a limit, each region decides within its share (shares.go).
 // Owners borrow unused quota from other regions, ahead of need. A check that
-// only a share refuses may wait for such a loan. The lender debits a loan and confirms the debit; the borrower credits
-// the loan to its counter at most once. [OtherRegions] reaches the other
-// regions.
+// only a share refuses may wait for a loan. The lender debits a loan and
+// confirms the debit; the borrower credits the loan to its counter at most
+// once. [OtherRegions] reaches the other regions.
 package limiter

@@ -16,7 +16,7 @@ import (
 const longestBlock = 100 * 366 * 24 * time.Hour
 
 // SetEntries puts entries beside the rules in force. Checks in flight finish
-// with those they began with.
+// with the entries they began with.
 func (l *Limiter) SetEntries(e *entries.State) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -37,7 +37,7 @@ func (l *Limiter) SetEntries(e *entries.State) {
 	next.set = old.set.WithEntries(e, old.set)
 	l.inForce.Store(&next)
 
-	// Other entries change no limits, and so no rates.
+	// Only entries of subjects change limits, and with them rates.
 	if subjects {
 		l.noteOtherRates()
 	}
@@ -46,12 +46,12 @@ func (l *Limiter) SetEntries(e *entries.State) {
 // wallMillis returns the wall time, in Unix ms.
 func (l *Limiter) wallMillis() int64 { return l.clock.Now().Wall / int64(time.Millisecond) }
 
-// A block by hand is known to every node. So any node refuses the subject, and
-// reports owner. Nothing is taken.
+// Every node knows the blocks by hand. So any node refuses the subject itself,
+// reports ByOwner, and takes nothing.
 
 // refuseBlocked decides a matched check whose subject is blocked by hand in one
-// of its rules, and reports whether it did. A check that counts whatever limits
-// say goes on: conclude refuses it. Shadow rules never refuse.
+// of its rules, and reports whether it did. A count goes on, takes its cost,
+// and is refused by conclude. Shadow rules never refuse.
 func (l *Limiter) refuseBlocked(q *Query, a *Answer) bool {
 	match := &a.scratch.match
 	for i := range match.Hits {
@@ -119,8 +119,8 @@ func blockLeft(match *rules.Match, until int64) time.Duration {
 	return max(0, time.Duration(left)) * time.Millisecond
 }
 
-// foldHandBlocks makes the limits of rules refuse that block the check's
-// subjects by hand. What was counted stays.
+// foldHandBlocks makes all limits of a rule refuse if the check's subject is
+// blocked by hand in the rule. What was counted stays.
 func (a *Answer) foldHandBlocks() {
 	match := &a.scratch.match
 	first := 0
@@ -150,7 +150,8 @@ func (l *Limiter) handBlockLeft(u *Usage) time.Duration {
 	if until == 0 {
 		return 0
 	}
-	// What is left is rounded down, so that it ends with the entry, not after it.
+	// blockLeft counts from the last whole ms. Without the time since then, the
+	// block ends with its entry, not after it.
 	return blockLeft(match, until) - time.Duration(u.At.Wall)%time.Millisecond
 }
 

@@ -14,8 +14,8 @@ import (
 )
 
 // A reservation may say what becomes of it if nobody settles it in time. Its
-// home then keeps its id with its place and, at its end, settles it as the id
-// says. Until its place goes, it can still be settled.
+// home then keeps its id with its place and, at the end, settles the
+// reservation as the id says. Callers can settle it until the place is gone.
 
 // ErrOnExpiry means that a reservation asks for something at its end that a
 // rule forbids, or for more than it reserves.
@@ -41,9 +41,8 @@ func codeOnExpiry(c *wire.Coder, e **OnExpiry) {
 	wire.Optional(c, e, func(e *OnExpiry) { codeCosts(c, &e.Costs) })
 }
 
-// validateOnExpiry returns an error if q, for which a is prepared, asks for
-// something at its end that a rule forbids, or that is more than what it
-// reserves.
+// validateOnExpiry returns an error if a rule forbids what q asks for at its
+// end, or if that is more than q reserves. a must be prepared for q.
 func (a *Answer) validateOnExpiry(q *Query) error {
 	if q.OnExpiry == nil {
 		return nil
@@ -85,7 +84,7 @@ func (a *Answer) reservedIn(q *Query, unit string) (most int64) {
 	for _, costs := range lists {
 		for _, cost := range costs {
 			if cost.Unit == unit {
-				most = max(most, cost.Cost) // no limit may have the unit
+				most = max(most, cost.Cost) // there may be no limit in the unit
 			}
 		}
 	}
@@ -100,15 +99,14 @@ func subjectCosts(subjects []Subject) (list [][]UnitCost) {
 	return list
 }
 
-// arrangeExpiry has the home of a reservation that was just made keep it, and
-// carry out its end. If that finds no room, the reservation is settled with
-// nothing used, and the error is ErrTooManyReservations. If the home can't be
-// reached, the reservation stays charged unless somebody settles it.
+// arrangeExpiry asks the home of a reservation that was just made to keep its
+// id and carry out its end. If the home has no room, the reservation is settled
+// with nothing used, and the error is ErrTooManyReservations. If the home can't
+// be reached, the reservation stays charged unless somebody settles it.
 func (rs *reservations) arrangeExpiry(id string) error {
 	_, err := rs.settle(context.Background(), &settleRequest{id: id, verb: arrangeEnd})
 	if errors.Is(err, ErrTooManyReservations) {
-		// If this fails, the cost stays charged: that loses quota, and makes
-		// none.
+		// If this fails, the cost stays charged. Quota is lost, but none is created.
 		_, _ = rs.limiter.Settle(id, nil)
 		return err
 	}
@@ -124,7 +122,7 @@ func (rs *reservations) arrangeExpiry(id string) error {
 func (rs *reservations) keepExpiry(table *counters.Table, subj *reservedSubject, req *settleRequest) error {
 	now := rs.limiter.clock.Now()
 	place := req.placeOf(subj.subject, now)
-	// A home without counters here has no place yet; see settleLocal.
+	// If the home has no counters here, its place is made now; see settleLocal.
 	makes := table == rs.limiter.table && (subj.life.Lineage == localLineage || len(subj.ops) == 0)
 	err := table.SetExpiry(now, place, req.id, makes)
 	switch {
@@ -136,8 +134,8 @@ func (rs *reservations) keepExpiry(table *counters.Table, subj *reservedSubject,
 	return err
 }
 
-// keepLocalExpiry is keepExpiry for those of req's subjects that `consistency:
-// local` rules of this process have debited.
+// keepLocalExpiry is keepExpiry for those of req's subjects that this process
+// has debited by `consistency: local` rules.
 func (rs *reservations) keepLocalExpiry(req *settleRequest) {
 	for i := range req.subjects {
 		subj := &req.subjects[i]
@@ -160,7 +158,7 @@ const (
 )
 
 // carryOutEnds carries out the ends of the reservations in table, until the
-// limiter is closed. As long as there are none, it sleeps.
+// limiter is closed. It sleeps while none is due.
 func (l *Limiter) carryOutEnds(table *counters.Table) {
 	m := l.membership
 	all := table.Notes()
@@ -205,9 +203,9 @@ func (l *Limiter) carryOutDue(table *counters.Table) {
 	}
 }
 
-// carryOutEnd carries out the end of the reservation whose place note is, in
-// table. It returns false if it must be tried again: if this node does not own
-// the home, or can't reach it, as for a reservation of local rules.
+// carryOutEnd carries out the end of a reservation; note is its place in table.
+// It returns false if the end must be tried again: this node does not own the
+// home or, for a reservation of local rules, can't reach it.
 func (rs *reservations) carryOutEnd(table *counters.Table, note *notes.Note) bool {
 	l := rs.limiter
 	isOwn := table == l.table
@@ -215,7 +213,7 @@ func (rs *reservations) carryOutEnd(table *counters.Table, note *notes.Note) boo
 		return false
 	}
 	_, err := rs.settle(l.membership.ctx, &settleRequest{id: note.Body, verb: carryOutEnd})
-	// The reservation's place may have gone in the meantime. Another node's may
-	// not be due yet, by that node's clock.
+	// In this node's own table, the place may have gone in the meantime. Another
+	// node's place may not be due yet, by that node's clock.
 	return err == nil || isOwn && errors.Is(err, ErrUnknownReservation)
 }

@@ -18,7 +18,7 @@ const uncountedRetry = time.Second
 // decideAlone decides subjects on this node alone: subjects of `consistency:
 // local` rules (by is ByOwner), and subjects in fallback (ByFallback).
 func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
-	// What an earlier call has put there stays: it may have to be rolled back.
+	// Ops of an earlier call stay there: they may have to be rolled back.
 	start := len(c.aloneOps)
 	refused, listed := c.listAlone(list, by)
 	if !listed {
@@ -27,12 +27,11 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 	roomLeft := c.takeAlone(list, c.aloneOps[start:], refused)
 	admitted := roomLeft && !refused
 
-	// If the fallback counters refuse, their decisions leave the cost out.
-	// Otherwise they include it, even if nothing was taken.
+	// If the fallback counters refuse, their decisions already report the cost as
+	// not taken. Otherwise they report it as taken, even if nothing was taken.
 	withdrawn := !roomLeft
 
-	// The copy takes the cost last, because it records a debt at once for what
-	// it admits.
+	// The copy decides last, because what it admits becomes a debt at once.
 	if admitted && by == ByFallback {
 		admitted = c.recordDebts(list)
 	}
@@ -95,10 +94,10 @@ func (c *clusterCheck) listAlone(list []int, by DecidedBy) (refused, ok bool) {
 	return refused, true
 }
 
-// takeAlone takes the ops, which are the listed subjects' in aloneOps, from the
-// fallback counters, and reports whether all of these have room. If a limit has
-// refused without its counter, nothing may be taken. But the answer still needs
-// what the other limits say.
+// takeAlone takes ops, those of the listed subjects in aloneOps, from the
+// fallback counters, and reports whether all counters have room. If refused is
+// set, it only peeks: nothing may be taken, but the answer needs what the
+// counters say.
 func (c *clusterCheck) takeAlone(list []int, ops []counters.Op, refused bool) (roomLeft bool) {
 	fallback := c.limiter.membership.Fallback
 	if c.peek || refused {
@@ -113,8 +112,9 @@ func (c *clusterCheck) takeAlone(list []int, ops []counters.Op, refused bool) (r
 	return roomLeft
 }
 
-// applyShare replaces op's limit with this node's share of it, and reports
-// whether to count op. If not, it has decided op.
+// applyShare applies mode to op, and reports whether to count op. If so, the
+// limit of op is now this node's share or, for a block or in mode Full, still
+// the whole limit. If not, applyShare has decided op.
 func (c *clusterCheck) applyShare(op *counters.Op, mode rules.OnPartition, nodes, rank int) bool {
 	if op.Block && mode == rules.Share {
 		return true // nodes don't divide a block: it applies in full on this node
@@ -148,7 +148,8 @@ func (c *clusterCheck) applyShare(op *counters.Op, mode rules.OnPartition, nodes
 	return true
 }
 
-// modeAlone returns how this node decides op alone: it has no share of slots.
+// modeAlone returns the mode in which this node decides op alone. A node has no
+// share of slots, so it refuses them unless the mode is AllowUncounted.
 func modeAlone(op *counters.Op, mode rules.OnPartition) rules.OnPartition {
 	if op.Limit.Kind == algorithms.Concurrency && mode != rules.AllowUncounted {
 		return rules.RefuseUncounted
@@ -182,7 +183,7 @@ func (c *clusterCheck) recordDebts(list []int) bool {
 	for op, aloneOp := range c.countedAlone(list) {
 		debtOp := *op
 
-		// What was not taken is no debt; the copy still says what is left.
+		// If nothing was taken, nothing is owed. The copy still says what is left.
 		if c.peek || !aloneOp.Decision.Allowed && !aloneOp.Took() {
 			debtOp.Cost = 0
 		}
@@ -207,8 +208,8 @@ func (c *clusterCheck) recordDebts(list []int) bool {
 	return admitted
 }
 
-// giveBackRefused gives back what the fallback counters took although a copy
-// refuses it: everything or, if the check is admitted, what shadow limits took.
+// giveBackRefused gives back what the fallback counters took before a copy
+// refused it: everything or, if the check is admitted, what shadow limits took.
 func (c *clusterCheck) giveBackRefused(list []int, admitted bool) {
 	for _, i := range list {
 		s := &c.subjects[i]
@@ -231,7 +232,8 @@ func (c *clusterCheck) giveBackRefused(list []int, admitted bool) {
 func (c *clusterCheck) giveBackAlone(op *counters.Op, life counters.Life) {
 	taken := op.TakeRecord()
 	taken.Fastest = c.limiter.fastestSince(op, taken.Steady)
-	// Giving back without a reset can't fail: the gates are always open.
+	// If this fails, the cost stays taken: the counter was reset, the rate of a
+	// bucket may have changed, or there is no room to note what came back.
 	_ = c.limiter.membership.Fallback.GiveBack(c.limiter.clock.Now(), op.Key, op.Limit, taken, op.Cost, life)
 }
 

@@ -28,7 +28,8 @@ func (ls *leases) grantRequests(x *exchange, now algorithms.Instant) {
 		first, subject := findSubject(qn.ops, request.subject)
 		ops := qn.ops[first : first+len(request.Want)]
 		for j := range ops {
-			// If a gate shut in the last attempt, the ops hold no decisions.
+			// The reply has the decisions. If a gate shut in the last attempt, the ops
+			// hold none.
 			ops[j].Decision = results[first+j].Decision
 		}
 
@@ -81,8 +82,8 @@ func (ls *leases) grant(
 	return g, g.ID != 0
 }
 
-// describe adds to g what the owner debited for one limit, and ends g no later
-// than the window that it was debited in.
+// describe adds to g the mark of the debit from one limit, and makes g end no
+// later than the window that was debited.
 func (g *leaseGrant) describe(op *counters.Op) {
 	if op.Limit.Kind == algorithms.TokenBucket {
 		g.Marks = append(g.Marks, algorithms.TakeMark(op.Decision.ResetAfter))
@@ -137,7 +138,7 @@ func (req *leaseRequest) code(c *wire.Coder) {
 		c.Require(len(held.Left) == len(req.Want))
 	})
 
-	// The conditions are such that NaN fails them, too.
+	// NaN fails these conditions, too.
 	c.Require(policy.Threshold >= 0 && policy.Threshold <= 1 && policy.Idle >= 0 &&
 		policy.Idle <= 1 && policy.TTL >= localcache.MinTTL && len(req.Want) > 0)
 }

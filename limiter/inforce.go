@@ -36,7 +36,7 @@ func (l *Limiter) SetRules(set *rules.Set) {
 
 	kept := make(map[string]*ruleStats)
 	set = l.notHonoured.Stamp(set, l.authorityAt())
-	if l.entries.Version() > 0 { // otherwise the set keeps its own, as in a replay
+	if l.entries.Version() > 0 { // otherwise the set keeps its own entries, as in a replay
 		var like *rules.Set
 		if old := l.inForce.Load(); old != nil {
 			like = old.set
@@ -68,8 +68,8 @@ func (l *Limiter) SetRules(set *rules.Set) {
 		next.steps = make([]atomic.Int32, len(set.Rules))
 	}
 
-	// What is left was counted for rules that are gone. Totals must not fall, so it
-	// goes into the overall figures.
+	// The counts left in kept are of rules that are gone. They go into the overall
+	// counts, so that totals do not fall.
 	for _, st := range kept {
 		next.overall.absorb(st)
 	}
@@ -82,7 +82,7 @@ func (l *Limiter) SetRules(set *rules.Set) {
 	}
 }
 
-// noteOtherRates records that the rates of limits may be others from now on.
+// noteOtherRates records that the rates of limits may change now.
 func (l *Limiter) noteOtherRates() {
 	if l.clock != nil {
 		l.ratesChangedAt.Store(l.clock.Now().Steady)
@@ -97,8 +97,8 @@ func (l *Limiter) authorityAt() int64 {
 		return 0
 	}
 
-	// The time is read first: what is not honoured when authority is looked at
-	// was not honoured at that time, either.
+	// The time is read before authority: a version that is not honoured at the
+	// later moment was not honoured at the earlier one, either.
 	now := l.clock.Now().Wall
 	if !l.membership.Authority() {
 		return 0

@@ -6,8 +6,8 @@ import (
 )
 
 const (
-	// recentInterval is the length of an interval, by which recent refusals and uses
-	// are counted. The wall clock numbers the intervals, starting in 1970.
+	// recentInterval is the length of the intervals in which recent refusals and
+	// uses are counted. The wall clock numbers the intervals, starting in 1970.
 	recentInterval = 30 * time.Second
 	// recentIntervals is how many intervals are kept: an hour.
 	recentIntervals = 120
@@ -22,8 +22,8 @@ type intervals struct {
 // interval returns the number of the current interval, by the wall clock.
 func (l *Limiter) interval() int64 { return l.clock.Now().Wall / int64(recentInterval) }
 
-// PassSecond ends an interval of what was refused and used recently, if one is
-// over. Call it every second.
+// PassSecond ends the interval of recent refusals and uses if it is over, and
+// lets the first checks of the new second all be sampled. Call it every second.
 func (l *Limiter) PassSecond() {
 	l.exactLeft.Store(exactSamples)
 	active := l.inForce.Load()
@@ -37,7 +37,8 @@ func (l *Limiter) PassSecond() {
 	active.endUseInterval(now)
 }
 
-// end ends the intervals before now, and reports whether there were any.
+// end makes now the current interval if it is later, and reports whether an
+// earlier interval has ended.
 func (iv *intervals) end(now int64) bool {
 	iv.mu.Lock()
 	defer iv.mu.Unlock()

@@ -13,9 +13,9 @@ type Kept struct {
 	Ends time.Duration // until nothing is used any more, if nobody asks for more
 }
 
-// Kept asks the owner of a key in a namespace where each key has one counter.
-// The caller need not know its limit: the counter's state tells what is used.
-// The error wraps ErrNamespace or ErrNoOwner.
+// Kept asks the owner what a key's counter holds, in a namespace where each key
+// has one counter. The caller need not know the limit: the counter's state
+// tells what is used. The error wraps ErrNamespace or ErrNoOwner.
 func (l *Limiter) Kept(namespace, key string) (Kept, error) {
 	u, err := l.locateKept(namespace, key)
 	if err != nil {

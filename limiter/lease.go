@@ -25,7 +25,7 @@ type leases struct {
 	limiter       *Limiter
 	held          *localcache.Leases
 	granted       *localcache.LeaseLedger
-	forgetNotices notices // subjects that got quota back
+	forgetNotices notices // broadcasts about subjects that got quota back
 	unspent       unspentRounds
 }
 
@@ -45,8 +45,8 @@ func (ls *leases) spend(
 ) localcache.Outcome {
 	m := ls.limiter.membership
 
-	// A block and a delay depend on the owner's counters at that moment, so no
-	// grant can stand for them.
+	// Blocks and delays depend on the owner's counters at the moment of the check,
+	// so no grant can stand for these counters.
 	if rule.Consistency != rules.Hybrid || rule.Blocks != nil || rule.OnLimit == rules.DelayCheck || owner == m.Self {
 		return localcache.AskOwner
 	}
@@ -87,13 +87,13 @@ func (ls *leases) renew(owner ring.NodeID, policy localcache.Policy, ops []count
 		return
 	}
 
-	// The owner debits before it answers. So if the answer is lost, the quota is,
-	// too; it is never spent twice.
+	// The owner debits the grant before it answers. If the answer is lost, the
+	// quota is lost, too, but it is never spent twice.
 	ak := &ask{to: owner, owner: owner, deadline: time.Now().Add(renewTimeout),
 		done: make(chan struct{}, 1), renewal: true}
 	ak.policies = []localcache.Policy{policy}
 
-	// No check waits for a renewal, so there is none to match again by newer
+	// No check waits for a renewal, so there is no check to match again by newer
 	// rules.
 	ak.q.flags = flagIgnoreNewer
 
@@ -143,8 +143,7 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 	now := m.Boottime()
 	if err != nil || r.status != decided || r.standby {
 		if ak.renewal {
-			// Another renewal may begin at once. It would have to wait until this
-			// one counts as lost.
+			// The next renewal need not wait until this one counts as lost.
 			ls.held.AbandonRenewal(now, ak.q.ops)
 		}
 		return
@@ -247,9 +246,9 @@ func (ls *leases) decideQueued(asks []*ask) []*ask {
 	return left
 }
 
-// maintain returns what is left of grants when they end, and forgets grants made
-// to others that have ended and what loans no longer need, until the limiter is
-// closed.
+// maintain runs until the limiter is closed. When grants end, it gives back
+// what is left of them. It forgets ended grants that other nodes held, and what
+// loans no longer need.
 func (ls *leases) maintain() {
 	m := ls.limiter.membership
 	var ended []localcache.EndedGrant
@@ -273,9 +272,9 @@ func (ls *leases) maintain() {
 	}
 }
 
-// returnEnded gives back what is left of the ended grants. It drops those that
-// ended long ago, because this process did not run for a while: the owner could
-// not tell how old they are.
+// returnEnded gives back what is left of the ended grants. If this process did
+// not run for a while, some ended long ago. It drops these: the owner could not
+// tell how old they are.
 func (ls *leases) returnEnded(now time.Duration, ended []localcache.EndedGrant) {
 	var list []refund
 	for i := range ended {

@@ -64,8 +64,8 @@ func (lo *loans) serveRequest(body []byte, forwarded bool, to Responder) {
 	route := m.Ownership.Route(d.partition)
 	switch {
 	case forwarded || route.Place == partitions.Here:
-		// A request is forwarded once: if this node is not the owner, its gate
-		// is shut, and the answer is to ask later.
+		// A request is forwarded only once. If this node is not the owner, its gate
+		// is shut, and lend answers loanLater.
 		lo.lendInBackground(&req, to)
 	case route.Place == partitions.Elsewhere && !route.Owner.IsZero() && route.Owner != m.Self:
 		m.Peers.Go(route.Owner, MethodLend, body, forwardTimeout, func(reply []byte, err error) {
@@ -83,7 +83,8 @@ func (lo *loans) serveRequest(body []byte, forwarded bool, to Responder) {
 func answerLoan(to Responder, r LoanReply) { to.Reply(wire.Encode(nil, &r)) }
 
 // lendInBackground answers a request about a subject that this node owns, in a
-// goroutine of its own. If too many requests are in flight, it debits nothing.
+// goroutine of its own. If too many requests are in flight, it debits nothing
+// and answers loanLater.
 func (lo *loans) lendInBackground(req *LoanRequest, to Responder) {
 	m := lo.limiter.membership
 	if lo.lending.Add(1) > maxLending || !m.background.Go(func() {

@@ -20,7 +20,7 @@ type Limiter struct {
 	inForce       atomic.Pointer[activeRules]
 	tops          [topKinds]*top
 	nearLimits    *nearLimits
-	exactLeft     atomic.Int32  // checks of this second that are still sampled without exception
+	exactLeft     atomic.Int32  // how many more checks of this second are all sampled
 	answersUsed   atomic.Uint32 // number of Answers that have been used; see stripes
 	membership    *membership   // nil for a standalone node
 	boot          uint64        // ClusterConfig.Boot; 0 for a standalone node
@@ -69,7 +69,7 @@ func New(table *counters.Table, clock *Clock) *Limiter {
 
 	l.requests.deciding = make(map[notes.Key]chan struct{})
 	_, _ = rand.Read(l.reservations.processKey[:]) // never fails
-	l.noteOtherRates()                             // what they were before is not known
+	l.noteOtherRates()                             // the rates before are not known
 	return l
 }
 
@@ -78,8 +78,9 @@ func (l *Limiter) Clock() *Clock { return l.clock }
 
 // Check decides q now. If it fails, the answer is invalid; the error wraps
 // ErrUnknownRule, ErrKey, ErrInline, ErrNamespace, ErrAtMost, ErrAcquire,
-// ErrLevelTooLow or ErrRulesChanged. A q with a RequestID must count; it is decided once within a
-// minute, and the error may also be one of Reserve's.
+// ErrLevelTooLow or ErrRulesChanged. A q with a RequestID must be a counting
+// check. It is decided once within a minute, and the error may also be one of
+// Reserve's.
 func (l *Limiter) Check(q *Query, a *Answer) error {
 	if q.isOnceOrAtMost() {
 		return l.checkOnceOrAtMost(q, a)
@@ -132,9 +133,9 @@ func (l *Limiter) resolve(q *Query, a *Answer) error {
 	return l.finish(q, a)
 }
 
-// start decides a prepared check if it need not wait for another node, and
-// reports whether it did. Otherwise it sends the questions and leaves it to
-// finish to wait for the replies.
+// start decides a prepared check if it needs no reply from another node, and
+// reports whether it did. Otherwise it sends the questions, and finish waits
+// for the replies.
 func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 	sc := &a.scratch
 	unauthorized := false
@@ -164,7 +165,7 @@ func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 }
 
 // mayDecideHere reports whether this node's table may decide all ops of a
-// prepared check. Whether the node has authority is seen by takeAsOwner.
+// prepared check. takeAsOwner checks authority.
 func (l *Limiter) mayDecideHere(a *Answer) bool {
 	sc := &a.scratch
 	return l.membership == nil || !sc.hasLocal && !sc.atCounters && l.table.AllOpen(sc.ops)
@@ -176,10 +177,10 @@ func (a *Answer) recordDecidedHere(v counters.Verdict) {
 	a.DecidedBy = ByOwner
 	a.scratch.isDecidedHere = true
 
-	// The table may have seen a later reading of the clock than the one that the
-	// check began with, and decided as of that. One Take moves all ops to the same
-	// steady time, so the first one tells it. Its At.Wall may be another node's
-	// clock; so this node's wall time moves by as much as the steady time did.
+	// The table may have decided as of a later reading of the clock than the one
+	// that the check began with. One Take decides all ops at the same steady time,
+	// so the first op tells that time. Its At.Wall may be another node's clock, so
+	// this node's wall time moves by as much as the steady time.
 	late := a.scratch.ops[0].At.Steady - a.Now.Steady
 	if late > 0 {
 		a.Now.Steady += late
@@ -233,13 +234,13 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 	for {
 		c.collectReplies()
 
-		// An owner has newer rules. Take back what was taken, and decide the check again by those.
+		// An owner has newer rules. Take back what was taken, and decide the check
+		// again by the newer rules.
 		if c.newerVersion > 0 && !c.ignoreNewer {
 			c.rollBack()
 			l.catchUp(l.membership.ctx, 0, c.newerVersion)
 
-			// This happens once only: from now on, owners decide even if their rules
-			// are newer.
+			// This happens only once: from now on, owners with newer rules decide, too.
 			c.ignoreNewer = true
 
 			c.now = l.clock.Now()

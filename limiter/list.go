@@ -10,8 +10,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// listOps lists the counters that a matched check debits as of now, unless
-// match has listed them or decided the check.
+// listOps lists the counters that a matched check debits, with their limits as
+// of now. If match has listed the counters or decided the check, it only sets
+// a.Now.
 func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 	a.Now = now
 	if a.scratch.matchDecides || a.scratch.hasOps {
@@ -155,7 +156,7 @@ func (a *Answer) requireDistinctKeys() error {
 }
 
 // modesLevel is the feature level at which all nodes support the modes of ops,
-// and windows that begin with the first hit.
+// windows that begin with the first hit, and slots.
 const modesLevel = 2
 
 // requireLevel returns an error if the check needs something that not all nodes

@@ -9,7 +9,7 @@ import (
 )
 
 // prepare matches q against the rules in force and lists the counters to ask.
-// If there are none, it decides the check itself, and done is true.
+// If no counter is needed, it decides the check itself, and done is true.
 func (l *Limiter) prepare(now algorithms.Instant, q *Query, a *Answer) (done bool, err error) {
 	if err := l.match(now.Wall, q, a); err != nil {
 		return false, err
@@ -30,7 +30,7 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 	match.Now = wall / int64(time.Millisecond)
 	match.Clock = l.wallClock
 
-	// Subjects bring their limits, or a tree of descriptors has found them.
+	// The subjects came with their limits, or a descriptor tree has matched them.
 	if len(q.Subjects) > 0 {
 		if q.Matched != nil && !q.Matched.SameRules(active.set) {
 			return ErrRulesChanged
@@ -63,8 +63,8 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 		return err
 	}
 
-	// The hits are known by now. Most checks of a caller find what its last one
-	// found. Others may need no counter at all.
+	// Most checks find the same rules and limits as the caller's last check.
+	// Others may need no counter at all.
 	switch {
 	case match.OnlySubjectsChanged:
 		a.listOpsAgain(sameOps)
@@ -125,7 +125,7 @@ func (a *Answer) matchSubjects(q *Query) error {
 	return nil
 }
 
-// decideByMatching records that no counter is needed to decide the check.
+// decideByMatching records the decision on a check that needs no counter.
 func (a *Answer) decideByMatching(allowed bool, by DecidedBy) {
 	a.Allowed, a.DecidedBy = allowed, by
 	a.scratch.matchDecides = true
@@ -163,10 +163,10 @@ func (a *Answer) begin(active *activeRules) {
 	a.scratch.ops = a.scratch.ops[:0]
 }
 
-// countSameOps returns how many ops of a's last check may be used for q, which
-// has the same hits, with other subjects: the usual case for a caller's next
-// check. If none may, it returns 0. A check that other nodes took part in may
-// have lost some of its ops.
+// countSameOps returns how many ops of a's last check can be used for q if q
+// turns out to have the same hits with other subjects, as a caller's next check
+// usually does. It returns 0 if none can. If other nodes took part in the last
+// check, some of its ops may be gone.
 func (a *Answer) countSameOps(active *activeRules, q *Query) int {
 	sc := &a.scratch
 	if sc.active == active && sc.isDecidedHere && sc.isRepeatable && isUsual(q) {
@@ -175,13 +175,14 @@ func (a *Answer) countSameOps(active *activeRules, q *Query) int {
 	return 0
 }
 
-// isUsual reports whether q is a check of attributes or a key that gives no costs.
+// isUsual reports whether q is a check in CheckMode, of attributes or a key,
+// that gives no costs.
 func isUsual(q *Query) bool {
 	return q.Mode == counters.CheckMode && len(q.Costs) == 0 && len(q.Subjects) == 0
 }
 
-// listOpsAgain is listOps for hits that differ from those of the last check,
-// which had n ops, in their subjects only.
+// listOpsAgain is listOps for a check whose hits differ from the last check's
+// only in their subjects. It reuses the n ops of the last check.
 func (a *Answer) listOpsAgain(n int) {
 	sc := &a.scratch
 	sc.ops = sc.ops[:n]

@@ -41,7 +41,8 @@ var DecisionNames = [...]string{"allowed", "refused", "shadow-refused"}
 // headroomBounds are the upper bounds of RuleStats.Headroom.
 var headroomBounds = []float64{0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1}
 
-// Metrics reports the limiter's metrics. A standalone node leaves out those about other nodes.
+// Metrics reports the limiter's metrics. A standalone node leaves out those
+// about other nodes, reservations and requests with an id.
 func (l *Limiter) Metrics(sink metrics.Sink) {
 	for _, stats := range l.Stats() {
 		stats.show(sink)

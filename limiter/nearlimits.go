@@ -13,13 +13,13 @@ const (
 	nearStripes  = 16
 	nearCapacity = 64 // subjects in a stripe
 	// nearHeadroom is the headroom, in tenths of a limit, at or below which every
-	// check is noted. Others are noted as they are sampled.
+	// check is noted. Above it, only checks that are sampled are noted.
 	nearHeadroom = 2
 )
 
-// nearLimits keeps subjects that are near to their limits. It replaces the one
-// that is farthest, so it holds the nearest ones whatever their number of
-// checks.
+// nearLimits keeps the subjects that are nearest to their limits, whatever
+// their number of checks. If it is full, a subject replaces the one that is
+// farthest from its limit.
 type nearLimits struct{ stripe [nearStripes]nearStripe }
 
 type nearStripe struct {
@@ -70,7 +70,8 @@ func (n *nearLimits) note(h *rules.Hit, la *LimitAnswer, now int64, q *Query) {
 	stripe.entries[i] = e
 }
 
-// placeFor returns a place for e among the entries, or -1 if all others are nearer to their limits.
+// placeFor returns the index of an entry that e may use, or -1 if the entries
+// are full and e is no nearer to its limit than any other.
 func (stripe *nearStripe) placeFor(e *nearEntry, now int64) int {
 	if len(stripe.entries) < nearCapacity {
 		stripe.entries = append(stripe.entries, nearEntry{})
@@ -86,8 +87,8 @@ func (stripe *nearStripe) placeFor(e *nearEntry, now int64) int {
 	return i
 }
 
-// farthest returns an entry that is over or, if there is none, the one that is
-// farthest from its limit.
+// farthest returns the index of an entry that has expired or, if there is none,
+// of the one that is farthest from its limit.
 func (stripe *nearStripe) farthest(now int64) (at int) {
 	for i := range stripe.entries {
 		e := &stripe.entries[i]
@@ -101,7 +102,7 @@ func (stripe *nearStripe) farthest(now int64) (at int) {
 	return at
 }
 
-// list returns the subjects that have used something.
+// list returns the subjects that still use something.
 func (n *nearLimits) list(now int64) (all []TopSubject) {
 	for i := range n.stripe {
 		stripe := &n.stripe[i]
@@ -117,7 +118,8 @@ func (n *nearLimits) list(now int64) (all []TopSubject) {
 	return all
 }
 
-// isNearer reports whether a use of a limit is a larger part of it than another.
+// isNearer reports whether used is a larger part of limit than otherUsed is of
+// otherLimit.
 func isNearer(used, limit, otherUsed, otherLimit int64) bool {
 	return compareNear(used, limit, otherUsed, otherLimit) > 0
 }

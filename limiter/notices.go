@@ -20,8 +20,8 @@ type notices struct {
 	lastSent map[uint64]time.Duration
 }
 
-// delay returns how long to wait before the broadcast about a subject; negative
-// if one is already scheduled.
+// delay returns how long to wait before a broadcast about a subject, and
+// records the broadcast. It is negative if one is already scheduled.
 func (n *notices) delay(at time.Duration, subject uint64) time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -61,7 +61,7 @@ func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
 		return
 	}
 
-	// There is nothing to wait for, or too much is running in the background:
-	// then early is better than never.
+	// There is nothing to wait for, or too much is running in the background. In
+	// the second case, too early is better than never.
 	ls.forgetEverywhere(f)
 }

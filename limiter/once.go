@@ -16,9 +16,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// homeTimeout bounds how long an owner may take for what is done once, so that
-// time is left to go on without it: a reservation at its first subject's owner,
-// an acquire, a charge, and one try of what waits in a backlog.
+// homeTimeout bounds how long an owner may take for a reservation or an acquire
+// with an id, for a charge, and for one try of a task in a backlog. A check
+// that gets no answer still has time to go on without the owner.
 const homeTimeout = checkTimeout * 2 / 3
 
 // reserveRequest is a reservation, or a check that counts, with a request id,
@@ -36,7 +36,7 @@ type reserveRequest struct {
 // RequestID, or takes at most its cost.
 func (q *Query) isOnceOrAtMost() bool { return q.RequestID != "" || q.AtMost }
 
-// checkOnceOrAtMost wraps the decision of such a q.
+// checkOnceOrAtMost is Check for a q with a RequestID or AtMost.
 func (l *Limiter) checkOnceOrAtMost(q *Query, a *Answer) error {
 	if q.RequestID == "" {
 		return l.checkAtMost(q, a)
@@ -54,7 +54,7 @@ func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id s
 	defer a.addTerms(func(t *terms) { t.deadline = until })()
 
 	for again := false; ; again = true {
-		// The second attempt may have no time left. It gets a little, for an
+		// The second attempt may have no time left. It gets catchUpTimeout, for an
 		// owner that has just become reachable.
 		ctx, cancel := context.WithTimeout(context.Background(),
 			max(min(homeTimeout, time.Until(until)), catchUpTimeout))
@@ -64,7 +64,7 @@ func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id s
 			return id, err
 		}
 
-		// The attempt may have written its answer into a.
+		// The failed attempt may have written an answer into a.
 		done, err := rs.limiter.prepare(rs.limiter.clock.Now(), q, a)
 		if err != nil {
 			return "", err
@@ -74,8 +74,8 @@ func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id s
 			return id, err
 		}
 
-		// Owners decided it after all: they became reachable a moment ago. None of them
-		// kept the answer, so decide it again.
+		// Owners decided q after all, because they have just become reachable. None
+		// of them kept the answer, so decide q again.
 		if err := rs.annul(id, q, a); err != nil {
 			return "", err
 		}
@@ -93,8 +93,8 @@ func (rs *reservations) annul(id string, q *Query, a *Answer) error {
 }
 
 // decideAtHome has the owner of req's first subject, which may be this node,
-// decide req. a must be prepared for req. The error is ErrRequestIDReused, or
-// ErrNoOwner if req could not be decided this way.
+// decide req. a must be prepared for req. The error is ErrNoOwner if req could
+// not be decided this way; otherwise it is one of Reserve's.
 func (rs *reservations) decideAtHome(ctx context.Context, req *reserveRequest, a *Answer) (id string, err error) {
 	home, ok := a.homeSubject()
 	if !ok {
@@ -137,8 +137,8 @@ func (rs *reservations) decideHere(
 		memo.Group = groupOf(req.query, i, &a.scratch.match.Hits[i])
 	}
 
-	// A repetition that comes while the first is being decided must find its
-	// answer.
+	// A repetition that comes while the first request is being decided waits for
+	// its answer.
 	done, ok := rs.limiter.requests.lock(ctx, memo.Key)
 	if !ok {
 		return "", ErrNoOwner
@@ -170,7 +170,7 @@ func (rs *reservations) decideHere(
 
 	memo.Answer = wire.Encode(nil, a.pack(id))
 	err = rs.limiter.table.Remember(a.Now, memo)
-	if !errors.Is(err, counters.ErrShut) { // any other error: the answer is too long to be kept
+	if !errors.Is(err, counters.ErrShut) { // after any other error, the answer is not kept
 		return id, nil
 	}
 
@@ -234,8 +234,8 @@ func (a *Answer) pack(id string) *keptAnswer {
 }
 
 // restore fills a, which must be prepared for the same check, from a packed
-// answer, and returns the id. If the rules have changed since, a lists no
-// limits.
+// answer, and returns the id. If the rules have changed, and one of its limits
+// is gone, a lists no limits.
 func (a *Answer) restore(ka *keptAnswer) (id string) {
 	limits := make([]LimitAnswer, 0, len(ka.limits))
 	for i := range ka.limits {
@@ -278,9 +278,9 @@ func (a *Answer) restore(ka *keptAnswer) (id string) {
 	return base64.RawURLEncoding.EncodeToString(ka.id)
 }
 
-// versionToAsk returns the version of the rules by which another node must decide
-// q, for which a is prepared. asker is the version of the node that was asked
-// first.
+// versionToAsk returns the version of the rules by which another node must
+// decide q, for which a is prepared. asker is the version that came with q; 0
+// if q came from a caller.
 func (a *Answer) versionToAsk(q *Query, asker int64) int64 {
 	if len(q.Subjects) > 0 {
 		return asker // subjects that come with limits don't depend on the rules
@@ -307,8 +307,8 @@ func (rs *reservations) askHome(
 // restoreReply fills a, which is prepared for q, from another node's answer, and
 // returns its id.
 func (l *Limiter) restoreReply(ctx context.Context, q *Query, a *Answer, reply *keptAnswer) (id string, err error) {
-	// The answer names limits of newer rules. By older ones, restore would have
-	// to leave them out.
+	// The answer names limits of newer rules. By the older rules, restore could
+	// not find those limits.
 	if reply.version > a.RulesVersion && len(q.Subjects) == 0 {
 		l.catchUp(ctx, 0, reply.version)
 		if done, err := l.prepare(l.clock.Now(), q, a); err != nil || done {
@@ -339,9 +339,9 @@ func (rs *reservations) serveReserve(req *reserveRequest) (*keptAnswer, error) {
 	return a.pack(id), nil
 }
 
-// prepareForAsker prepares q for another node, whose rules have a version, to
-// decide it here within homeTimeout. With ErrNoOwner, the asker decides by its
-// own rules.
+// prepareForAsker prepares q, which another node has sent, for a decision here
+// within homeTimeout. version is of that node's rules. If the error is
+// ErrNoOwner, that node decides q by its own rules.
 func (l *Limiter) prepareForAsker(ctx context.Context, q *Query, version int64, takesSlots bool) (*Answer, error) {
 	if l.version() < version {
 		l.catchUp(ctx, 0, version)
@@ -373,7 +373,7 @@ func (req *reserveRequest) hashContent() uint64 {
 func (q *Query) sorted() *Query {
 	r := *q
 
-	// Whether it waits does not change what is asked for.
+	// Whether q awaits a loan does not change what it asks for.
 	r.AwaitsLoan = false
 	r.Attributes, r.Costs, r.Subjects = slices.Clone(r.Attributes), sortedCosts(r.Costs), slices.Clone(r.Subjects)
 	slices.SortFunc(r.Attributes, func(x, y rules.Attribute) int { return cmp.Compare(x.Name, y.Name) })

@@ -11,20 +11,20 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// This file is about places in queues that their callers have left. First,
-// those that wait behind them at the same node move up; see waitingroom.go.
-// That frees the node's last places, which then go from node to node: each node
-// lets its own callers move up, and sends on the places that this frees. The
-// last node gives back what nobody needs. A lost message loses places, and
-// makes none.
+// This file is about places in queues that their callers have left. First, the
+// callers behind them at the same node move up; see waitingroom.go. That frees
+// the node's last places. These go from node to node: each node lets its own
+// callers move up, and sends on the places that this frees. The last node gives
+// back the places that nobody needs. A lost message loses places, but never
+// makes any.
 
 const (
 	// maxPassed bounds the places in one message.
 	maxPassed = 256
-	// maxPassNodes bounds the nodes that such a message may still go to.
+	// maxPassNodes bounds the nodes that a message may still go to.
 	maxPassNodes = 4096
-	// passTimeout bounds how long a node waits to learn that the next one does not
-	// know the message.
+	// passTimeout bounds how long a node waits to see whether the next one refuses
+	// the message.
 	passTimeout = time.Second
 )
 
@@ -45,7 +45,7 @@ func (pp *passedPlaces) Code(c *wire.Coder) {
 	wire.List(c, &pp.next, maxPassNodes, len(ring.NodeID{}), func(id *ring.NodeID) { c.Raw(id[:]) })
 }
 
-// code writes or reads the place. Times travel as how long they are from now.
+// code writes or reads the place. Times are sent as durations from now.
 func (qp *QueuePlace) code(c *wire.Coder) {
 	goesOn := min(max(0, time.Until(qp.GoesOn)), algorithms.LongestDelay)
 	life := min(max(0, time.Until(qp.until)), maxTakenAge)
@@ -58,8 +58,8 @@ func (qp *QueuePlace) code(c *wire.Coder) {
 	c.Require(len(qp.taken) > 0)
 }
 
-// startPassing gives places, for which nobody waits at this node, to those that
-// wait behind them at others, and gives back the rest.
+// startPassing passes places for which nobody waits at this node to callers
+// that wait behind them at others, and gives back the rest.
 func (l *Limiter) startPassing(places []*QueuePlace) {
 	for chunk := range slices.Chunk(places, maxPassed) {
 		pp := passedPlaces{places: chunk}
@@ -70,8 +70,8 @@ func (l *Limiter) startPassing(places []*QueuePlace) {
 	}
 }
 
-// passOn sends the places to the next node that can be reached from here, or
-// gives its places back if there is none.
+// passOn sends the places to the next node that can be reached from here. If
+// there is none, it gives the places back.
 func (l *Limiter) passOn(pp *passedPlaces) {
 	if len(pp.places) == 0 {
 		return

@@ -20,14 +20,14 @@ import (
 // a missing place means that the reservation is over.
 
 // ErrTooManyReservations means that the subject's owner keeps too many
-// reservations, of all, or of this rule or subject. Nothing was taken.
+// reservations: in all, or of this rule or subject. Nothing was taken.
 var ErrTooManyReservations = errors.New("too many reservations of this rule or subject are open at its owner; settle some, or let them expire")
 
 // placeRequest asks for the place of a reservation whose check is being decided.
 type placeRequest struct {
 	id     uint64        // identifies the reservation among those of its home; not 0
 	home   uint64        // Key.Subject of the subject whose owner keeps the place
-	group  uint32        // identifies the home's rule
+	group  uint32        // identifies the home's rule or namespace; see groupOf
 	inline bool          // the home came with its limits
 	ttl    time.Duration // how long the reservation may stay open
 	made   bool          // the home's owner has made the place
@@ -91,8 +91,9 @@ func (pl *placeRequest) forgetIn(table *counters.Table, now algorithms.Instant, 
 	}
 }
 
-// newPlaceRequest returns the request for a reservation of a prepared check, or nil if
-// it needs no counters. The home is the first subject that has an owner.
+// newPlaceRequest returns the request for a reservation of a prepared check, or
+// nil if it needs no counters. The home is the first subject that has an owner
+// or, if none has, the first subject.
 func (a *Answer) newPlaceRequest(q *Query, ttl time.Duration) *placeRequest {
 	hits := a.scratch.match.Hits
 	if len(hits) == 0 || len(a.scratch.ops) == 0 {
@@ -122,9 +123,9 @@ func groupOfRule(name string, inline bool) uint32 {
 	return hash.Sum32()
 }
 
-// makePlaces makes what a reservation needs in this node's counters before ops,
-// in order of their subjects, are taken. It returns false if there is no room;
-// the check then fails.
+// makePlaces notes the reservation that the check is for, if any, in this
+// node's table before ops are taken. Ops of one subject must be neighbours. If
+// there is no room, the check fails, and makePlaces returns false.
 func (c *clusterCheck) makePlaces(ops []counters.Op) bool {
 	pl := c.answer.scratch.place
 	if pl == nil {
@@ -153,15 +154,17 @@ func (c *clusterCheck) makePlaceAlone(s *subject, ops []counters.Op) bool {
 	return false
 }
 
-// failFor ends the check undecided: a reservation finds no room, or a slot may
-// not outlive its owner.
+// failFor ends the check undecided, with err: there is no room for a
+// reservation, no node may decide about slots for now, or slots may not outlive
+// their owner.
 func (c *clusterCheck) failFor(err error) {
 	c.answer.scratch.failure = err
 	c.refused = true
 }
 
-// keepOrForgetPlace records that the place was made, or forgets it if the
-// counters here, which have decided ops, those of the listed subjects, refused.
+// keepOrForgetPlace is called after the counters here have decided ops, those
+// of the listed subjects. It records that the place was made or, if the ops
+// were not admitted, forgets the place.
 func (c *clusterCheck) keepOrForgetPlace(list []int, ops []counters.Op, admitted bool) {
 	pl := c.answer.scratch.place
 	if pl == nil {

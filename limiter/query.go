@@ -24,9 +24,10 @@ type Query struct {
 	// are ignored.
 	Subjects []Subject // at most rules.MaxInlineSubjects with limits of their own
 	// Slots is how many slots an acquire or a reservation takes of each limit of
-	// slots; 0 means its cost in the limit's unit, or 1 without one. SlotTTL is how
-	// long the slots of an acquire last unless renewed; at most their limit's
-	// Window, which 0 stands for. Who names their holder, in at most MaxWho bytes.
+	// slots; 0 means the cost in the limit's unit, or 1 if that is 0. SlotTTL is
+	// how long the slots of an acquire last unless they are renewed. It is at most
+	// their limit's Window; 0 means the Window. Who names the holder of the slots,
+	// in at most MaxWho bytes.
 	Slots   int64
 	SlotTTL time.Duration
 	Who     string
@@ -50,9 +51,9 @@ type Query struct {
 	// AwaitsLoan means that a check waits up to 200 ms for a loan from another
 	// region if only a region's share refuses it.
 	AwaitsLoan bool
-	// Waits means that the caller of a check waits for its turn if it is delayed.
-	// The Answer then has a QueuePlace, if the cost can be given back when the
-	// caller stops waiting.
+	// Waits means that the caller of a check waits for its turn if the check is
+	// delayed. The Answer of a delayed check then has a QueuePlace, if the cost
+	// can be given back when the caller stops waiting.
 	Waits bool
 	// Matched is the set of rules that Subjects' nodes belong to; nil if no subject
 	// has a node. If other rules are in force by now, the check fails with
@@ -143,12 +144,13 @@ var (
 	// ErrFull means that the table of counters has no room for another counter.
 	ErrFull = counters.ErrFull
 	// ErrNoOwner means that this node currently can't reach any node that may read
-	// or change the subject's counters. Of checks, only one with a RequestID returns
-	// it: any other is always decided.
+	// or change the subject's counters. A check returns it only if it has a
+	// RequestID; any other check is always decided.
 	ErrNoOwner = errors.New("the owner of the subject can't be reached")
 )
 
-// part returns what q asks of its i-th hit: of a subject, by its index in Subjects, or of a rule.
+// part returns the costs and the mode of q's i-th hit, and the index of its
+// subject in Subjects. The index is 0 if q has no Subjects.
 func (q *Query) part(i int) (subject int, costs []UnitCost, mode counters.Mode) {
 	if len(q.Subjects) == 0 {
 		return 0, q.Costs, q.Mode

@@ -19,12 +19,12 @@ const (
 	MethodChange                           // reads or changes a subject's counters, with a reply
 	MethodSettle                           // settles a reservation, with a reply
 	MethodActivity                         // asks for a node's decisions so far, with a reply
-	MethodBorrow                           // to the owner: a share is nearly used up, with a reply once a loan is there
-	// MethodLend is from another region, or forwarded to the owner: requests a
-	// loan, with a reply.
+	MethodBorrow                           // tells the owner that a share is nearly used up; it replies after the loans that a check waits for
+	// MethodLend comes from another region, or is forwarded to the owner. It
+	// requests a loan, with a reply.
 	MethodLend
-	// MethodShare is from another region: asks for the use of this region's shares,
-	// with a reply.
+	// MethodShare comes from another region. It asks how much of this region's
+	// shares is used, with a reply.
 	MethodShare
 	MethodReserve // a reservation with an id, to the owner of its first subject, with a reply
 	MethodAcquire // an acquire with an id, to the owner of its first slots, with a reply
@@ -32,8 +32,8 @@ const (
 	// hour, with a reply.
 	MethodUse
 	MethodUnspent // from an owner: asks what is left of a subject's grants, with a reply
-	// MethodPass brings places in queues that callers have left, for those behind
-	// them, with an empty reply.
+	// MethodPass brings places in queues that callers have left, for the callers
+	// behind them, with an empty reply.
 	MethodPass
 	MethodSlot // renews, releases or tells a slot, with a reply
 	endOfMethods

@@ -11,8 +11,8 @@ import (
 )
 
 // QueuePlace is what a delayed check has taken in advance. If nobody waits for
-// the check any more, another check that takes the same may have its place, or
-// it is given back.
+// the check any more, another check that takes the same may have the place.
+// Otherwise the place is given back.
 type QueuePlace struct {
 	GoesOn time.Time // when its caller goes on; set before Wait
 
@@ -22,19 +22,19 @@ type QueuePlace struct {
 	until   time.Time // from then on, the owner no longer knows what may come back
 }
 
-// giveBack gives the place back, as far as it is known what may come back. It
-// is called at most once.
+// giveBack gives the place back, unless the owner no longer knows what may come
+// back. Call it at most once.
 func (qp *QueuePlace) giveBack() {
 	if time.Now().Before(qp.until) {
 		qp.limiter.sendRefunds(qp.taken)
 	}
 }
 
-// QueuePlace returns the place of a check with Query.Waits; nil if it has none
-// that could be given back.
+// QueuePlace returns the place of a check with Query.Waits; nil if no place
+// could be given back.
 func (a *Answer) QueuePlace() *QueuePlace { return a.queuePlace }
 
-// takeQueuePlace records what a, which is decided, has taken in advance.
+// takeQueuePlace records what a's decided check has taken in advance.
 func (l *Limiter) takeQueuePlace(a *Answer) {
 	// What was decided without the owner is a debt, which can't come back.
 	if !a.Allowed || a.Delay() == 0 || a.DecidedBy < ByForward || a.hasBlockingRule() {
@@ -68,8 +68,8 @@ func (qp *QueuePlace) kindOfTaken() string {
 	return string(kind)
 }
 
-// hasBlockingRule reports whether a rule of the check has a block. The counters
-// of blocks lie between those of the limits, so ops and limits do not match.
+// hasBlockingRule reports whether a rule of the check has a block. If so,
+// conclude has removed ops, and the subjects' indexes of ops no longer hold.
 func (a *Answer) hasBlockingRule() bool {
 	for i := range a.scratch.match.Hits {
 		if h := &a.scratch.match.Hits[i]; countHitOps(h) > len(h.Limits) {
@@ -89,7 +89,8 @@ func (a *Answer) readLives(l *Limiter) {
 	}
 }
 
-// refundsHere returns what would give back all that a's check took. The limiter has no cluster.
+// refundsHere returns the refunds of all that a's check took. The limiter has
+// no cluster.
 func (a *Answer) refundsHere(l *Limiter) (list []refund) {
 	first := 0
 	for i := range a.scratch.match.Hits {
@@ -102,8 +103,8 @@ func (a *Answer) refundsHere(l *Limiter) (list []refund) {
 	return list
 }
 
-// refunds returns what would give back all that the check took from counters
-// here and at other owners.
+// refunds returns the refunds of all that the check took from counters here and
+// at other owners.
 func (c *clusterCheck) refunds() (list []refund) {
 	var asked []*ask
 	for i := range c.subjects {
@@ -121,7 +122,8 @@ func (c *clusterCheck) refunds() (list []refund) {
 	return list
 }
 
-// addTaken adds those of ops to the refund that took their cost. base is as for markOf.
+// addTaken adds to the refund those of ops that took their cost. base is as for
+// markOf.
 func (rf *refund) addTaken(ops []counters.Op, base algorithms.Instant) {
 	for i := range ops {
 		if op := &ops[i]; op.Took() && op.Limit.Kind != algorithms.Concurrency { // slots are released by their IDs
@@ -132,7 +134,7 @@ func (rf *refund) addTaken(ops []counters.Op, base algorithms.Instant) {
 }
 
 // resolveInQueue is resolve for a caller that waits for its turn. The check
-// takes nothing from leases, so that all can come back.
+// spends no lease, so that all of its cost can come back.
 func (l *Limiter) resolveInQueue(q *Query, a *Answer) error {
 	defer a.addTerms(func(t *terms) { t.atCounters = true })()
 	if l.membership == nil {

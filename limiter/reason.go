@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// TightestLimit returns the limit that the answer describes, or nil if only
-// shadow limits were evaluated.
+// TightestLimit returns the limit that describes the answer. It returns nil if
+// a list or the default decided, or if only shadow limits were evaluated.
 func (a *Answer) TightestLimit() *LimitAnswer {
 	if a.TightestIndex < 0 || a.DecidedBy >= ByList {
 		return nil
@@ -24,8 +24,8 @@ type Cause string
 const (
 	RateLimited    Cause = "rate-limited"     // it is used up
 	CostAboveLimit Cause = "cost-above-limit" // the cost exceeds the capacity, so that the check can never be allowed
-	// Reduced means that the cost exceeds the capacity, which is lower for now than
-	// the rules say.
+	// Reduced means that the cost exceeds the capacity, but only because the
+	// capacity is lower for now than the rules say.
 	Reduced Cause = "reduced"
 	Blocked Cause = "blocked" // the rule blocks the subject
 )
@@ -34,7 +34,7 @@ const (
 func (la *LimitAnswer) Cause() Cause {
 	switch {
 	case la.ByHand:
-		return Blocked // even if it never ends
+		return Blocked // even if the block never ends, and RetryAfter is Never
 	case la.RetryAfter == algorithms.Never:
 		return CostAboveLimit
 	case la.Blocked:
@@ -105,7 +105,7 @@ func (a *Answer) AppendReason(b []byte) []byte {
 	return appendSeconds(append(b, "; retry in "...), tightest.RetryAfter)
 }
 
-// appendCutOff appends who is cut off, if somebody is.
+// appendCutOff says that the node or its region is cut off, if it is.
 func (la *LimitAnswer) appendCutOff(b []byte) []byte {
 	switch {
 	case la.byNodeShare:
@@ -116,8 +116,9 @@ func (la *LimitAnswer) appendCutOff(b []byte) []byte {
 	return b
 }
 
-// partOf returns the part of a limit that the check was decided by, and whose
-// it is: a node's or a region's. whose is empty if it was the whole limit.
+// partOf returns the part of a limit within which the check was decided, and
+// whose part it is: a node's or a region's. whose is empty if it was the whole
+// limit.
 func (a *Answer) partOf(la *LimitAnswer) (part int64, whose string) {
 	decidesAlone := la.byNodeShare || la.Rule.Consistency == rules.Local
 	c := a.scratch.cluster
@@ -162,9 +163,9 @@ func appendRate(b []byte, limit *rules.Limit, part int64, isShare bool) []byte {
 }
 
 // isUncounted reports whether `on_partition: deny` refused the check, rather
-// than a counter. It is valid for an answer with ByFallback, which may also
+// than a counter. Call it only for an answer with ByFallback, which may also
 // have limits that an owner decided. A counter that refuses for a while is not
-// fresh.
+// fresh, so its ResetAfter is not 0.
 func (la *LimitAnswer) isUncounted() bool {
 	refuses := la.Rule.OnPartition == rules.RefuseUncounted || la.Limit.Kind == algorithms.Concurrency
 	return refuses && la.RetryAfter == uncountedRetry && la.ResetAfter == 0

@@ -10,19 +10,20 @@ import (
 
 // A counter refuses a cost above its capacity for ever. But the capacity may be
 // lower than the rules say: a step of an adaptive rule lowers it, regions
-// divide it, and a node that is cut off has a share. It then changes again, so
-// the check may be allowed later.
+// divide it, and a node that is cut off has only a share. A reduced capacity
+// changes again, so the check may be allowed later.
 
 const (
-	// longestReduced is the RetryAfter of a check whose cost exceeds a reduced
-	// capacity, if nobody knows when that changes.
+	// longestReduced bounds the RetryAfter of a check whose cost exceeds a reduced
+	// capacity, if nobody knows when the capacity changes.
 	longestReduced = time.Minute
-	// shortestStep is the same for a step that follows a load which is measured all the time.
+	// shortestStep is the RetryAfter if a step has lowered the capacity and its
+	// load is measured all the time, or its end is unknown.
 	shortestStep = time.Second
 )
 
-// markReduced corrects the refusals of the limits first to end−1 that say
-// "never" although the capacity is only reduced for now: it says when the
+// markReduced corrects those refusals of the limits first to end−1 that say
+// "never" although the capacity is only reduced for now. They then say when the
 // capacity may change.
 func (a *Answer) markReduced(first, end int) {
 	for i := first; i < end; i++ {
@@ -37,7 +38,8 @@ func (a *Answer) markReduced(first, end int) {
 	}
 }
 
-// timeToChange returns when the capacity of a reduced limit changes next, or may.
+// timeToChange returns how long it takes until the capacity of a reduced limit
+// changes, or may change.
 func (a *Answer) timeToChange(rule *rules.Rule, limit *rules.Limit) time.Duration {
 	switch {
 	case limit.IsLowered():
@@ -48,8 +50,8 @@ func (a *Answer) timeToChange(rule *rules.Rule, limit *rules.Limit) time.Duratio
 	return min(limit.Limit.Window, longestReduced)
 }
 
-// stepLeft returns for how much longer the load behind rule's step counts, if no
-// newer one is reported.
+// stepLeft returns for how much longer the load behind rule's step counts, if
+// no newer load is reported.
 func (active *activeRules) stepLeft(rule *rules.Rule) time.Duration {
 	if active.loadLeft == nil || rule.Adaptive == nil {
 		return shortestStep

@@ -60,8 +60,8 @@ type refund struct {
 	grant      uint64 // ID of a lease's grant; zero unless from a lease
 	reservedAt int64  // wall time at which the reservation was made; zero unless from a reservation
 	late       bool   // the reservation was settled after its end
-	// place is the notes.Key.ID of the place of a reservation that came to nothing;
-	// zero if there is none. It goes even if nothing was taken beside it.
+	// place is the notes.Key.ID of the place of a reservation that came to
+	// nothing; zero if there is none. A refund may have a place and no costs.
 	place uint64
 }
 
@@ -94,9 +94,9 @@ func (rf *refund) codeWhole(c *wire.Coder) {
 func (rf *refund) isEmpty() bool { return len(rf.ops) == 0 && rf.place == 0 }
 
 // sendRefunds gives the refunds in list back, on this node or at their owners.
-// Those that must wait for that are tried again for refundTimeout; the ledger
-// may refuse the rest of a grant earlier. It sends each only once, because a
-// repeated refund would create quota. A lost refund only loses quota.
+// Refunds that must wait are tried again for refundTimeout; the ledger may
+// refuse the rest of a grant earlier. Each refund is sent only once, because a
+// repeated one would create quota. A lost refund only loses quota.
 func (l *Limiter) sendRefunds(list []refund) {
 	waiting := l.tryRefunds(list)
 	for i := range waiting {
@@ -146,7 +146,7 @@ func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 
 	for to, list := range byOwner {
 		for chunk := range slices.Chunk(list, maxRefunds) {
-			if m.Peers.Send(to, MethodRefund, wire.Encode(nil, &refundList{chunk})) != nil { // it has sent nothing
+			if m.Peers.Send(to, MethodRefund, wire.Encode(nil, &refundList{chunk})) != nil { // Send has sent nothing
 				waiting = append(waiting, chunk...)
 			}
 		}
@@ -167,7 +167,7 @@ const (
 	// maxGrantAge bounds the age of a grant whose rest arrives: its life, the time
 	// until its holder returns it, and one wait on each node that it reaches.
 	maxGrantAge = localcache.MaxTTL + returnTimeout + (maxHops+2)*refundTimeout
-	// maxTakenAge bounds likewise the age of the costs of a check that was refused.
+	// maxTakenAge is the same for the costs of a check that another limit refused.
 	maxTakenAge = checkTimeout + pendingTimeout + (maxHops+2)*refundTimeout
 )
 
@@ -239,9 +239,9 @@ func (l *Limiter) maxAge(rf *refund, now algorithms.Instant) time.Duration {
 	return maxTakenAge
 }
 
-// takeRecord describes when the cost of t's i-th op was taken. maxAge is how long
-// ago that was at most, if another process took it: its steady clock can't be
-// read here.
+// takeRecord describes when the cost of t's i-th op was taken. If another
+// process took the cost, maxAge is how long ago that was at most: the steady
+// clock of that process can't be read here.
 func (l *Limiter) takeRecord(t *takenCosts, i int, maxAge time.Duration) algorithms.TakeRecord {
 	op := &t.ops[i]
 	taken := algorithms.TakeRecord{Steady: t.steady, Window: int64(t.marks[i])}
@@ -265,8 +265,9 @@ func (l *Limiter) takeRecord(t *takenCosts, i int, maxAge time.Duration) algorit
 // since. (While a bucket has reservations, its notes have the rate.)
 //
 // For an inline limit it returns the rate that came with op. Other callers may
-// bring other rates for the same subject, and drain it faster. But what comes
-// back this way is no older than a lease, which the bound of a bucket allows for.
+// bring other rates for the same subject, and drain the bucket faster. For a
+// reservation, the bucket's note has the highest rate. Any other cost that
+// comes back is no older than a lease, which the bound of a bucket allows for.
 func (l *Limiter) fastestSince(op *counters.Op, steady int64) int64 {
 	// A check in flight keeps the limits that were in force when it began.
 	changed := l.ratesChangedAt.Load() + int64(checkTimeout+pendingTimeout)
@@ -276,8 +277,8 @@ func (l *Limiter) fastestSince(op *counters.Op, steady int64) int64 {
 	return op.Limit.Amount
 }
 
-// mayHaveNewRate reports whether the rate of op's bucket may be another one
-// than when a reservation was made.
+// mayHaveNewRate reports whether the rate of op's bucket may have changed since
+// a reservation was made.
 func (l *Limiter) mayHaveNewRate(op *counters.Op, made int64, now algorithms.Instant) bool {
 	age := l.reservationAge(made, op.Key.Subject, now)
 	return l.fastestSince(op, now.Steady-int64(age)) == 0
@@ -286,7 +287,8 @@ func (l *Limiter) mayHaveNewRate(op *counters.Op, made int64, now algorithms.Ins
 // giveUp implements task.
 func (rf *refund) giveUp(l *Limiter, _ bool) { l.countLost(rf, len(rf.ops)) }
 
-// countLost counts n ops of rf that are dropped.
+// countLost counts n ops of rf as dropped, if rf is of a reservation or a
+// grant.
 func (l *Limiter) countLost(rf *refund, n int) {
 	switch {
 	case rf.reservedAt != 0:

@@ -16,8 +16,8 @@ const (
 	maxRefusalSubject = 512
 )
 
-// maxUnreadRefusals bounds the Refusals that wait for the log. What comes
-// beyond is counted in More of the next one.
+// maxUnreadRefusals bounds the Refusals that wait for the log. Any further ones
+// are dropped, and counted in More of the next one.
 const maxUnreadRefusals = 1024
 
 // Refusal describes a refused check, for the log.
@@ -39,14 +39,14 @@ type Refusal struct {
 
 // refusalLog passes Refusals to the log.
 type refusalLog struct {
-	every  time.Duration // one for each kind in this time; 0: each one
+	every  time.Duration // the log gets one of each kind in this time; 0: every one
 	unread chan *Refusal
 }
 
-// FollowRefusals returns a channel of refused checks: the first one in each
-// period of the given length, by each rule, by the deny list and by the
-// default; with 0, every one. It leaves out peeks, and what shadow rules would
-// have refused. Call it before the first check.
+// FollowRefusals returns a channel of refused checks: for each rule, for the
+// deny list and for the default, the first one in each period of the given
+// length. If the length is 0, it has every refused check. It leaves out peeks,
+// and what shadow rules would have refused. Call it before the first check.
 func (l *Limiter) FollowRefusals(every time.Duration) <-chan *Refusal {
 	l.refusals = &refusalLog{every: every, unread: make(chan *Refusal, maxUnreadRefusals)}
 	return l.refusals.unread
@@ -59,7 +59,8 @@ type refusals struct {
 	more atomic.Int64 // refused since the last one
 }
 
-// admits reports whether the log takes a refusal of kind f now. If not, it counts it.
+// admits reports whether the log takes a refusal of kind f now. If not, it
+// counts the refusal.
 func (rl *refusalLog) admits(f *refusals) bool {
 	if rl == nil {
 		return false
@@ -83,7 +84,7 @@ func (rl *refusalLog) add(f *refusals, refusal *Refusal) {
 	}
 }
 
-// recordRefusal logs a check that h's rule refused, if it is due.
+// recordRefusal logs a check that h's rule refused, if the log takes it now.
 func (l *Limiter) recordRefusal(f *refusals, a *Answer, h *rules.Hit, limits []LimitAnswer, q *Query) {
 	if !l.refusals.admits(f) {
 		return

@@ -56,7 +56,7 @@ type loanStatus uint8
 const (
 	loanMade    loanStatus = iota
 	loanNothing            // nothing to lend, and nothing later in this window
-	loanLater              // not now: the windows differ, or the counter is being moved
+	loanLater              // not now, for example because the windows differ or the counter is being moved
 	loanUnknown            // the lender has no such rule, key or limit, or does not lend from the limit
 	loanStatuses
 )

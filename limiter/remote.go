@@ -23,7 +23,7 @@ type ownerRequest struct {
 	// they have moved.
 	here func() error
 	// forward asks another node to do the work. It fails with ErrNoOwner if that
-	// node could not, so that doAtOwner asks the next one.
+	// node could not do it. doAtOwner then asks the next node.
 	forward func(to ring.NodeID) error
 }
 
@@ -34,7 +34,7 @@ type ownerRequest struct {
 func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
 	m := l.membership
 
-	// No node may act as the standby.
+	// Only an owner may do the work: no node is asked to act as the standby.
 	cands := candidates{subject: req.subject, triedAsStandby: true, standbyAsked: true}
 	if m == nil {
 		return req.here()
@@ -156,8 +156,8 @@ func gather[ID any](
 		err  error
 	}
 
-	// Room for all: a late reply, which nobody takes any more, must not hold up
-	// the reader of its connection.
+	// There is room for all replies. A late one, which nobody takes any more, must
+	// not hold up the reader of its connection.
 	answers := make(chan answer, len(all))
 	for _, id := range all {
 		ask(id, func(body []byte, err error) { answers <- answer{id, slices.Clone(body), err} })

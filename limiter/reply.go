@@ -73,23 +73,23 @@ type replyHead struct {
 	status   status
 	revision int64
 	version  int64       // of the replying node's rules
-	hint     ring.NodeID // with notOwner or unreachable: the owner; zero if unknown
+	hint     ring.NodeID // with notOwner, unreachable or noAuthority: the owner; zero if unknown
 
-	// standby and what follows is set only with decided.
+	// The fields below are set only with decided.
 	standby     bool // a standby decided
-	unconfirmed bool // the check was admitted, but its slots may not outlive the owner: the asker takes it back
+	unconfirmed bool // the check was admitted, but its slots may not outlive the owner: the asker rolls it back
 	decider     ring.NodeID
 	boot        uint64 // of the decider's process: only it can interpret steady
 	steady      int64  // time of the decision, on the decider's steady clock
 }
 
-// reply answers a question. All but its head is set only with decided.
+// reply answers a question. Only its head is set unless the status is decided.
 type reply struct {
 	replyHead
-	lives []counters.Life // by subject: of the counters; zero if what was taken can't be given back
-	// admitted has an element per check, up to the first refusal: the remaining
-	// checks are refused too. If the last element is true but there are fewer
-	// elements than checks, the remaining checks must ask again.
+	lives []counters.Life // of the counters, by subject; zero if their cost can't be given back
+	// admitted has an element per check, up to the first refusal. The checks after
+	// a refusal are refused as well. If there are fewer elements than checks and
+	// the last one is true, the remaining checks must ask again.
 	admitted []bool
 	results  []result // by check, and by op within each
 	grants   []leaseGrant

@@ -26,8 +26,8 @@ const (
 	MaxRequestID = 64
 	// answerLife is how long the owner keeps an answer.
 	answerLife = time.Minute
-	// retryGrace is how much longer the owner keeps the answer to a request that a
-	// node retries by itself, after the last retry.
+	// retryGrace is how long after the last retry the owner keeps the answer to a
+	// request that a node retries by itself.
 	retryGrace = 2 * time.Second
 )
 
@@ -37,7 +37,7 @@ var (
 	// the same id but asked for something else.
 	ErrRequestIDReused = errors.New("request_id: another request about this subject has used this id within the last minute; choose a new id for each request")
 	// ErrTooManyRequestIDs means that the owner keeps too many answers to writes.
-	// It has changed nothing.
+	// The owner has changed nothing.
 	ErrTooManyRequestIDs = fmt.Errorf("request_id: at the subject's owner, %w", notes.ErrWrites)
 )
 
@@ -50,8 +50,7 @@ type ticket struct {
 }
 
 // ticketOf returns the ticket for a caller's id. Without an id the ticket is
-// random, for a request that this node retries by itself for the duration
-// tries.
+// random: this node retries the request by itself, for the duration tries.
 func ticketOf(id string, contentHash uint64, tries time.Duration) *ticket {
 	if id == "" {
 		return &ticket{id: rand.Uint64(), contentHash: contentHash, keepFor: tries + retryGrace}
@@ -98,8 +97,8 @@ func hashContent(b []byte) uint64 {
 // requests tracks the requests with an id that this node is deciding.
 type requests struct {
 	mu sync.Mutex
-	// deciding has a channel for each request that others wait for, closed once it
-	// is decided; guarded by mu.
+	// deciding has a channel for each request that is being decided. The channel
+	// is closed once the request is decided. mu guards the map.
 	deciding map[notes.Key]chan struct{}
 
 	repeated atomic.Int64
@@ -119,7 +118,7 @@ func (rq *requests) lock(ctx context.Context, key notes.Key) (done func(), ok bo
 
 		if other == nil {
 			return func() {
-				// Deleted first, so that those that wake up find the key free.
+				// Delete the key first, so that the waiters find it free when they wake up.
 				rq.mu.Lock()
 				delete(rq.deciding, key)
 				rq.mu.Unlock()

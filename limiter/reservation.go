@@ -26,8 +26,8 @@ const (
 	nonceBytes        = 12 // random bytes that make each id unique
 	maxUnitBytes      = 1024
 	// maxNameBytes bounds the total size of the subjects' names in an id, in bytes.
-	// The id leaves out any further names; their bills are not corrected when the
-	// reservation is settled.
+	// The id leaves out further names. A settlement does not correct the bills of
+	// those subjects.
 	maxNameBytes = 16 << 10
 	maxKeyValues = 32
 )
@@ -36,13 +36,14 @@ const (
 var (
 	// ErrUnknownReservation means that the id is not of a reservation that can still be settled.
 	ErrUnknownReservation = errors.New("unknown reservation")
-	// ErrTooManyLimits means that the check has too many limits for one reservation.
+	// ErrTooManyLimits means that the check has too many limits for a reservation
+	// or a request id.
 	ErrTooManyLimits = errors.New("too many limits for a reservation or a request_id")
 )
 
 // reservation says what a check took, from which counters, and when: enough for
-// any node to settle it. No node stores it: it travels in the id, and a
-// signature proves that this cluster made it.
+// any node to settle it. The reservation travels in its id, and a signature
+// proves that this cluster made it.
 type reservation struct {
 	nonce    [nonceBytes]byte // begins with the ID of the place
 	hasPlace bool             // the home's owner made a place for it
@@ -53,7 +54,7 @@ type reservation struct {
 	onExpiry *OnExpiry
 	units    []string
 	subjects []reservedSubject // the first is the home, where the settlement is recorded
-	slot     *slot             // that was acquired with it; nil if none was
+	slot     *slot             // the slot that was acquired with it; nil if there is none
 }
 
 // reservedSubject says what was taken from one subject.
@@ -61,12 +62,12 @@ type reservedSubject struct {
 	takenCosts
 	units []int // by op: index into reservation.units
 
-	// billedOnly is what it was billed besides, without a counter: in units without
-	// limit, or with a limit of 0.
+	// billedOnly has the costs that were billed but that no counter counts: in
+	// units without limit, or with a limit of 0.
 	billedOnly []reservedCost
 
-	// hashLo, rule and key are for billing. If rule is empty, the subject is not
-	// billed.
+	// hashLo, rule and key are for billing. If rule is empty, a settlement does
+	// not correct the subject's bill.
 	hashLo uint64 // of the subject's hash
 	rule   string
 	key    []string
@@ -78,7 +79,7 @@ type reservedCost struct {
 	cost int64
 }
 
-// cost returns what was reserved of reserved's i-th op.
+// cost returns what the subject's i-th op has reserved.
 func (reserved *reservedSubject) cost(i int) reservedCost {
 	return reservedCost{reserved.units[i], reserved.ops[i].Cost}
 }

@@ -29,17 +29,17 @@ type reservations struct {
 
 // Reserve decides q as Check does, with costs that are an estimate. If q is
 // allowed, any node can [Limiter.Settle] the returned id with the real costs,
-// within ttl (at most MaxReservationTime). What happens after that, q.OnExpiry
-// says. Reserve asks the owners even if this node holds leases. With a
+// within ttl (at most MaxReservationTime). q.OnExpiry says what happens after
+// that. Reserve asks the owners even if this node holds leases. With a
 // RequestID, q is decided once within a minute, unless this node can't reach
-// the owner of the first subject that has one. The error wraps ErrUnknownRule,
-// ErrKey, ErrOnExpiry, ErrTooManyLimits, ErrTooManyReservations,
-// ErrRequestIDReused, or ErrNoOwner: the owner decided but could not keep the
-// answer, so nothing is reserved.
+// the owner of q's first subject that has an owner. The error wraps
+// ErrUnknownRule, ErrKey, ErrOnExpiry, ErrTooManyLimits,
+// ErrTooManyReservations, ErrRequestIDReused, or ErrNoOwner: the owner decided
+// but could not keep the answer, so nothing is reserved.
 //
-// If limits of slots are among q's, [Limiter.SlotOf] returns the slot that it
-// holds, until it is settled. Repeating q renews the slot. If that is over, the
-// error wraps ErrUnknownSlot, or ErrTryAgain if no node can tell.
+// If q has limits of slots, the reservation holds a slot until it is settled.
+// [Limiter.SlotOf] returns the slot. Repeating q renews it. If the slot is
+// over, the error wraps ErrUnknownSlot, or ErrTryAgain if no node can tell.
 func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
 	defer a.addTerms(func(t *terms) { t.takesSlots = true })()
 	return l.reserve(q, ttl, a)
@@ -76,7 +76,7 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 	defer func() { a.scratch.place = nil }()
 
 	resolve := func() error {
-		// Each try has a place of its own: what an earlier one left behind is given
+		// Each try makes a place of its own. The place of an earlier try is given
 		// back with its cost.
 		if ttl > 0 {
 			a.scratch.place = a.newPlaceRequest(q, ttl)
@@ -197,7 +197,8 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 	return rv
 }
 
-// addUnlimited adds what a's check costs in units without limit, so that it can be settled, too.
+// addUnlimited adds a's costs in units without limit, so that their bill can be
+// settled.
 func (rs *reservations) addUnlimited(rv *reservation, q *Query, a *Answer, nameBytes int) {
 	for i := range a.Unlimited() {
 		h := &a.Unlimited()[i]
@@ -216,9 +217,9 @@ func (rs *reservations) addUnlimited(rv *reservation, q *Query, a *Answer, nameB
 	}
 }
 
-// needsPlaceToBeLate reports whether no counter was taken from, so that only the
-// reservation's bill can be settled. Its check has made no place then, without
-// which it could not be settled late.
+// needsPlaceToBeLate reports whether no counter was taken from. A settlement
+// then corrects only the bill. The check has made no place, and without a place
+// the reservation could not be settled late.
 func (rv *reservation) needsPlaceToBeLate() bool {
 	return !slices.ContainsFunc(rv.subjects, func(reserved reservedSubject) bool { return len(reserved.ops) > 0 })
 }
@@ -232,10 +233,10 @@ func (rv *reservation) addBilledOnly(reserved *reservedSubject, rule *rules.Rule
 	}
 }
 
-// nameForBill adds to reserved, the subject of h, what its bill needs, because
-// the node that settles may not know the subject. It returns how many bytes it
-// has added; taken is how many the other subjects' names have. Beyond
-// maxNameBytes in all, it adds nothing.
+// nameForBill adds the name of h's subject to reserved, for its bill: the node
+// that settles may not know the name. It returns the size of the name; taken is
+// the size of the other subjects' names. It adds nothing if all names would
+// exceed maxNameBytes, or if the subject has no bill.
 func (rs *reservations) nameForBill(reserved *reservedSubject, h *rules.Hit, q *Query, taken int) int {
 	if rs.limiter.meter == nil || !h.Rule.CountsMonthly {
 		return 0
@@ -261,9 +262,10 @@ func (rv *reservation) unitIndex(unit string) int {
 	return i
 }
 
-// homeIndex returns which of the reservation's subjects is the home: the one
-// whose owner made the place. If none did, it is the first one with a lineage,
-// because only such a home can give cost back, here and elsewhere.
+// homeIndex returns the index of the home among the reservation's subjects. The
+// home is the subject whose owner made the place. Without a place, it is the
+// first subject with a lineage: cost comes back, at the home and elsewhere,
+// only if the home has a lineage.
 func (rv *reservation) homeIndex(place *placeRequest) int {
 	i := slices.IndexFunc(rv.subjects, func(reserved reservedSubject) bool {
 		if rv.hasPlace {
@@ -304,8 +306,8 @@ func (rs *reservations) takenCostsOf(a *Answer, i int, ops []counters.Op) takenC
 	return t
 }
 
-// originOf returns takenCosts without ops that say where and when the i-th hit of
-// a's check was decided. via is not nil if another node has answered.
+// originOf returns where and when the i-th hit of a's check was decided, as
+// takenCosts without ops. If another node has answered, via is its answer.
 func (rs *reservations) originOf(a *Answer, i int) (t takenCosts, via *ask) {
 	h := &a.scratch.match.Hits[i]
 	t.subject = h.Subject.Hi
@@ -317,8 +319,8 @@ func (rs *reservations) originOf(a *Answer, i int) (t takenCosts, via *ask) {
 		return t, nil
 	}
 
-	// What a standby or this node alone has decided gets no life, and so does not
-	// come back.
+	// A decision by a standby, or by this node alone, gets no life: its cost does
+	// not come back.
 	decision := &a.scratch.cluster.subjects[i].subjectDecision
 	switch {
 	case h.Rule.Consistency == rules.Local:
@@ -341,7 +343,7 @@ func (rs *reservations) originOf(a *Answer, i int) (t takenCosts, via *ask) {
 }
 
 // isReservable reports whether op took its cost, or would have taken one, from
-// the counter of a limit. A limit of 0 has none.
+// the counter of a limit. A limit of 0 has no counter.
 func isReservable(op *counters.Op, limit *rules.Limit) bool {
 	if limit.RefusesAll() || limit.Kind == algorithms.Concurrency {
 		return false // slots are released, not settled

@@ -38,8 +38,8 @@ type candidates struct {
 }
 
 // locate returns where the subject is decided now. Pending means that it will be
-// decided here or elsewhere once the hand-off is over. Where the gate is open,
-// Route would answer Here; to look at the gate takes less time.
+// decided here or elsewhere once the hand-off is over. locate looks at the gate
+// first, which takes less time than Route: if it is open, Route says Here.
 func (cs *candidates) locate(l *Limiter) partitions.Place {
 	p := ring.PartitionOf(cs.subject)
 	mayBeHere := cs.attempts < maxAttempts && !slices.Contains(cs.tried, l.membership.Self)
@@ -98,7 +98,7 @@ func (cs *candidates) tryReach(m *membership, id ring.NodeID) bool {
 }
 
 // countUnsurePaths returns how many of the nodes that may decide the subject
-// can't be reached now, but perhaps in a moment.
+// can't be reached now but may be reachable in a moment.
 func (cs *candidates) countUnsurePaths(m *membership) (n int) {
 	for _, id := range [...]ring.NodeID{cs.route.Owner, cs.route.Other, cs.route.Standby} {
 		if !id.IsZero() && id != m.Self && m.Peers.PathUnsure(id) {

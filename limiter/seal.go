@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// What a caller holds, a reservation or a slot, travels in its ID. No node
-// stores it: a signature proves that this cluster made it.
+// The ID of a reservation or a slot says all that a node must know to settle,
+// renew or release it. A signature proves that this cluster made the ID.
 
 const signatureBytes = 16
 
@@ -35,10 +35,9 @@ func signature(key, b []byte) []byte {
 	return h.Sum(nil)[:signatureBytes]
 }
 
-// signingKey returns the key that signs ids. known is false while this node
-// does not know the cluster's secret: then the key is this process's own, and
-// no other node can verify the signature. purpose is what ids of that kind are
-// for.
+// signingKey returns the key that signs ids of one kind, which purpose names.
+// known is false while this node does not know the cluster's secret. The key is
+// then this process's own, and no other node can verify the signature.
 func (rs *reservations) signingKey(purpose string) (key []byte, known bool) {
 	if rs.limiter.membership == nil || rs.limiter.membership.Secret == nil {
 		return rs.processKey[:], true

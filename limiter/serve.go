@@ -173,8 +173,8 @@ func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
 	mustWait := qn.holding != nil || x.reply.version < qn.version || x.reply.revision < qn.revision ||
 		qn.count*len(qn.ops) > maxResultsByReader
 
-	// An asker with other rules decides by those from now on, so buckets may
-	// drain at other rates.
+	// The question brings limits of the asker's rules, which differ from those of
+	// this node. So buckets may drain at other rates from now on.
 	if qn.version != 0 && qn.version != x.reply.version {
 		l.noteOtherRates()
 	}
@@ -195,11 +195,11 @@ func (x *exchange) sendReply(to Responder) {
 	to.Reply(x.out)
 }
 
-// refuseOldRules turns away an asker whose rules are older than this node's. It
-// does so once if the asker has authority, which sets flagIgnoreNewer when it
-// asks again (newAsk); and every time if the asker has none, or if other
-// regions' shares may have grown since. Version zero stands for limits that
-// came with the call, which don't depend on the rules.
+// refuseOldRules turns away an asker whose rules are older than this node's. An
+// asker with authority is turned away once: it sets flagIgnoreNewer when it
+// asks again (newAsk). It is turned away every time if it has no authority, or
+// if other regions' shares may have grown since. Version zero stands for limits
+// that came with the call, which don't depend on the rules.
 func (x *exchange) refuseOldRules(l *Limiter) bool {
 	qn := &x.question
 	if qn.version == 0 || !l.isStale(qn.version) && (qn.version >= x.reply.version || qn.flags&flagIgnoreNewer != 0) {
@@ -218,8 +218,8 @@ func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 	ctx, cancel := context.WithTimeout(m.ctx, qn.patience)
 	defer cancel()
 
-	// If it still lags afterwards, it decides anyway: the question brings the
-	// limits.
+	// If this node still lags afterwards, it decides anyway: the question brings
+	// the limits.
 	if x.reply.version < qn.version || x.reply.revision < qn.revision {
 		l.catchUp(ctx, qn.revision, qn.version)
 		x.reply.version = l.version()
@@ -271,8 +271,8 @@ func (m *membership) decisiveRoute(ops []counters.Op) (route partitions.Route, p
 
 // forward answers a question about subjects that this node does not own. It
 // asks the owner. If that fails, and the asker asked this node as the standby,
-// it acts for the owner. If it returns false, it has not answered, and x's
-// reply says why.
+// this node acts for the owner. If forward returns false, it has not answered,
+// and x's reply says why.
 func (x *exchange) forward(ctx context.Context, l *Limiter, route partitions.Route, to Responder) bool {
 	m := l.membership
 	qn := &x.question
@@ -354,8 +354,8 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 }
 
 // decideAsOwner decides x's question as the owner. It returns false if this
-// node does not own all of its subjects, or has no authority. What was debited
-// then stays debited: this node may no longer own the counters.
+// node does not own all of its subjects, or has no authority. A cost that it
+// has debited by then stays debited: this node may no longer own the counters.
 func (x *exchange) decideAsOwner(l *Limiter) bool {
 	m := l.membership
 	qn := &x.question
@@ -368,8 +368,8 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	began := m.recorderClock()
 	r.clearDecisions()
 
-	// Read the lives before the Take. If one ends in between, what is taken can't
-	// be given back in the next.
+	// Read the lives before the Take. If a life ends in between, the cost can't be
+	// given back in the next one.
 	for i := range qn.ops {
 		if i == 0 || qn.ops[i].Key.Subject != qn.ops[i-1].Key.Subject {
 			r.lives = append(r.lives, l.table.Life(ring.PartitionOf(qn.ops[i].Key.Subject)))
@@ -399,8 +399,8 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 		return false
 	}
 
-	// The grants are made before the last look at authority, which must cover
-	// them, too.
+	// Make the grants before the last look at authority: it must cover them as
+	// well.
 	m.leases.grantRequests(x, now)
 	r.unconfirmed = qn.holding != nil && r.admitted[0] && !x.slotsOutlive(l)
 
@@ -416,7 +416,7 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 }
 
 // slotsOutlive waits until the slots that x's question has acquired here would
-// outlive this node, and reports whether they would.
+// outlive this node. It returns false if they would not.
 func (x *exchange) slotsOutlive(l *Limiter) bool {
 	var stored []storedAt
 	subject := 0
@@ -432,8 +432,8 @@ func (x *exchange) slotsOutlive(l *Limiter) bool {
 }
 
 // decideEach decides the question's identical checks one after another, until
-// one is refused or a gate shuts. In the second case, the askers of the rest
-// ask again. It returns false if it decided none.
+// one is refused or a gate shuts. If a gate shuts, the askers of the remaining
+// checks ask again. decideEach returns false if it decided none.
 func (x *exchange) decideEach(
 	now algorithms.Instant, decide func(algorithms.Instant, []counters.Op) counters.Verdict,
 ) bool {
@@ -473,8 +473,8 @@ func (x *exchange) decideAsStandby(l *Limiter, problem partitions.OwnerProblem) 
 		return false
 	}
 
-	// A standby's decision belongs to no life: what it took is a debt, and does
-	// not come back.
+	// A standby's decision belongs to no life. Its cost is a debt, and does not
+	// come back.
 	for range countSubjects(qn.ops) {
 		r.lives = append(r.lives, counters.Life{})
 	}
@@ -485,8 +485,8 @@ func (x *exchange) decideAsStandby(l *Limiter, problem partitions.OwnerProblem) 
 }
 
 // takeAsStandby decides ops in place of their owner; see
-// Ownership.DecideAsStandby. What it admits becomes a debt, so it decides a
-// peek with a cost of 0.
+// Ownership.DecideAsStandby. An admitted cost becomes a debt, so takeAsStandby
+// decides a peek with a cost of 0.
 func (l *Limiter) takeAsStandby(
 	now algorithms.Instant, ops []counters.Op, peek bool, problem partitions.OwnerProblem,
 ) counters.Verdict {
@@ -522,8 +522,8 @@ func (l *Limiter) takeAsStandby(
 	began := m.recorderClock()
 	verdict := m.Ownership.DecideAsStandby(now, copyOps, shares, problem)
 
-	// What was admitted without authority stays a debt all the same: it can
-	// cost quota, but never make any.
+	// A check that was admitted without authority stays a debt. The debt can cost
+	// quota, but never make any.
 	if verdict == counters.Shut || !m.Authority() {
 		return counters.Shut
 	}
@@ -544,8 +544,8 @@ func (l *Limiter) takeAsStandby(
 	return verdict
 }
 
-// judgePeek decides op's cost, after a copy has decided a cost of 0. It returns
-// false if that makes the check refused.
+// judgePeek decides op's cost, after a copy of op was decided with a cost of 0.
+// It returns false if the check is refused.
 func judgePeek(op *counters.Op, now algorithms.Instant) bool {
 	if op.Decision.Remaining >= op.Cost {
 		op.Decision.AddRemaining(op.Limit, -op.Cost)

@@ -67,8 +67,8 @@ type settleRequest struct {
 	id    string
 	costs []UnitCost
 	hops  int
-	// hadExpired says that the end of the reservation had been carried out. Then
-	// the costs are compared with what that has left charged.
+	// hadExpired says that the end of the reservation had been carried out. The
+	// real costs are then compared with the costs that the end has left charged.
 	hadExpired bool
 	late       bool // it is settled after its end
 }
@@ -96,8 +96,8 @@ func codeCosts(c *wire.Coder, costs *[]UnitCost) {
 // excess and gives back what was not used. A unit that costs does not name
 // stays as reserved; empty costs mean that nothing was used. Only the first
 // settlement of a reservation counts, on whichever node; a repeated one gets
-// the same answer. One that comes within ten minutes after the reservation's
-// end still counts, unless the room was needed. It replaces what
+// the same answer. A settlement within ten minutes after the reservation's end
+// still counts, unless the room was needed. It replaces the costs that
 // [Query.OnExpiry] has left charged, in windows that are not over yet and on
 // the bill. The error wraps ErrUnknownReservation, ErrNoOwner or
 // ErrTooManyReservations.
@@ -120,8 +120,8 @@ func (rs *reservations) settle(ctx context.Context, req *settleRequest) (*Settle
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 
-	// The slots are released always, even if the reservation was settled before,
-	// or is too late.
+	// The slots are always released, even if the reservation was settled before,
+	// or can no longer be settled.
 	if req.verb == settleNow && req.slot != nil && req.hops == 0 {
 		rs.limiter.releaseParts(ctx, slotRequest{verb: slotRelease, id: req.slot.id, nonce: req.slot.nonce}, req.slot.parts)
 	}
@@ -152,8 +152,8 @@ func (rs *reservations) readID(req *settleRequest) (err error) {
 		return err
 	}
 
-	// The id says what is charged at the end, and it is signed: the costs that the
-	// message carries do not count.
+	// The signed id says what is charged at the end. The costs that the message
+	// carries do not count.
 	if req.verb != settleNow {
 		req.costs = req.onExpiry.costs()
 	}
@@ -185,18 +185,18 @@ func (rs *reservations) settleAtHome(ctx context.Context, req *settleRequest) (o
 }
 
 // settleLocal settles those of req's subjects that `consistency: local` rules
-// debited, as the home has settled req. Only the process that made the
-// reservation can do so; their places in the fallback counters prevent a second
-// time.
+// debited, in the same way as the home has settled req. Only the process that
+// made the reservation can do this. The places in the fallback counters prevent
+// a second settlement.
 func (rs *reservations) settleLocal(req *settleRequest, out *Settlement) {
 	actual := *req
 	actual.costs = out.Costs
 	if len(out.Costs) == 0 {
-		return // it named none of the reservation's units
+		return // req named none of the reservation's units, or the home has forgotten the costs
 	}
 
-	// The home may have been settled before its end. Then these subjects are,
-	// too, even if this is the end being carried out.
+	// If the home was settled before its end, these subjects are settled as well,
+	// even if req carries out the end.
 	if out.isFinal {
 		actual.verb = settleNow
 	}
@@ -221,7 +221,7 @@ func (rs *reservations) settleLocal(req *settleRequest, out *Settlement) {
 	}
 }
 
-// countDropped counts what subj does not get back.
+// countDropped counts the costs that subj does not get back.
 func (rs *reservations) countDropped(req *settleRequest, subj *reservedSubject) {
 	for i := range subj.ops {
 		if req.delta(subj.cost(i)) < 0 {
@@ -231,9 +231,10 @@ func (rs *reservations) countDropped(req *settleRequest, subj *reservedSubject) 
 }
 
 // settleHere settles req in this node's counters, as the owner of its home, and
-// then at the owners of its other subjects. The error is counters.ErrShut if
-// this node is not the owner, or ErrTooManyReservations if the reservation was
-// made without a place.
+// then at the owners of its other subjects. The error is counters.ErrShut or
+// ErrNoOwner if this node is not the owner or has no authority,
+// ErrUnknownReservation, or ErrTooManyReservations if the reservation was made
+// without a place and there is no room for one.
 func (rs *reservations) settleHere(req *settleRequest) (*Settlement, error) {
 	now := rs.limiter.clock.Now()
 	settled := req.plan(rs.limiter, req.home(), now)
@@ -277,9 +278,9 @@ func (rs *reservations) settleHere(req *settleRequest) (*Settlement, error) {
 }
 
 // settleRest corrects the bill of a reservation that was settled at its home,
-// and settles it at the owners of its other subjects. If the home died and its
-// successor did not know of the settlement, a second one would do all this
-// again. So the home's standby must have it first.
+// and settles it at the owners of its other subjects. The home's standby must
+// have the settlement first: if this node died and its successor did not know
+// of it, a second settlement would do all this again.
 func (rs *reservations) settleRest(req *settleRequest, refundable bool) {
 	if len(req.subjects) > 1 || req.isBilled(rs.limiter) {
 		rs.confirmHome(req)
@@ -309,17 +310,17 @@ func (rs *reservations) settleRest(req *settleRequest, refundable bool) {
 		}
 	}
 
-	// The debts are charged even if nothing may come back: their tickets let
-	// each be charged once.
+	// The debts are charged even if nothing may come back: a ticket lets each be
+	// charged only once.
 	if len(debts) > 0 {
 		rs.charge(debts)
 	}
 }
 
 // confirmHome waits until the node that would take over the home has its
-// counters and notes as they are now. If none can be reached, or it does not
-// answer in time, the rest is settled all the same: better twice, should this
-// node die as well, than not at all.
+// counters and notes as they are now. It gives up if that node can't be reached
+// or does not answer in time. The rest is settled all the same. If this node
+// dies as well, the rest may be settled twice, which is better than never.
 func (rs *reservations) confirmHome(req *settleRequest) {
 	m := rs.limiter.membership
 	if m == nil || m.Backup == nil {
@@ -402,8 +403,8 @@ func (rv *reservation) atExpiry(reserved reservedCost) int64 {
 	return min(reserved.cost, costOfUnit(rv.onExpiry.Costs, rv.units[reserved.unit], reserved.cost))
 }
 
-// costOfUnit returns the cost in a unit of what was reserved: as costs say, or
-// all of it if they don't name the unit, or nothing if they are empty.
+// costOfUnit returns the cost that costs name for a unit. It returns all that
+// was reserved if costs don't name the unit, and 0 if costs are empty.
 func costOfUnit(costs []UnitCost, unit string, reserved int64) int64 {
 	if len(costs) == 0 {
 		return 0
@@ -469,9 +470,9 @@ func (rv *reservation) placeOf(subject uint64, now algorithms.Instant) *counters
 	return pl.placeAt(subject, now)
 }
 
-// reservationAge returns how long ago a reservation was made, at most, by the
-// wall clock of its subject's counters: an earlier owner's may have been ahead
-// of this node's.
+// reservationAge returns how long ago a reservation was made, at most. It reads
+// the wall clock of the subject's counters: the clock of an earlier owner may
+// have been ahead of this node's.
 func (l *Limiter) reservationAge(made int64, subject uint64, now algorithms.Instant) time.Duration {
 	wall := l.table.WallIn(now, ring.PartitionOf(subject))
 	age := max(0, wall-made)
@@ -500,8 +501,8 @@ func (req *settleRequest) keptAnswer(settled *counters.SettlePlan) []byte {
 }
 
 // settlement returns the Settlement that settled records. If the home has
-// forgotten the answer of an earlier one, it has neither costs nor what
-// remained.
+// forgotten the answer of an earlier settlement, there are no costs, and
+// Remaining is −1.
 func (req *settleRequest) settlement(settled *counters.SettlePlan, repeated bool) *Settlement {
 	kept := settled.Kept
 	if !repeated {
@@ -541,8 +542,8 @@ func (req *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (d
 		}
 	}
 
-	// If it is late, the debt says when its cost was taken: a window that is
-	// over pays nothing.
+	// The debt of a late settlement says when its cost was taken: it is not
+	// debited from a window that is over.
 	debt = &change{verb: verbCharge, ticket: req.debtTicket(subj), made: req.made, ops: owed.ops}
 	if req.late {
 		debt.taken = &owed
@@ -550,23 +551,22 @@ func (req *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (d
 	return debt, back
 }
 
-// debtTicket returns the ticket of what subj owes. It is the same whenever req is
-// settled, so that the owner debits it once, should the home have forgotten
-// that it was settled.
+// debtTicket returns the ticket of subj's debt. It is the same in every
+// settlement of the reservation. So the owner debits the debt once, even if the
+// home has forgotten the first settlement.
 func (req *settleRequest) debtTicket(subj *reservedSubject) *ticket {
 	h := sha256.New()
 	h.Write(req.nonce[:])
 	h.Write(binary.LittleEndian.AppendUint64(nil, subj.subject))
 
-	// The ticket's life is shorter than answerLife, so that the answer counts
-	// among those that nodes repeat by themselves: these are never refused for
-	// lack of room.
+	// A life shorter than answerLife makes the answer one of a request that nodes
+	// retry by themselves. Such a request is never refused for lack of room.
 	return &ticket{id: binary.LittleEndian.Uint64(h.Sum(nil)), keepFor: answerLife - time.Second}
 }
 
 // charge debits debts at their owners, all at the same time. A debt that no owner
 // acknowledges within homeTimeout is sent again in the background, for
-// chargeTimeout: one that is debited twice only costs quota.
+// chargeTimeout. A debt that is debited twice only costs quota.
 func (rs *reservations) charge(debts []*change) {
 	l := rs.limiter
 	ctx, cancel := context.WithTimeout(context.Background(), homeTimeout)

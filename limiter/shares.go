@@ -60,9 +60,9 @@ func needsLoan(rule *rules.Rule, limit *rules.Limit, remaining int64) bool {
 	return float64(remaining) < (1-rule.Lease.Threshold)*float64(targetAmount(limit))
 }
 
-// targetAmount returns how much of a limit a region tries to have at hand. It
-// may exceed the share for a fixed window, which loans can widen, but not for a
-// bucket.
+// targetAmount returns how much of a limit a region tries to have at hand. For
+// a fixed window, which loans can widen, this may exceed the share. For a
+// bucket it does not.
 func targetAmount(limit *rules.Limit) int64 { return max(limit.BorrowTarget, limit.Capacity()) }
 
 // dividedLimit is a subject's limit that regions divide, as in force here.

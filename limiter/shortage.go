@@ -15,10 +15,10 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// This file is about shares that run short, at the node that was asked. It
-// tells the subject's owner in time to borrow, it lets single checks wait for a
-// loan that is under way, and it says when to come back if only a share
-// refuses.
+// This file is about shares that run short, at the node that was asked. The
+// node tells the subject's owner in time to borrow. It lets single checks wait
+// for a loan that is under way. If only a share refuses, it tells the caller
+// when to come back.
 
 const (
 	// ownerNoticePause is the minimum time between two notices to the owner about
@@ -32,12 +32,13 @@ const (
 	aheadSpan = 250 * time.Millisecond
 	// loanWait bounds how long a check waits for a loan.
 	loanWait = 200 * time.Millisecond
-	// maxLoanRounds bounds how often such a check is decided again.
+	// maxLoanRounds bounds how often a check that waits for loans is decided
+	// again.
 	maxLoanRounds = 16
 	// maxLoanWaiters bounds the checks that wait for loans to one subject,
 	// maxAllLoanWaiters those of this node.
 	maxLoanWaiters, maxAllLoanWaiters = 16, 4096
-	// noWaitPause is how long no check waits for a loan to a subject after one
+	// noWaitPause is how long no check waits for a loan to a subject after a loan
 	// brought nothing.
 	noWaitPause = time.Second
 	// minStay and maxStay bound how long answers ask callers to stay away if a share refuses.
@@ -46,15 +47,15 @@ const (
 	maxShortages = 16_384
 )
 
-// backoff is how long answers ask callers of a subject to stay away, while
-// attempts to get more for it bring nothing.
+// backoff is how long answers ask callers to stay away from a subject while
+// attempts to get more for the subject bring nothing.
 type backoff struct {
 	wait  time.Duration // zero: the last attempt brought something, or there was none
 	until int64         // on the steady clock; a failed attempt before it changes nothing
 }
 
-// noteNothing records an attempt that brought nothing. The time doubles whenever
-// it has passed and brought nothing.
+// noteNothing records an attempt that brought nothing. If the time of the last
+// one has passed, the time doubles.
 func (p *backoff) noteNothing(steady int64) {
 	passed := steady - p.until
 	switch {
@@ -100,8 +101,9 @@ type pace struct {
 	noticed           atomic.Int64 // when the owner was last told
 }
 
-// claimTurn reports whether the time in last is at least ownerNoticePause ago.
-// If so, it sets it to steady: of several callers, one has the turn.
+// claimTurn reports whether the time in last is at least ownerNoticePause ago,
+// and how long ago it is. If it is due, claimTurn sets last to steady. One of
+// several callers at the same time gets the turn.
 func claimTurn(last *atomic.Int64, steady int64) (passed time.Duration, due bool) {
 	before := last.Load()
 	passed = time.Duration(steady - before)
@@ -109,15 +111,16 @@ func claimTurn(last *atomic.Int64, steady int64) (passed time.Duration, due bool
 }
 
 // ahead returns how much of the limit may be needed within aheadSpan, judging
-// by how fast it was used since the last look; 0 if that was a moment ago.
+// by how fast it was used since the last look; 0 if the last look was a moment
+// ago.
 func (p *pace) ahead(steady, remaining int64) int64 {
 	passed, due := claimTurn(&p.looked, steady)
 	if !due {
 		return 0
 	}
 
-	// A look long ago says nothing about the pace, nor does a limit of which
-	// more is left than before.
+	// The pace is unknown if the last look was long ago, or if more of the limit
+	// is left now than then.
 	used := p.remaining.Swap(remaining) - remaining
 	if passed <= 0 || passed > time.Second || used <= 0 {
 		return 0
@@ -185,8 +188,8 @@ func (l *Limiter) resolveWithLoan(began int64, q *Query, a *Answer, resolve func
 }
 
 // resolveAfterLoan is the rest of resolveWithLoan, once a check was refused. It is
-// apart because its frame is large: a check must fit in the small stack of a
-// connection that waits.
+// a function of its own because its frame is large: a check must fit in the
+// small stack of a connection that waits.
 func (l *Limiter) resolveAfterLoan(began int64, q *Query, a *Answer, resolve func() error) error {
 	now := time.Now()
 	deadline := now.Add(loanWait)
@@ -205,7 +208,7 @@ func (l *Limiter) resolveAfterLoan(began int64, q *Query, a *Answer, resolve fun
 			break
 		}
 
-		// The rules may have changed while it waited, and the time has.
+		// Time has passed while the check waited, and the rules may have changed.
 		if done, err := l.prepare(l.clock.Now(), q, a); err != nil || done {
 			return err
 		}
@@ -232,8 +235,8 @@ func (l *Limiter) awaitLoan(q *Query, a *Answer, deadline time.Time) bool {
 	return m.loans.await(q, h, needs, a.Now.Steady, deadline)
 }
 
-// refusedByShare returns a hit that refused the check, with what it lacks, if
-// only shares of regions have refused it; otherwise nil.
+// refusedByShare returns a hit that refused the check and what the hit lacks.
+// It returns nil unless only shares of regions have refused the check.
 func (a *Answer) refusedByShare() (refused *rules.Hit, needs []loanNeed) {
 	first := 0
 	for i := range a.scratch.match.Hits {
@@ -259,9 +262,9 @@ func (a *Answer) refusedByShare() (refused *rules.Hit, needs []loanNeed) {
 	return refused, needs
 }
 
-// await waits, until the deadline, for what h's subject needs. It reports
-// whether a loan has come. It does not wait if too many checks do, or if the
-// last loan was of nothing.
+// await waits for what h's subject needs, until the deadline. It reports
+// whether a loan has come. It does not wait if too many checks wait already, or
+// if the last loan brought nothing.
 func (lo *loans) await(q *Query, h *rules.Hit, needs []loanNeed, steady int64, deadline time.Time) bool {
 	ss := &lo.shortages
 	sh, ok := ss.join(h.Subject.Hi, steady)
@@ -370,7 +373,7 @@ func (lo *loans) ask(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
 			err = wire.Decode(reply, &answer, "answer about a loan")
 		}
 		if err != nil {
-			// Those that wait are woken all the same: their checks stay refused.
+			// The checks that wait are woken all the same, and stay refused.
 			answer = borrowReply{}
 		}
 		lo.learn(subject, sh, answer)
@@ -400,8 +403,8 @@ func (lo *loans) learn(subject uint64, sh *shortage, answer borrowReply) {
 	m := lo.limiter.membership
 	now := lo.limiter.clock.Now().Steady
 	if answer.gotMore {
-		// Remembered refusals are forgotten first. Those that wait are woken
-		// afterwards, and would be refused by them again.
+		// Forget the remembered refusals before waking the checks that wait, which
+		// they would refuse again.
 		m.leases.held.Forget(m.Boottime(), subject, true) // even if the owner's message is late
 	}
 
@@ -429,7 +432,7 @@ func (ss *shortages) noteRefusal(subject uint64, steady int64, alone bool) time.
 
 	sh := ss.subjects[subject]
 
-	// If the owner can be asked, the question adds the subject.
+	// If the owner can be asked, the question to it adds the subject.
 	if sh == nil && alone {
 		sh = ss.shortageOf(subject)
 	}

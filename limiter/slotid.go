@@ -19,8 +19,8 @@ type slot struct {
 	nonce uint64 // of the attempt that acquired it
 	parts []slotPart
 
-	// alone means that nobody but the granter has counted the slot, because that
-	// was cut off. granter and made are set only then.
+	// alone means that only the granter has counted the slot, because it was cut
+	// off. granter and made are set only if alone is.
 	alone   bool
 	granter ring.NodeID
 	made    int64 // Unix nanoseconds, by the wall clock of the granter
@@ -31,7 +31,7 @@ type slot struct {
 // slotPart is a slot of one limit.
 type slotPart struct {
 	counters.SlotPart
-	holdFor time.Duration // how long it is held by its holder's wish
+	holdFor time.Duration // how long the holder wants to have it
 	shadow  bool          // the limit is of a shadow rule, so nothing depends on it
 	source  uint64        // rules.Limit.Source: only in the ID
 }
@@ -91,7 +91,8 @@ func (l *Limiter) parseSlot(id string) (*slot, error) {
 		return nil, ErrUnknownSlot
 	}
 
-	// It may have been renewed since its limit has had a longer ttl.
+	// The limit may have a longer ttl than when the slot was acquired, and the
+	// slot may have been renewed for as long.
 	for i := range sl.parts {
 		part := &sl.parts[i]
 		part.TTL = max(part.TTL, l.longestTTL(part))

@@ -69,7 +69,8 @@ func (l *Limiter) showSlots(sink metrics.Sink) {
 	}
 }
 
-// countSlotRefusal counts a check that own, the limits of one rule, refused for want of slots.
+// countSlotRefusal counts a check if hitLimits, the limits of one rule, refused
+// it for want of slots.
 func (st *ruleStats) countSlotRefusal(hitLimits []LimitAnswer) {
 	for i := range hitLimits {
 		if !hitLimits[i].Allowed && hitLimits[i].Limit.Kind == algorithms.Concurrency {

@@ -31,9 +31,9 @@ type slotRequest struct {
 	verb slotVerb
 	hops int
 	id   uint64
-	// nonce must be that of the slot, but with slotReleaseAny.
+	// nonce must be the slot's, except with slotReleaseAny.
 	nonce uint64
-	back  bool // with slotRenew: if it is missing, it comes back
+	back  bool // with slotRenew: if the slot is missing, it is put back
 	list  []slotPart
 }
 
@@ -48,7 +48,7 @@ func (req *slotRequest) Code(c *wire.Coder) {
 	c.Require(req.hops > 0 && len(req.list) == 1)
 }
 
-// slotResult is what became of a slotRequest.
+// slotResult is the result of a slotRequest.
 type slotResult struct {
 	units int64 // how many were released
 }
@@ -94,8 +94,8 @@ func (l *Limiter) askSlot(ctx context.Context, req *slotRequest) (result *slotRe
 	return result, err
 }
 
-// serveSlot answers another node's slotRequest: at once if nothing need be
-// waited for, as for most releases.
+// serveSlot answers another node's slotRequest. It answers most releases at
+// once, because they wait for nothing.
 func (l *Limiter) serveSlot(body []byte, to Responder) {
 	m := l.membership
 	req := &slotRequest{}
@@ -132,8 +132,8 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 	part := &req.list[0]
 	now := l.clock.Now()
 
-	// The lineage is read before the change: in one that begins afterwards, the
-	// slot may be missing.
+	// Read the lineage before the change: a lineage that begins afterwards may
+	// lack the slot.
 	at := storedAt{part.Key.Partition(), l.table.Lineage(part.Key.Partition())}
 	info, held, err := l.table.FindSlot(now, part.Key, req.id)
 	switch {
@@ -156,7 +156,7 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 		return result, err
 	}
 
-	// What is left is slotRenew, and slotTell of a slot that the owner does not have.
+	// The verb is slotRenew, or slotTell of a slot that the owner does not have.
 	err = l.table.RenewSlot(now, &part.SlotPart, req.id, req.nonce, part.holdFor, req.back || req.verb == slotTell)
 	switch {
 	case errors.Is(err, counters.ErrOver):
@@ -187,10 +187,10 @@ func (l *Limiter) countRenewal(group uint32) {
 
 // releaseParts has the owners of parts carry out req, slotRelease or
 // slotReleaseUnanswered, all at the same time. It reports whether one was held,
-// and whether all are released. What could not be released in time is released
-// in the background, until it has ended. On a standalone node, nothing can be.
+// and whether all are released. In a cluster, the node keeps trying to
+// release the others in the background, until they have ended.
 func (l *Limiter) releaseParts(ctx context.Context, req slotRequest, parts []slotPart) (held, done bool) {
-	if l.membership != nil { // otherwise an owner would count a slot again that is released
+	if l.membership != nil { // a slotTell that is kept would have an owner count the released slot again
 		l.membership.slotTasks.forget(func(t task) bool {
 			kept := t.(*slotRequest)
 			isReleased := func(part slotPart) bool { return part.Key == kept.list[0].Key }
@@ -238,7 +238,7 @@ func (l *Limiter) keepSlot(req slotRequest) {
 
 // try implements task.
 func (req *slotRequest) try(ctx context.Context, l *Limiter, left time.Duration) bool {
-	if req.verb == slotTell { // it may have lasted for a while
+	if req.verb == slotTell { // the holder may have had the slot for a while
 		req.list[0].holdFor = max(time.Millisecond, min(req.list[0].holdFor, left))
 	}
 	_, err := l.askSlot(ctx, req)
@@ -247,7 +247,7 @@ func (req *slotRequest) try(ctx context.Context, l *Limiter, left time.Duration)
 
 // giveUp implements task.
 func (req *slotRequest) giveUp(l *Limiter, late bool) {
-	if !late { // otherwise the slot has ended
+	if !late { // if late, the slot has ended
 		l.membership.counts.slotTasksDropped.Add(1)
 	}
 }

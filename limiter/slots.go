@@ -38,8 +38,8 @@ const (
 	rollbackTimeout = 100 * time.Millisecond
 	// defaultSlotTTL is the ttl of a slot to which no limit of slots applied.
 	defaultSlotTTL = time.Minute
-	// slotDrift is the part of a slot's ttl by which its holder must give it up
-	// before its owner does: their clocks may run at different rates.
+	// slotDrift divides a slot's ttl. The holder must give the slot up that part
+	// of the ttl before the owner does: their clocks may run at different rates.
 	slotDrift = 1024
 )
 
@@ -80,8 +80,8 @@ type Slot struct {
 // ([Limiter.RenewSlot], [Limiter.ReleaseSlot]). If q's RequestID holds slots
 // already, Acquire returns these, and takes nothing. After an error the caller
 // holds nothing, but repeating q may return slots that were acquired by then.
-// The error wraps one of Check's errors, ErrNoSlots, ErrSlotTTL, ErrTooManySlots, ErrRequestIDReused or
-// ErrTryAgain.
+// The error wraps one of Check's errors, ErrNoSlots, ErrSlotTTL,
+// ErrTooManySlots, ErrRequestIDReused or ErrTryAgain.
 func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 	defer a.addTerms(func(t *terms) { t.takesSlots = true })()
 	done, err := l.prepare(l.clock.Now(), q, a)
@@ -150,20 +150,21 @@ func (a *Answer) validateSlots(q *Query) error {
 	return nil
 }
 
-// acquisition is what a check in progress acquires: slots.
+// acquisition says which slots a check in progress acquires.
 type acquisition struct {
 	id     uint64        // derived from the request's id, if it has one
 	nonce  uint64        // of this attempt
 	ttl    time.Duration // 0: as long as the limits say
 	who    string
 	groups map[uint64]uint32 // by Key.Subject
-	// sources are those of the limits of slots, where the check was matched.
+	// sources has the Source of each limit of slots.
 	sources map[counters.Key]uint64
 	// taken are the slots that owners may have stored: they are released unless the check is admitted.
 	taken    []slotPart
 	alone    bool // some were granted here, by on_partition: allow
 	isAtHome bool // the owner of the first slots decides; see acquireHere
-	// isRecalled means that an earlier attempt holds them. Its caller may know.
+	// isRecalled means that an earlier attempt holds them. Its caller may know of
+	// them.
 	isRecalled bool
 }
 
@@ -259,7 +260,7 @@ func (hd *acquisition) slot(l *Limiter, a *Answer) *slot {
 }
 
 // resolveAcquisition decides q, for which a is prepared, with resolve and with the
-// loans that q awaits. hd is what q holds, nil if it holds nothing.
+// loans that q awaits. hd says which slots q acquires; nil if it acquires none.
 func (l *Limiter) resolveAcquisition(q *Query, a *Answer, hd *acquisition, resolve func() error) error {
 	began := a.Now.Steady
 	withLoan := func() error { return l.resolveWithLoan(began, q, a, resolve) }
@@ -269,11 +270,11 @@ func (l *Limiter) resolveAcquisition(q *Query, a *Answer, hd *acquisition, resol
 	return l.hold(q, a, hd, withLoan)
 }
 
-// hold runs attempt, which decides q, and makes sure that the slots acquired by
-// it would outlive their owners. If q is not admitted in the end, it releases
-// them. If a partition moves meanwhile, hold takes everything back and decides
-// q again at the next owner, for as long as a check would wait for a pending
-// partition.
+// hold runs attempt, which decides q, and makes sure that the slots that q
+// acquires would outlive their owners. If q is not admitted in the end, hold
+// releases them. If a partition moves meanwhile, hold takes everything back and
+// decides q again at the next owner, for as long as a check would wait for a
+// pending partition.
 func (l *Limiter) hold(q *Query, a *Answer, hd *acquisition, attempt func() error) error {
 	began := time.Now()
 	if a.scratch.deadline.IsZero() {
@@ -283,10 +284,11 @@ func (l *Limiter) hold(q *Query, a *Answer, hd *acquisition, attempt func() erro
 	for pause := firstHoldPause; ; pause *= 4 {
 		err := l.tryHold(q, a, hd, attempt)
 
-		// An acquire that is decided at home is not tried again here. If its slots have
-		// moved, acquireHere leaves it to the next owner. And another attempt would
-		// have another nonce: a repetition may have been answered with this slot
-		// meanwhile, and its caller could no longer renew it.
+		// An acquire that is decided at home is not tried again here. If its slots
+		// have moved, acquireHere leaves the acquire to the next owner. A repetition
+		// may have been answered with this slot meanwhile. Another attempt would have
+		// another nonce, so that the caller of the repetition could not renew the
+		// slot.
 		if !errors.Is(err, errUnconfirmed) || hd.isAtHome || time.Since(began)+pause > pendingTimeout {
 			return err
 		}
@@ -295,7 +297,7 @@ func (l *Limiter) hold(q *Query, a *Answer, hd *acquisition, attempt func() erro
 		if done, err := l.prepare(l.clock.Now(), q, a); err != nil || done {
 			return err
 		}
-		*hd = *a.newAcquisition(q) // what releases the slots of this attempt does not concern the next one
+		*hd = *a.newAcquisition(q) // a late release of this attempt's slots must not release the next one's
 	}
 }
 
@@ -321,8 +323,8 @@ func (l *Limiter) tryHold(q *Query, a *Answer, hd *acquisition, attempt func() e
 		// The caller of the earlier attempt may hold them.
 		rest = nil
 	}
-	// Newer rules may apply fewer limits than those by which the first round took
-	// slots: release the rest.
+	// Newer rules may have fewer limits than those by which the first round took
+	// slots. Release the slots of the other limits.
 	if err == nil && a.Allowed {
 		isHeld := func(part slotPart) bool {
 			return slices.ContainsFunc(a.scratch.ops, func(op counters.Op) bool { return op.Key == part.Key })
@@ -368,8 +370,8 @@ type storedAt struct {
 }
 
 // outlive waits until what was stored in the partitions of list would outlive
-// this node, and reports whether it would: whether this node still owned them
-// afterwards.
+// this node. It returns false if the partitions did not confirm that in time,
+// or if this node does not own them any more.
 func (l *Limiter) outlive(list []storedAt) bool {
 	m := l.membership
 	if m == nil || len(list) == 0 {
@@ -396,8 +398,7 @@ func (l *Limiter) outlive(list []storedAt) bool {
 		outlives = <-results && outlives
 	}
 
-	// A partition that has moved meanwhile, or begun anew, may have gone on
-	// without the slots.
+	// A partition that has moved or begun anew meanwhile may lack the slots.
 	for _, at := range list {
 		outlives = outlives && l.table.IsOpen(at.partition) && l.table.Lineage(at.partition) == at.lineage
 	}
@@ -410,9 +411,10 @@ func hasSlots(ops []counters.Op) bool {
 	return slices.ContainsFunc(ops, func(op counters.Op) bool { return op.Limit.Kind == algorithms.Concurrency })
 }
 
-// RenewSlot makes a slot last for ttl from now on, or as long as its limit
-// says, if that is shorter or ttl is zero. The error wraps ErrUnknownSlot: the
-// slot is over; or ErrTryAgain: it is as it was.
+// RenewSlot makes a slot last for ttl from now on, or for as long as it was
+// acquired for if ttl is zero, but no longer than its limit says. The error
+// wraps ErrUnknownSlot if the slot is over, or ErrTryAgain if not all owners
+// have confirmed the renewal.
 func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration, err error) {
 	sl, err := l.parseSlot(id)
 	if err != nil {
@@ -433,7 +435,7 @@ func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration
 	}
 
 	switch {
-	case gone: // what is left of it is of no use to its holder
+	case gone: // the parts that are left are of no use to the holder
 		l.releaseParts(ctx, slotRequest{verb: slotRelease, id: sl.id, nonce: sl.nonce}, sl.parts)
 		return 0, ErrUnknownSlot
 	case later:
@@ -457,9 +459,8 @@ func (l *Limiter) prolong(sl *slot, ttl time.Duration) {
 	}
 }
 
-// maxAloneSlot is for how long after a cut-off node has granted a slot its
-// renewals may put it back above the limit. By then, the owners have been told
-// of it.
+// maxAloneSlot is how long renewals may put a slot that a cut-off node has
+// granted back above the limit. After that time, the owners know of the slot.
 const maxAloneSlot = MaxSlotTTL
 
 // longestTTL returns the longest ttl that the rules in force allow a slot: that
@@ -481,7 +482,8 @@ func (l *Limiter) longestTTL(part *slotPart) time.Duration {
 
 // ReleaseSlot releases a slot, and reports whether it was held. A second call
 // releases nothing. The error wraps ErrUnknownSlot if id is not a slot's, or
-// ErrTryAgain: then it is released as soon as an owner can be reached.
+// ErrTryAgain. The slot is then released as soon as its owner can be reached,
+// unless this node does not know the cluster's secret yet and can't read id.
 func (l *Limiter) ReleaseSlot(id string) (held bool, err error) {
 	sl, err := l.parseSlot(id)
 	if err != nil {
@@ -498,8 +500,8 @@ func (l *Limiter) ReleaseSlot(id string) (held bool, err error) {
 
 // ReleaseUnanswered releases a slot whose caller did not get the answer. If a
 // repetition of the request was answered with the same slot, its caller holds
-// it, and it stays. What can't be released now is released as soon as an owner
-// can be reached.
+// it, and it stays. If the slot can't be released now, it is released as soon
+// as its owner can be reached.
 func (l *Limiter) ReleaseUnanswered(s Slot) {
 	sl, err := l.parseSlot(s.ID)
 	if err != nil || s.isRecalled {
@@ -569,8 +571,8 @@ func (l *Limiter) SlotOf(reservation string) (sl Slot, found bool) {
 	return Slot{ID: rv.slot.pack(l), Expires: rv.slot.expires()}, true
 }
 
-// renewSlotOf renews the slot of a reservation that is repeated, because its
-// caller counts from the repetition on. The error is as for RenewSlot.
+// renewSlotOf renews the slot of a reservation that is repeated: the caller
+// counts the slot's time from the repetition. The error is as for RenewSlot.
 func (l *Limiter) renewSlotOf(reservation string) error {
 	sl, some := l.SlotOf(reservation)
 	if !some {
@@ -598,8 +600,8 @@ func (l *Limiter) holdersOf(op *counters.Op, now algorithms.Instant) (held heldS
 }
 
 // releaseByShortID releases the slot of u's subject that has a short ID,
-// without its nonce: its next renewal finds that it is over. The error wraps
-// ErrUnknownSlot, if it is not held, or ErrNoOwner.
+// whatever its nonce. The next renewal of the slot finds that it is over. The
+// error wraps ErrUnknownSlot if the slot is not held, or ErrNoOwner.
 func (l *Limiter) releaseByShortID(u *Usage, short string) error {
 	id, err := strconv.ParseUint(short, 16, 64)
 	if err != nil || len(short) != len(ShortSlotID(0)) {

@@ -38,7 +38,8 @@ type ruleStats struct {
 	falsePositives atomic.Int64
 	refusals       refusals // by the rule; in activeRules.overall, by the deny list
 	byDefault      refusals // only in activeRules.overall
-	// unmatched counts uses that checks below does not count; see countUnmatched.
+	// unmatched counts uses that ruleCounts.checks does not count; see
+	// countUnmatched.
 	unmatched atomic.Int64
 	used      usedIntervals
 
@@ -158,7 +159,7 @@ func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
 // each rule that applied to it.
 func (a *Answer) CountLatency(took time.Duration) {
 	sc := &a.scratch
-	if !sc.isCounted { // it was decided earlier, and a repeats the answer
+	if !sc.isCounted { // no rule has counted the check, or its latency is counted already
 		return
 	}
 
@@ -184,7 +185,7 @@ func (l *Limiter) recordMetrics(q *Query, a *Answer) {
 	}
 }
 
-// countLimited is count without the rules that applied without limit.
+// countLimited is recordMetrics without the rules that applied without limit.
 func (l *Limiter) countLimited(q *Query, a *Answer) {
 	if sc := &a.scratch; sc.soleStats != nil && a.Allowed && a.DecidedBy == ByOwner {
 		headroom := a.Limits[0].headroom()
@@ -246,8 +247,9 @@ func (l *Limiter) stripeOf(a *Answer) uint32 {
 	return a.scratch.stripe - 1
 }
 
-// prepareCount does what it can before the check is decided, if it has a single
-// limit, as most do: the counter is still on its way from memory.
+// prepareCount notes whether a list of subjects may hold the subject of a check
+// with a single limit, as most checks have. It does so before the check is
+// decided, while the counter is still on its way from memory.
 func (l *Limiter) prepareCount(a *Answer) {
 	sc := &a.scratch
 	if sc.soleStats != nil {
@@ -313,9 +315,9 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 	}
 }
 
-// countPriorChecks returns how many checks of this cost the counter that
-// refused already holds: fewer than the limit allows, if the node only has a
-// share of it, and none if no counter refused.
+// countPriorChecks returns how many checks of this cost the refusing counter
+// already holds. It returns fewer than the limit allows if the node has only a
+// share of the limit, and 0 if no counter refused.
 func countPriorChecks(limits []LimitAnswer, ops []counters.Op) int64 {
 	for i := range limits {
 		if la := &limits[i]; !la.Allowed && !la.Full {
@@ -337,7 +339,7 @@ func ruleVerdict(limits []LimitAnswer) (refused bool, headroom int64) {
 }
 
 // headroom returns what the limit has left, in tenths of its capacity, rounded
-// up. It is 0 if the capacity is, because a region may have no share.
+// up. It is 0 if the capacity is 0: a region may have no share.
 func (la *LimitAnswer) headroom() int64 {
 	capacity := la.Limit.Capacity() // at most 2^53, so 64 bits suffice
 	tenfold := 10 * min(la.Remaining, capacity)

@@ -6,8 +6,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// keptKey is a subject's key in memory that the next subject in its place takes
-// over: a sample of very many subjects would otherwise allocate for each.
+// keptKey is a subject's key. The next subject in its place takes over the
+// memory. Otherwise, a sample of very many subjects would allocate for each.
 type keptKey struct {
 	text  []byte // the values, one after another
 	ends  []int  // of the values
@@ -64,7 +64,8 @@ func appendSubjectKey(out []string, h *rules.Hit, q *Query) []string {
 	return h.Rule.AppendSubjectOf(out, q.Attributes)
 }
 
-// subjectKeyOf returns the key of the one of the subjects that h is about, or nil.
+// subjectKeyOf returns the key of h's subject, which is one of subjects, or
+// nil.
 func subjectKeyOf(h *rules.Hit, subjects []Subject) []string {
 	for i := range subjects {
 		subj := &subjects[i]

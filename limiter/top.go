@@ -19,8 +19,8 @@ const (
 	topFilter    = 64  // words of 64 bits in a stripe's filter
 	topIntervals = int(5 * time.Minute / recentInterval)
 
-	// exactSamples are sampled in a second without exception; of the other checks,
-	// one in sampleEvery of each answer.
+	// exactSamples is the number of checks in a second that are all sampled. Each
+	// Answer samples one in sampleEvery of its other checks.
 	exactSamples = 256
 	sampleEvery  = 128
 )
@@ -53,8 +53,8 @@ type TopSubject struct {
 	Rule  string
 	Key   []string
 	Count int64
-	// Checks counts checks since then, plus as many earlier ones as it took to use
-	// what was used then. It is at least Count.
+	// Checks counts checks since the subject entered the list, and the earlier
+	// ones that the refusing counter held. It is at least Count.
 	Checks int64
 	// Recent counts the events of the last five minutes, to within half a minute.
 	Recent int64
@@ -158,7 +158,7 @@ func (stripe *topStripe) count(h *rules.Hit, event bool, weight, priorChecks int
 }
 
 // insert adds h's subject. If the stripe is full, the subject replaces the one
-// refused least and inherits its count.
+// with the fewest events, and inherits its count.
 func (stripe *topStripe) insert(h *rules.Hit, q *Query) (i int) {
 	e := topEntry{hash: h.Subject, rule: h.Rule.Name}
 	i = len(stripe.entries)
@@ -177,8 +177,8 @@ func (stripe *topStripe) insert(h *rules.Hit, q *Query) (i int) {
 		e.key = stripe.entries[i].key
 		stripe.entries[i] = e
 
-		// The bits of subjects that were replaced stay until then, and send
-		// more checks than need be to the lock.
+		// The bits of subjects that were replaced stay until the filter is
+		// renewed. They send some checks to the lock in vain.
 		stripe.replaced++
 		if stripe.replaced > topCapacity {
 			stripe.renewFilter()
@@ -215,8 +215,8 @@ func (t *top) endInterval() {
 	}
 }
 
-// recent returns how many times an entry's subject was refused since the oldest
-// recorded interval, or since the subject entered. The caller must hold mu.
+// recent returns how many events an entry's subject had since the oldest
+// recorded interval, or since it entered. The caller must hold mu.
 func (stripe *topStripe) recent(i int) int64 {
 	e := &stripe.entries[i]
 	if e.intervalsAtEntry > stripe.intervals-topIntervals {
@@ -225,8 +225,8 @@ func (stripe *topStripe) recent(i int) int64 {
 	return stripe.counts[i] - stripe.countsAtInterval[stripe.intervals%topIntervals][i]
 }
 
-// Top lists subjects, first in first place, and the nodes whose counts are
-// included, this one first. In a cluster it adds up the counts of all nodes
+// Top lists subjects in order of o.By, and the nodes whose counts are included,
+// this one first. In a cluster it adds up the counts of all nodes
 // that answer within half a second. Counts are since each node's process
 // started.
 func (l *Limiter) Top(o TopOptions) ([]TopSubject, []ring.NodeID) {
@@ -378,12 +378,12 @@ func (l *Limiter) serveTop(body []byte, to Responder) {
 	})
 }
 
-// sampleWeight returns for how many checks the current one stands in the list
-// of subjects used most: 0 if it is not sampled. Few checks are all sampled,
-// and of very many one in sampleEvery, since each takes a lock.
+// sampleWeight returns how many checks the current one stands for in the list
+// of subjects used most: 0 if it is not sampled. A sample takes a lock. So only
+// one in sampleEvery is sampled if there are very many checks.
 func (l *Limiter) sampleWeight(sc *scratch) int64 {
-	// The number is read before it is lowered: once it is used up, no check
-	// writes to it.
+	// Read exactLeft before lowering it: once it is used up, no check writes to
+	// it.
 	if l.exactLeft.Load() > 0 && l.exactLeft.Add(-1) >= 0 {
 		return 1
 	}

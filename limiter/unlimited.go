@@ -20,8 +20,8 @@ func (a *Answer) Unlimited() []rules.Hit {
 	return a.scratch.match.Unlimited
 }
 
-// UnlimitedRule returns the rule that an answer describes which no limit does:
-// the first one that applied without limit, or nil.
+// UnlimitedRule returns the rule that describes an answer without limits: the
+// first rule that applied without limit and is not a shadow rule, or nil.
 func (a *Answer) UnlimitedRule() *rules.Rule {
 	for _, h := range a.Unlimited() {
 		if !h.Rule.Shadow {
@@ -32,7 +32,7 @@ func (a *Answer) UnlimitedRule() *rules.Rule {
 }
 
 // refuseByZero refuses the check if it has a cost for a limit of 0, and reports
-// whether it did. No other counter is looked at, and no block begins.
+// whether it did. It looks at no counter, and begins no block.
 func (l *Limiter) refuseByZero(q *Query, a *Answer) bool {
 	match := &a.scratch.match
 	for i := range match.Hits {
@@ -62,9 +62,8 @@ func (l *Limiter) refuseByZero(q *Query, a *Answer) bool {
 	return false
 }
 
-// concludeZero refuses the cost for a limit of 0 that the counters have not
-// been asked about, because a count would make a counter, and a refusal would
-// begin a block.
+// concludeZero refuses a cost for a limit of 0. The counters were not asked
+// about it: a count would make a counter, and a refusal would begin a block.
 func (la *LimitAnswer) concludeZero(op *counters.Op) {
 	if la.Cost > op.Cost && la.Limit.RefusesAll() {
 		op.Decision.Allowed, op.Decision.RetryAfter = false, algorithms.Never
@@ -100,8 +99,9 @@ func (l *Limiter) countUnlimited(q *Query, a *Answer) {
 	}
 }
 
-// uncountedCosts returns what a hit without limit costs that no counter of the
-// same rule counts, in the units that it covers or bills.
+// uncountedCosts returns the costs of a hit without limit, in the units that
+// its rule bills or that the hit covers. It leaves out units that a counter of
+// the same rule counts.
 func (a *Answer) uncountedCosts(q *Query, h *rules.Hit) (list []UnitCost) {
 	var counted []*rules.Limit
 	for i := range a.scratch.match.Hits {

@@ -13,8 +13,8 @@ import (
 )
 
 // What is leased is debited from the owner's counter already. Only the holders
-// know how much of it was spent. So before an owner reports what a subject has used, it asks
-// them.
+// know how much of it was spent. So an owner asks them before it reports what a
+// subject has used.
 
 const (
 	// unspentTimeout bounds how long an owner waits for the holders' reports. What
@@ -30,7 +30,7 @@ const (
 // leasedPart is what is leased of one limit.
 type leasedPart struct {
 	units     int64 // granted and, as far as this node knows, neither spent nor given back
-	estimated bool  // some holder has not said what it has: that counts as spent
+	estimated bool  // some holder has not said what it has, which counts as spent
 }
 
 // unspentRounds holds the latest reports about each subject.
@@ -145,7 +145,7 @@ func (round *unspentRound) leased(g *localcache.GrantOut, counter uint64) leased
 }
 
 // viewLeased finds what is leased of each of the change's counters, and runs
-// read in the same moment: meanwhile no grant is made, and none comes back.
+// read. In the meantime, no grant is made, and none comes back.
 func (ch *change) viewLeased(l *Limiter, read func() error) (err error) {
 	m := l.membership
 	if m == nil || ch.verb != verbUsage && ch.verb != verbAdjust {
@@ -164,8 +164,8 @@ func (ch *change) viewLeased(l *Limiter, read func() error) (err error) {
 	return err
 }
 
-// addUnspent adds to the decisions of ops, which are all of one subject and were
-// answered by ak, what this node holds unspent of the subject.
+// addUnspent adds what this node holds unspent of a subject to the decisions of
+// ops, which are all of that subject and were answered by ak.
 func (ls *leases) addUnspent(ak *ask, ops []counters.Op) {
 	if ak.standby || ak.fromLease {
 		return

@@ -45,10 +45,10 @@ type Usage struct {
 	billedOnly []UnitCost     // what an adjustment only bills: in units without limit
 }
 
-// LimitUsage reports what a subject has used of one limit: what a peek with a
-// cost of 0 says of it, but that Used is without what is leased; it is above
-// Share in debt. Remaining is Share − Used − Leased, but never negative, and 0
-// while the subject is blocked or a queue is ahead.
+// LimitUsage reports what a subject has used of one limit, as a peek with a
+// cost of 0 does. But Used leaves out what is leased. Used is above Share while
+// the subject is in debt. Remaining is Share − Used − Leased, but never
+// negative, and 0 while the subject is blocked or a queue is ahead.
 type LimitUsage struct {
 	Limit *rules.Limit
 	algorithms.Decision
@@ -58,13 +58,13 @@ type LimitUsage struct {
 	Leased     int64 // debited for other nodes, which have not spent it
 	Lent       int64 // to other regions
 	Borrowed   int64 // from other regions
-	Applied    int64 // of an adjustment: by how much usage rose; a reward takes off no more than there was
+	Applied    int64 // by how much an adjustment raised usage; a reward takes off no more than there was
 	Estimated  bool  // a node did not say how much it has not spent: that counts as used
 	isAdjusted bool  // it is in the unit of a cost
 
-	// Holders are those of a limit of slots that are held, at most MaxHolders, and
-	// the soonest end first; NumHolders is how many there are. Only Usage
-	// and GET /v1/usage list them.
+	// Holders are the slots that are held of a limit of slots, at most MaxHolders,
+	// the soonest end first. NumHolders is how many there are. Only Usage and
+	// GET /v1/usage list them.
 	Holders    []Holder
 	NumHolders int
 }
@@ -239,8 +239,8 @@ var (
 	ErrNotBilled = errors.New("bill")
 )
 
-// Applied returns what an adjustment applied in each unit that has a cost: of
-// several limits, the most.
+// Applied returns what an adjustment applied in each unit that has a cost. If
+// several limits have the unit, it is the most that was applied to one.
 func (u *Usage) Applied() (list []UnitCost) {
 	for i := range u.Limits {
 		lu := &u.Limits[i]
@@ -264,7 +264,8 @@ func furtherFromZero(a, b int64) int64 {
 	return a
 }
 
-// selectLimit leaves of u only the limit that q names, if any. The error wraps ErrUnknownLimit.
+// selectLimit removes all limits from u but the one that q names, if q names
+// one. The error wraps ErrUnknownLimit.
 func (u *Usage) selectLimit(q *Query) error {
 	u.limitName = q.LimitName
 	if q.LimitName == "" {
@@ -287,13 +288,12 @@ func (u *Usage) selectLimit(q *Query) error {
 // Adjust adds each of q's costs (−MaxAmount…MaxAmount, not 0) to what the
 // subject has used of the limits in its unit, or of the one that q names: a
 // penalty, which may become a debt, or a reward. It leaves a block as it is.
-// With q.Bill, the bill of the rule changes by what was applied; of several
-// limits in a unit, by the most; in a unit without limit, by the cost. It
-// returns the usage afterwards, and what was applied. If q.RequestID is
-// repeated within a minute, Adjust changes nothing and returns the first
-// result. The error wraps ErrNoLimitInUnit, ErrUnknownLimit, ErrNotBilled,
-// ErrFull, ErrNoOwner, ErrRequestIDReused, ErrTooManyRequestIDs or one of
-// Locate's.
+// With q.Bill, the bill of the rule changes by what [Usage.Applied] returns; in
+// a unit without limit, this is the cost. Adjust returns the usage afterwards,
+// and what was applied. If q.RequestID is repeated within a minute, Adjust
+// changes nothing and returns the first result. The error wraps
+// ErrNoLimitInUnit, ErrUnknownLimit, ErrNotBilled, ErrFull, ErrNoOwner,
+// ErrRequestIDReused, ErrTooManyRequestIDs or one of Locate's.
 func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {
@@ -342,7 +342,8 @@ func (u *Usage) onlyBills(unit string) bool {
 }
 
 // nothingOf returns an op that changes nothing, for a change of a subject
-// without limits: it leads to the owner, which remembers the request.
+// without limits. The op leads the change to the owner, which remembers the
+// request.
 func nothingOf(u *Usage) counters.Op {
 	limit := &rules.Limit{Limit: algorithms.Limit{Kind: algorithms.FixedWindow, Window: algorithms.MinWindow}}
 	return counters.Op{Key: counterKey(&rules.Hit{Rule: u.Rule, Subject: u.Hash}, limit), Limit: &limit.Limit}

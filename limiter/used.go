@@ -17,8 +17,8 @@ const UseWindow = recentIntervals * recentInterval
 // applied to, or that named it. Peeks count.
 type Use struct {
 	Checks map[string]int64 // by rule; rules without any use are left out
-	// Counted is for how long each node that answered has counted, at most
-	// UseWindow: the least of them.
+	// Counted is the shortest time for which a node that answered has counted, at
+	// most UseWindow.
 	Counted time.Duration
 	Nodes   []ring.NodeID // the nodes of this region that answered, this one first
 	// Silent has the regions that could not be asked, or in which not all nodes answered.
@@ -37,7 +37,7 @@ type usedIntervals struct {
 	intervals [recentIntervals]uint32
 }
 
-// endInterval records the uses since the last interval under interval number n.
+// endInterval records the uses since the last interval as those of interval n.
 // all is the number of all uses so far.
 func (us *usedIntervals) endInterval(n, all int64) {
 	us.mu.Lock()
@@ -82,9 +82,9 @@ func (active *activeRules) endUseInterval(now int64) {
 	}
 }
 
-// countUnmatched counts the use of rules in a check that changes no metric of
-// theirs: a peek, and one that names a rule but is decided by a list, or to
-// which the rule does not apply.
+// countUnmatched counts the use of rules by a check that changes none of their
+// metrics. Such a check is a peek, or it names a rule but a list decides it or
+// the rule does not apply to it.
 func (active *activeRules) countUnmatched(q *Query, answer *Answer) {
 	if answer.DecidedBy < ByList {
 		for i := range answer.scratch.match.Hits {

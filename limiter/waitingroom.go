@@ -9,11 +9,12 @@ import (
 
 // A caller that gives up while it waits for its turn leaves its place in the
 // queue to those that wait behind it. Each of them takes the place of the one
-// ahead, so nobody goes on later than announced. This node's last place goes to
-// those that wait at other nodes, or back to the counters; see passplace.go.
+// ahead, so nobody goes on later than announced. The last place at this node
+// goes to callers that wait at other nodes, or back to the counters; see
+// passplace.go.
 
-// gatherPause is how long the first place that is left waits for others: after
-// a fault, many callers give up at once.
+// gatherPause is how long a node gathers the places that callers leave before
+// others take them: after a fault, many callers give up at once.
 const gatherPause = 2 * time.Millisecond
 
 // Waiter is a caller of this node that waits for its turn, until GoOn or Leave.

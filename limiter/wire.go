@@ -86,12 +86,12 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, buf []algorithms.Limit, belowZer
 	return buf
 }
 
-// opLends is the bit in the byte after an op's cost that says that it lends.
-// The lower bits are its mode.
+// opLends is the bit, in the byte after an op's cost, that says that the op
+// lends. The lower bits are the op's mode.
 const opLends = 1 << 2
 
-// codeMode writes or reads the byte after an op's cost, if it has one: one that
-// checks and doesn't lend has none.
+// codeMode writes or reads the byte after an op's cost. An op that checks and
+// doesn't lend has no such byte.
 func codeMode(c *wire.Coder, op *counters.Op) {
 	mode := op.Mode // NumModes if it is still to be read
 	if op.Lends {

@@ -21,16 +21,16 @@
 // hardly anything remains, the owner grants nothing and each check asks it.
 //
 // Callers of an inline subject may ask about it with different limits or
-// amounts. At each node, one set of them has the subject's lease, and callers
-// with others ask the owner. Inline subjects take up at most half of either
-// side.
+// amounts. At each node, the subject's lease has one set of limits, and callers
+// with other limits ask the owner. Inline subjects take up at most half of
+// either side.
 //
-// A token bucket refills while its tokens are leased out, so what a holder
-// returns may have been refilled already. The ledger takes back no more than it
-// granted ([LeaseLedger.Return]), and the bucket only what certainly has not
-// drained since ([algorithms.Limit.Give]). A token may be spent up to a TTL
-// after it was debited: over any span D a bucket admits at most burst + rate ×
-// (D + TTL).
+// A token bucket refills while its tokens are leased out, so the tokens that a
+// holder returns may have been refilled already. The ledger takes back no more
+// than it granted ([LeaseLedger.Return]). The bucket takes back only tokens
+// that have certainly not been refilled ([algorithms.Limit.Give]). A token may
+// be spent up to a TTL after it was debited: over any span D a bucket admits at
+// most burst + rate × (D + TTL).
 //
 // [NewFallbackTable] returns the fallback counters, for what a node decides
 // alone: under rules with `consistency: local`, and while it is cut off. They

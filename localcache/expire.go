@@ -81,9 +81,9 @@ func (ls *Leases) Next() time.Duration { return time.Duration(ls.alarm.Load()) }
 // caller must give each back, once. TakeEnded also forgets subjects that were
 // not used for a while.
 func (ls *Leases) TakeEnded(now time.Duration, buf []EndedGrant) []EndedGrant {
-	// The alarm is reset before the shards are read: what becomes due in one
-	// that was read already sets the alarm again and signals. setAlarm below
-	// only makes it earlier.
+	// Reset the alarm before reading the shards. A grant that becomes due in a
+	// shard that was read already then sets the alarm again and signals. setAlarm
+	// below only makes the alarm earlier.
 	ls.alarm.Store(int64(never))
 
 	next := never
@@ -125,8 +125,8 @@ func (ls *Leases) expire(sh *leaseShard, le *lease, now time.Duration) {
 	}
 }
 
-// Enable sets whether leases may begin. If not, it also ends all leases, and
-// TakeEnded then hands out what is left of them.
+// Enable sets whether leases may begin. If enabled is false, it also ends all
+// leases, and TakeEnded then hands out what is left of them.
 func (ls *Leases) Enable(now time.Duration, enabled bool) {
 	ls.disabled.Store(!enabled)
 	if enabled {
@@ -136,7 +136,7 @@ func (ls *Leases) Enable(now time.Duration, enabled bool) {
 		sh := &ls.shards[i]
 		sh.mu.Lock()
 		for _, le := range sh.queue {
-			ls.endAll(sh, le, now-returnPause) // no check still spends from it, so skip the pause
+			ls.endAll(sh, le, now-returnPause) // skip the pause: a check that still puts its cost back then may lose quota, but makes none
 			le.refused = refusal{}
 		}
 		sh.mu.Unlock()

@@ -132,8 +132,8 @@ func (le *lease) covers(i int, ops []counters.Op) bool {
 }
 
 // canAnswerLooks reports whether the lease may answer a look: only if this node
-// spends it on checks, and on nothing else. A count, here or at another node,
-// may overdraw the owner's counter. What a grant still holds then says nothing
+// spends the lease on checks, and not on counts. A count, here or at another
+// node, may overdraw the owner's counter. The rest of a grant then says nothing
 // about how much the counter has left.
 func (le *lease) canAnswerLooks() bool { return le.hasChecks && !le.hasCounts }
 
@@ -176,7 +176,8 @@ func (le *lease) spend(now time.Duration, ops []counters.Op) {
 		decision.Remaining = min(decision.Remaining, share)
 		decision.Used = share - decision.Remaining
 		decision.Remaining -= op.Cost - took // as in every peek
-		// What remains is an estimate, so it is not known when it grows, except that a window ends.
+		// Remaining is an estimate. The only known time at which it grows is the end
+		// of a fixed window.
 		if op.Limit.Kind == algorithms.FixedWindow {
 			decision.MoreAfter = decision.ResetAfter
 		}
@@ -223,8 +224,9 @@ func (rf *refusal) refuses(i int, now time.Duration, cost int64) bool {
 }
 
 // answer reports whether the refusal still applies to ops, and if so copies its
-// decisions into them. It applies to the same costs or more. For a shadow rule,
-// which never makes a check fail, it applies only if every limit refuses.
+// decisions into them. The refusal applies to the same costs or more. For a
+// shadow rule, which never makes a check fail, it applies only if every limit
+// with a cost refuses.
 func (rf *refusal) answer(now time.Duration, ops []counters.Op) bool {
 	if now >= rf.until || len(rf.ops) != len(ops) {
 		return false

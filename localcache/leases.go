@@ -19,9 +19,9 @@ import (
 // clock that keeps running while the machine is suspended.
 //
 // A subject has one lease. Callers of an inline subject may use different
-// limits: the lease has those of the caller that took it, with their amounts,
-// and others ask the owner. For a configured subject, a check with other limits
-// ends the lease.
+// limits. The lease has the limits of the caller that took it, and callers with
+// other limits ask the owner. For a configured subject, a check with other
+// limits ends the lease.
 //
 // The owner has debited in advance everything that is spent here. When a grant
 // ends, TakeEnded hands out what is left of it, once, to be given back.
@@ -130,8 +130,9 @@ func (ls *Leases) lockSubject(subject uint64) (*leaseShard, *lease) {
 }
 
 // lockLease locks the shard of ops' subject and returns the subject's lease, or
-// nil if there is none for ops: the lease of a configured subject may have
-// other limits, but that of an inline one is then another caller's.
+// nil if there is none for ops. The lease of a configured subject may have
+// other limits than ops. An inline subject's lease with other limits is another
+// caller's, so lockLease does not return it.
 func (ls *Leases) lockLease(ops []counters.Op) (*leaseShard, *lease) {
 	sh, le := ls.lockSubject(ops[0].Key.Subject)
 	if le != nil && ops[0].Key.IsInline() && !le.matches(ops) {
@@ -167,9 +168,9 @@ func (sh *leaseShard) removeLease(le *lease) {
 }
 
 // Spend takes ops, all of one subject, from its lease, all or nothing. Ops in
-// PeekMode take nothing; Spend reports whether they could. owner is the node
-// that presumably decides the subject now. If the lease is from another node,
-// Spend ends the lease.
+// PeekMode take nothing: Spend reports whether they could. owner is the node
+// that presumably decides the subject now. If another node made the lease,
+// Spend ends it.
 func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op) (Outcome, Receipt) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
@@ -177,7 +178,7 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 		return AskOwner, Receipt{}
 	}
 
-	// Another owner, or other limits: what the lease holds does not answer this check.
+	// A lease of another owner, or with other limits, does not answer this check.
 	if le.source.Owner != owner || !le.matches(ops) {
 		ls.endAll(sh, le, now)
 		le.refused = refusal{}
@@ -189,8 +190,8 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 	}
 	le.noteModes(ops)
 
-	// The second grant takes its place if the first is over, or too small for
-	// this cost. What is left of the first goes back.
+	// If the first grant is over, or too small for this cost, the second one takes
+	// its place. What is left of the first goes back.
 	if len(le.grants) > 0 && (now >= le.grants[0].until || !le.covers(0, ops) && le.covers(1, ops)) {
 		ls.endFirst(sh, le, now)
 	}
@@ -199,8 +200,8 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 		le.spend(now, ops)
 		receipt := Receipt{Until: le.grants[0].until, source: le.source, grant: le.grants[0].id}
 
-		// The question is noted here, under the lock: of all checks that find the
-		// grant half spent, one asks.
+		// The renewal is noted here, under the lock, so that only one of the checks
+		// that find the grant half spent asks for it.
 		if le.needsRenewal(now) {
 			le.renewingUntil = now + le.keepFor/keepTTLs
 			receipt.Renew = true
@@ -221,9 +222,10 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 	return AskOwner, Receipt{}
 }
 
-// Unspend returns what a Spend took to its grant or, if that has ended, to what
-// TakeEnded will hand out. If TakeEnded has already handed it out, the cost is
-// lost. A look took nothing.
+// Unspend returns the cost that a Spend took to its grant or, if the grant has
+// ended, to what TakeEnded will hand out. If TakeEnded has already handed out
+// the grant, the cost is lost. For a look, which took nothing, Unspend does
+// nothing.
 func (ls *Leases) Unspend(receipt Receipt, ops []counters.Op) {
 	if ops[0].Mode == counters.PeekMode {
 		return
@@ -269,8 +271,8 @@ func (ls *Leases) Request(
 	le.policy = policy
 	le.keepFor = max(keepTTLs*policy.TTL, minKeepFor)
 
-	// The new owner's process and lineage are not known before its first
-	// answer: IDs of the old one's grants mean nothing to it.
+	// The new owner's process and lineage are unknown before its first answer. The
+	// IDs of the old owner's grants mean nothing to it.
 	if le.source.Owner != owner {
 		ls.endAll(sh, le, now)
 		le.source = Source{Owner: owner}
@@ -322,7 +324,7 @@ func (ls *Leases) AcceptAnswer(sent, now time.Duration, from Source, ops []count
 		le.renewingUntil = 0
 	}
 
-	// There is no lease for this answer: what it granted goes back unused.
+	// There is no lease for this answer: its grant goes back unused.
 	if le == nil || le.source.Owner != from.Owner || !le.matches(ops) || ls.disabled.Load() {
 		if g.ID != 0 {
 			ls.returnUnused(sh, sent, now, from, ops, &g)
@@ -338,8 +340,8 @@ func (ls *Leases) AcceptAnswer(sent, now time.Duration, from Source, ops []count
 
 	le.decisionAt = now
 	for i := range ops {
-		// The owner decides first and debits the grant afterwards: its decision
-		// does not include that yet.
+		// The owner decides first and debits the grant afterwards, so its decision
+		// does not include the grant.
 		ll := &le.limits[i]
 		ll.lastDecision = ops[i].Decision
 		if g.ID != 0 {
@@ -399,8 +401,8 @@ func (ls *Leases) returnUnused(sh *leaseShard, sent, now time.Duration, from Sou
 // RememberRefusal remembers an owner's refusal of ops, whose decisions say
 // which limits refused. The refusal applies until there is room again, or a
 // little longer if many checks are refused, but at most for ttl. If an op was
-// refused only because the owner's table is full, or no op was refused, it
-// remembers nothing.
+// refused only because the owner's table is full, or if no op was refused, no
+// refusal is remembered.
 func (ls *Leases) RememberRefusal(now time.Duration, from Source, ops []counters.Op, ttl time.Duration) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
@@ -500,7 +502,7 @@ func (q *leaseQueue) Pop() any {
 func (ls *Leases) schedule(sh *leaseShard, le *lease) {
 	due := le.lastUsed + le.keepFor
 	for i := range le.grants {
-		// The earliest end of a grant counts, if there is one, and not keepFor.
+		// With grants, their earliest end counts in place of keepFor.
 		until := le.grants[i].until
 		if i == 0 || until < due {
 			due = until

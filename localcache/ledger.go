@@ -104,8 +104,8 @@ func (led *LeaseLedger) Grant(
 	sh, sub := led.lock(key.Subject)
 	defer sh.mu.Unlock()
 
-	// A subject without grants is about to take room: those whose grants have
-	// ended go first.
+	// A subject without grants is about to take room. Subjects whose grants have
+	// ended leave first.
 	if sub != nil {
 		led.acceptReport(sub, now, req)
 	} else {
@@ -147,9 +147,9 @@ func (led *LeaseLedger) Grant(
 	return lg.id, amounts
 }
 
-// acceptReport applies the holder's report about its grants. A grant that
-// reached the holder but is missing from the report is no longer being spent,
-// although some of it may be on its way back.
+// acceptReport applies the holder's report about its grants, and forgets grants
+// that are over. A grant that reached the holder but is missing from the report
+// is no longer being spent. Some of it may be on its way back.
 func (led *LeaseLedger) acceptReport(sub *ledgerSubject, now time.Duration, req *GrantRequest) {
 	before := len(sub.grants)
 	isOver := func(lg ledgerGrant) bool { return now >= lg.until || lg.lineage != req.Lineage }
@@ -159,8 +159,8 @@ func (led *LeaseLedger) acceptReport(sub *ledgerSubject, now time.Duration, req 
 	for i := range sub.grants {
 		lg := &sub.grants[i]
 
-		// A grant with a higher ID may still be on its way to the holder, so
-		// its absence says nothing. Earlier processes used the same IDs.
+		// A grant with a higher ID may still be on its way to the holder, so its
+		// absence says nothing. Earlier processes used the same IDs for other grants.
 		if !req.SameBoot || lg.holder != req.Holder || lg.id > req.Lease.LastGrant {
 			continue
 		}
@@ -205,8 +205,7 @@ func (sub *ledgerSubject) sizeGrant(req *GrantRequest) []counters.Op {
 		if input.Want > 0 {
 			op.Cost = Size(input, policy)
 
-			// Without this limit's part, a check could not be decided from the
-			// others.
+			// Without a part of this limit, no check could be decided from the grant.
 			if op.Cost == 0 {
 				return nil
 			}
@@ -254,8 +253,8 @@ func (led *LeaseLedger) Return(
 		return false
 	}
 
-	// The grant leaves the ledger, so that a repeated return finds nothing.
-	// What can't be given now goes back in below.
+	// The grant leaves the ledger, so that a repeated return finds nothing. It is
+	// put back below if some of it can't be given now.
 	lg := sub.grants[index]
 	sub.grants = slices.Delete(sub.grants, index, index+1)
 	led.outstanding.Add(-1)

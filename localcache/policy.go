@@ -36,9 +36,9 @@ type Policy struct {
 
 // PolicyOf returns the policy for a rule's subject with these limits, among
 // that many nodes. It returns the zero Policy if each check must ask the owner:
-// because the rule says so (`consistency`, `on_limit: delay`, `block`), because
-// the algorithm's promise depends on when each hit happens, or because the
-// window is too short.
+// because the rule says so (`consistency`, `on_limit: delay`, `block`) or is
+// compiled for its call alone, because the algorithm's promise depends on when
+// each hit happens, or because the window is too short.
 func PolicyOf(r *rules.Rule, limits []*rules.Limit, nodes int) Policy {
 	if r.Consistency != rules.Hybrid || r.OnLimit == rules.DelayCheck || r.Blocks != nil || r.Uninterned {
 		return Policy{}

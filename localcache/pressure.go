@@ -9,7 +9,8 @@ import (
 
 const (
 	// pressureThreshold is the number of refusals of one subject within a lease's
-	// TTL that put a node under pressure. It then waits before it asks again.
+	// TTL that put a node under pressure. The node then waits before it asks
+	// again.
 	pressureThreshold = 8
 	// backOffDivisor bounds how long a node under pressure waits: at most a lease's
 	// TTL, and the time in which a bucket fills, each divided by backOffDivisor.

@@ -19,8 +19,8 @@ type SizeInput struct {
 func Size(in SizeInput, policy Policy) int64 {
 	capacity := in.Limit.Capacity()
 	used := capacity - min(in.Remaining, capacity)
-	// Each node may be about to ask for as much. With larger grants, some nodes
-	// would refuse while others still had much to spend.
+	// Every node may be about to ask for as much as this one. With larger grants,
+	// some nodes would refuse while others still had much to spend.
 	headroom := int64(policy.Threshold*float64(capacity)) - used
 	large := min(in.Want, headroom/int64(max(2, policy.Nodes+1)))
 

@@ -12,10 +12,10 @@ import (
 // Unspent is a holder's report to an owner about one subject: what is left of
 // the grants that it has from that process.
 type Unspent struct {
-	// LastGrant is the highest ID that has arrived. Of a later grant, the holder
-	// knows nothing yet; of an earlier one that is not in Held, nothing is left.
+	// LastGrant is the highest ID that has arrived. The holder does not know of a
+	// later grant yet. Nothing is left of an earlier grant that is not in Held.
 	LastGrant uint64
-	Held      []HeldGrant // with those that have ended and are yet to be given back; at most MaxUnspent
+	Held      []HeldGrant // also those that have ended and are yet to be given back; at most MaxUnspent
 }
 
 // MaxUnspent bounds the grants in an Unspent. A further grant counts as spent.
@@ -54,7 +54,7 @@ func (eg *EndedGrant) report() HeldGrant {
 
 // AddUnspent adds what this node still holds of a subject to what remains in
 // the decisions of ops: only this node can spend it. from made the decisions,
-// at steady on its steady clock, and only grants from before that count. A cost
+// at steady on its steady clock. Only grants that it made earlier count. A cost
 // that was refused stays refused.
 func (ls *Leases) AddUnspent(from Source, steady int64, ops []counters.Op) {
 	sh, le := ls.lockLease(ops)
@@ -78,7 +78,7 @@ func (le *lease) addUnspent(ops []counters.Op, counts func(gr *grant) bool) {
 			left := gr.parts[j].left
 			most := max(0, ops[j].Limit.Capacity()+decision.Loaned)
 			if !decision.Allowed {
-				// A refusal stays one: what remains is less than the cost.
+				// A refusal stays a refusal: less remains than the cost.
 				most = max(decision.Remaining, min(most, ops[j].Cost-1))
 			}
 			decision.AddRemaining(ops[j].Limit, max(0, min(left, most-decision.Remaining)))

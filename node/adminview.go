@@ -53,8 +53,8 @@ func (a adminView) Leave(ctx context.Context, force bool, by string) (last bool,
 	return last, nil
 }
 
-// membership returns why this node is not a working member of the cluster; nil if
-// it is one. A node that is cut off is one.
+// membership returns why this node is not a working member of the cluster; nil
+// if it is one. A node that is cut off still is one.
 func (n *Node) membership() error {
 	if n.leftByRequest.Load() {
 		return errLeft

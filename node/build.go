@@ -47,9 +47,9 @@ const (
 	appliedFile   = "applied"   // how far this node has applied the Raft log
 )
 
-// build makes all parts of a node. Their loops may run already, but none decides
-// a check or calls another node before the Start. On an error it returns the
-// parts made so far, for release.
+// build makes all parts of a node. Their loops may run already, but none
+// decides a check or calls another node before Start. On an error it returns
+// the parts made so far, for release.
 //
 // Some parts need each other: the calls between nodes ask the cluster for this
 // node's identity, and the cluster tells the keeper and the limiter what was
@@ -146,7 +146,7 @@ func openStore(c *settings) (s storage, err error) {
 	config.Logger = c.Logger
 	opened, err := persist.OpenRaft(config)
 	if c.Rejoin && errors.Is(err, persist.ErrCorrupt) {
-		// The damaged state goes with its identity.
+		// The damaged state is given up together with its identity.
 		s.id, err = rejoinDamaged(c, err)
 		if err == nil {
 			opened, err = persist.OpenRaft(config)
@@ -179,8 +179,8 @@ func rejoin(c *settings) error {
 	return nil
 }
 
-// rejoinDamaged gives a node whose agreed state is damaged a new identity: it
-// may have forgotten what it acknowledged under the old one.
+// rejoinDamaged gives a node whose agreed state is damaged a new identity: the
+// node may have forgotten what it acknowledged under the old one.
 func rejoinDamaged(c *settings, damage error) (id ring.NodeID, err error) {
 	c.Logger.Error("what the cluster agreed on is damaged here", "error", damage)
 	// rejoin keeps an identity that an earlier rejoin gave this node, unless the
@@ -491,7 +491,8 @@ func (n *Node) closeListeners(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
 
-	// Calls of this process end, too: what they took would not be saved.
+	// Calls of this process end as well, because what they take from now on would
+	// not be saved.
 	n.closed.Store(true)
 	n.doors.Drain()
 

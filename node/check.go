@@ -74,7 +74,8 @@ func (n *Node) Reserve(ctx context.Context, q client.Request, ttl time.Duration)
 	slot, hasSlot := n.limiter.SlotOf(o.id)
 
 	if o.id != "" && hasSlot {
-		// The slot outlives this call: Settle ends it. It is renewed during the delay, too.
+		// The slot outlives this call: Settle ends it. It is also renewed during the
+		// delay.
 		var slotErr error
 		reserved.Slot, slotErr = client.NewSlot(context.WithoutCancel(ctx), n, o.Decision, slot.ID,
 			sent.Add(slot.Expires))

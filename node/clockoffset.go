@@ -21,9 +21,9 @@ const (
 
 // medianClock returns the median of the clocks of this region's nodes and of
 // the other regions, as the time by which it is ahead of this node's own clock.
-// Of two in the middle it takes the one that is farther away: where half of the
-// clocks say one thing and half another, nobody knows which half is right, and
-// both sides should warn.
+// If two clocks are in the middle, it takes the one that is farther away: if
+// the clocks split into halves, nobody knows which half is right, and both
+// should warn.
 func medianClock(others []peer.Clock) time.Duration {
 	ahead := []time.Duration{0} // this node's own
 	regions := map[string][]time.Duration{}
@@ -51,7 +51,8 @@ func medianClock(others []peer.Clock) time.Duration {
 // negative if it is behind.
 func (n *Node) clockOffset() time.Duration { return -medianClock(n.peers.Clocks()) }
 
-// clockOffsets returns the same for each node of this region whose clock is known.
+// clockOffsets returns this offset for each node of this region whose clock is
+// known.
 func (n *Node) clockOffsets() map[ring.NodeID]time.Duration {
 	others := n.peers.Clocks()
 	median := medianClock(others)

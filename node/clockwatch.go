@@ -16,10 +16,10 @@ type clockWatch struct {
 	boottime time.Duration // see environment.boottime
 }
 
-// look reads the clocks again, at most planned after the last time. It returns
-// for how long the process did not run in between, and by how much the wall
-// clock was set forward, or back if the step is negative. Both are 0 if they
-// are small.
+// look reads the clocks again. planned is how long after the last time that
+// should be. It returns for how long the process did not run in between, and by
+// how much the wall clock was set forward, or back if the step is negative.
+// Both are 0 if they are small.
 func (w *clockWatch) look(wall time.Time, boottime, planned time.Duration) (standstill, step time.Duration) {
 	before := *w
 	*w = clockWatch{looked: true, wall: wall.Round(0), boottime: boottime}

@@ -25,8 +25,8 @@ import (
 type RefusalLog string
 
 // What a node logs of refused checks: nothing, one for each rule and minute, or
-// every one. Of those that come faster than the log can be written, each line
-// counts how many were left out.
+// every one. If they come faster than the log can be written, some are left
+// out; each line counts those.
 const (
 	RefusalsOff     RefusalLog = ""
 	RefusalsSampled RefusalLog = "sampled"
@@ -58,21 +58,23 @@ type Config struct {
 	// MaxCounters bounds the counters in memory: 1 to 2³³. A counter takes about 60
 	// bytes; the table grows with use. 0: 10,000,000.
 	MaxCounters int64
-	// MemoryLimit is how many bytes the process may use, 0 if unknown. The planes
-	// serve as many connections as a part of it is enough for. rlnode serve sets it
-	// to the smaller of GOMEMLIMIT and the limit of its control group.
+	// MemoryLimit is how many bytes the process may use; 0 if unknown. It bounds
+	// the connections that the planes serve, which may take a part of it. rlnode
+	// serve sets it to the smaller of GOMEMLIMIT and the limit of its control
+	// group.
 	MemoryLimit int64
 	// MaxConnections bounds the connections of the data plane. 0: as MemoryLimit
 	// and half of the files that the process may open allow, at most 32,768.
 	MaxConnections int
-	// MaxMatched bounds the limits that the checks of one batch match together; the
-	// rest of it is not decided. 0: 100,000.
+	// MaxMatched bounds the limits that the checks of one batch match together;
+	// the rest of the batch is not decided. 0: 100,000.
 	MaxMatched int
 	// ReservationBytes is the room for reservations, in bytes: 1 MiB to 1 TiB. A
-	// reservation takes 256 until it is over. One subject may have two thirds of
-	// it. The rates of buckets with reservations have as much besides, and so have
-	// reservations under rules with `consistency: local`. 0: 224 MiB, for 1,000
-	// reservations a second of one subject that each stay open for 10 minutes.
+	// reservation takes 256 bytes until it is over. One subject may take two
+	// thirds of the room. The rates of buckets with reservations have as much room
+	// besides, and so have reservations under rules with `consistency: local`. 0:
+	// 224 MiB, for 1,000 reservations a second of one subject that each stay open
+	// for 10 minutes.
 	ReservationBytes int64
 	// OnError says whether Check allows or refuses while the node can't decide:
 	// before it is ready, and after Close.

@@ -93,8 +93,8 @@ func (n *Node) load() error {
 				found.Expired, "took", found.Duration)
 		}
 
-		// Slots are in the table's file. If it is incomplete, a node that has been in a
-		// cluster had another one, or was killed before it had saved them.
+		// Slots are in the table's file. If it is incomplete, a node that has been in
+		// a cluster had another file, or was killed before it had saved its slots.
 		if i == 0 && (found.DamagedFrames > 0 || found.SetAside || found.Incomplete && n.isOld) {
 			n.markSlotsLost()
 		}

@@ -154,7 +154,8 @@ func (n *Node) toClientError(err error) error {
 		Detail: e.Detail, Node: n.config.Name}
 }
 
-// toUsage converts the usage of a subject; inline, its limits came with the call.
+// toUsage converts the usage of a subject. inline means that its limits came
+// with the call.
 func toUsage(u *limiter.Usage, inline bool) client.Usage {
 	usage := client.Usage{Namespace: u.Namespace, Key: u.Key, Unknown: u.Unknown}
 	if !inline {

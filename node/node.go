@@ -29,8 +29,9 @@ import (
 )
 
 // Bounds on the steps of Close. Together they take at most stopTimeout, because
-// Close promises ten seconds. Only a step that waits for a disk may take longer:
-// no context ends that. Then Close returns without it, after hangTimeout.
+// Close promises ten seconds. Only a step that waits for a disk may take
+// longer, because no context ends the wait. Close then returns without the
+// step, after hangTimeout.
 const (
 	stopTimeout = 9 * time.Second
 	hangTimeout = stopTimeout + 500*time.Millisecond
@@ -81,7 +82,7 @@ type Node struct {
 	admin          *admin.Server // nil: no admin plane
 	recent         recent
 
-	slots         client.SlotSet // that this process holds
+	slots         client.SlotSet // the slots that this process holds
 	inquiries     sync.Pool      // of *inquiry
 	opened        chan struct{}  // closed once checks are decided
 	closed        atomic.Bool    // set once checks are no longer decided
@@ -105,13 +106,17 @@ type Node struct {
 // Each step comes after those it depends on. Steps that can fail because of a
 // mistake in the Config come before those that take long:
 //
-//  1. Open the data directory and read the identity, then open Raft's store, whose lock keeps other processes away from the
-//     whole directory. Make all parts and register the calls they answer for other nodes. None of them calls another node yet.
-//  2. Open the planes' listeners. Probes are answered from here on; checks get 503 not-ready.
-//  3. Load the counters of the last checkpoint, before this node can own a partition. Load the fallback counters, too, so that
-//     a restart doesn't renew the node's share.
-//  4. Start the calls between nodes, and the cluster. The cluster gives the limiter its rules and partitions; then the node is
-//     ready.
+//  1. Open the data directory and read the identity, then open Raft's store,
+//     whose lock keeps other processes away from the whole directory. Make all
+//     parts and register the calls they answer for other nodes. None of them
+//     calls another node yet.
+//  2. Open the planes' listeners. Probes are answered from here on; checks get
+//     503 not-ready.
+//  3. Load the counters of the last checkpoint, before this node can own a
+//     partition. Load the fallback counters, too, so that a restart doesn't
+//     renew the node's share.
+//  4. Start the calls between nodes, and the cluster. The cluster gives the
+//     limiter its rules and partitions; then the node is ready.
 func Start(ctx context.Context, config Config) (*Node, error) {
 	c, err := config.complete()
 	if err != nil {
@@ -129,7 +134,7 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 	}
 
 	if err != nil {
-		// Not by ctx: its end may be why the start failed.
+		// ctx is not used: its end may be why the start failed.
 		return nil, errors.Join(err, inTime(n.release))
 	}
 
@@ -264,16 +269,20 @@ func (n *Node) AdminAddr() net.Addr {
 // goroutines. Nothing it has counted is lost: other nodes or the data directory
 // have it. Further calls return the same error.
 //
-//  1. Probes fail at all doors, so that load balancers send checks elsewhere. Checks are still decided, for at least
-//     api.DrainGrace.
-//  2. The partitions are handed over. From then on, this node asks their new owners.
+//  1. Probes fail at all doors, so that load balancers send checks elsewhere.
+//     Checks are still decided, for at least api.DrainGrace.
+//  2. The partitions are handed over. From then on, this node asks their new
+//     owners.
 //  3. With LeaveOnClose the node leaves the cluster for good.
-//  4. Most of the remaining counters are saved, so that step 6 takes little time. Then this process's own slots are released.
-//  5. The listeners close once the requests in flight are answered. From here on, no check is decided.
-//  6. Counters that changed since step 4 are saved, so that no decision is forgotten. A node that leaves for good hands over
-//     the usage that it has counted since step 3.
-//  7. The calls between nodes end, then Raft. Raft's store closes last: until then its lock tells others that the directory is
-//     in use.
+//  4. Most of the remaining counters are saved, so that step 6 takes little
+//     time. Then this process's own slots are released.
+//  5. The listeners close once the requests in flight are answered. From here
+//     on, no check is decided.
+//  6. Counters that changed since step 4 are saved, so that no decision is
+//     forgotten. A node that leaves for good hands over the usage that it has
+//     counted since step 3.
+//  7. The calls between nodes end, then Raft. Raft's store closes last: until
+//     then its lock tells others that the directory is in use.
 //
 // If the disk hangs, Close returns an error in time all the same. The remaining
 // steps follow when the disk answers; until then, the directory stays in use.
@@ -369,7 +378,7 @@ func (n *Node) leave(ctx context.Context, forGood bool, by string) error {
 	}
 
 	if forGood {
-		// First of all: if this fails, the node is still a member.
+		// This comes first: if it fails, the node is still a member.
 		if err := n.handOverUsage(ctx); err != nil {
 			return err
 		}

@@ -16,8 +16,8 @@ func protectionAdvice(m *mistakes) string {
 		m.name("ClusterSecretFile"), m.name("InsecureCluster"))
 }
 
-// checkSecrets checks the protection of the ports between nodes. Partial
-// protection is none: anyone who gets in through one port can take over the
+// checkSecrets checks the protection of the ports between nodes. All of them
+// must be protected: anyone who gets in through one port can take over the
 // cluster.
 func (s *settings) checkSecrets(m *mistakes) {
 	keyBytes := len(s.GossipKey)

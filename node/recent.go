@@ -48,7 +48,8 @@ func (r *recent) total() (sum [waysToDecide]int64) {
 }
 
 // decidedBy returns how many checks were decided since the oldest reading, by
-// the value of decided_by. It omits zeros.
+// the value of decided_by. A check counts for each rule that applied to it. It
+// omits zeros.
 func (r *recent) decidedBy() map[string]int64 {
 	now := r.total()
 	r.mu.Lock()

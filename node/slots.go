@@ -87,7 +87,8 @@ func checkSlotTTL(ttl time.Duration) error {
 	return nil
 }
 
-// RenewSlot holds a slot for longer; see client.Client. Slots do that by themselves.
+// RenewSlot holds a slot for longer; see client.Client. Slots call it by
+// themselves.
 func (n *Node) RenewSlot(ctx context.Context, id string) (until time.Time, err error) {
 	if err := n.ensureOpen(ctx); err != nil {
 		return time.Time{}, err
@@ -101,7 +102,7 @@ func (n *Node) RenewSlot(ctx context.Context, id string) (until time.Time, err e
 	return sent.Add(expires), nil
 }
 
-// ReleaseSlot gives a slot back; see client.Client. Slot.Close does that.
+// ReleaseSlot gives a slot back; see client.Client. Slot.Close calls it.
 func (n *Node) ReleaseSlot(_ context.Context, id string) error {
 	if _, err := n.limiter.ReleaseSlot(id); err != nil {
 		return n.toClientError(err)

@@ -29,8 +29,8 @@ func (n *Node) openMeter() (err error) {
 	return nil
 }
 
-// countingMembers returns the nodes that may have counted usage no other node
-// has. Gossip lists nodes that were removed a little longer; they are no
+// countingMembers returns the nodes that may have counted usage that no other
+// node has. Gossip lists nodes that were removed a little longer; they are no
 // members.
 func (n *Node) countingMembers() (list []usage.Member) {
 	for _, m := range n.cluster.View().Members {

@@ -18,13 +18,13 @@ import (
 // the frames that hold them.
 //
 // A new file is incomplete until its first base is whole. If the process dies
-// before, the next one must know that the file may lack counters.
+// before that, the next process must know that the file may lack counters.
 
 const (
 	// minLogSize is the log size, in bytes, from which a new base is worth writing.
 	minLogSize = 8 << 20
 	// minBaseStep is the minimum number of counters that a checkpoint adds to the
-	// new base. It adds as many as changed, if that is more.
+	// new base. If more counters changed, it adds as many as changed.
 	minBaseStep = 1 << 16
 )
 
@@ -40,7 +40,7 @@ type base struct {
 	marked     int64  // counters marked so far
 	copied     int64  // counters written since the new base began, whether marked or changed
 	written    int64  // bytes written since the new base began
-	drops      int64  // Source.Drops when the new base began, or the last one
+	drops      int64  // Source.Drops when the new base began or, if there is none, the last one
 
 	lastChanged int64 // counters written by the last checkpoint, not counting those it marked
 }
@@ -90,8 +90,8 @@ func (cf *CounterFile) continueBase() int64 {
 	return int64(marked)
 }
 
-// completeBase completes the new base once all of it is written, and deletes
-// the older frames. It must follow a checkpoint that wrote everything marked.
+// completeBase deletes the older frames once all of the new base is written. It
+// must follow a checkpoint that wrote everything marked.
 func (cf *CounterFile) completeBase() error {
 	b := &cf.base
 	if b.firstFrame == 0 || !b.allMarked {

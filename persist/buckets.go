@@ -135,7 +135,7 @@ func (b *Buckets) View(read func(tx Tx) error) error {
 }
 
 // Lost returns how many damaged files were set aside since the process began.
-// When it grows, everything written before is lost.
+// When the number grows, everything written before is lost.
 func (b *Buckets) Lost() int64 { return b.lost.Load() }
 
 // Missing reports whether there is no open file to write to.
@@ -185,7 +185,7 @@ func (t Tx) Put(bucket string, key, value []byte) error {
 		}
 	}
 
-	// The value is copied, because appending might write behind the caller's.
+	// The value is copied: appending to it might overwrite memory behind it.
 	return b.Put(key, binary.LittleEndian.AppendUint32(slices.Clone(value), wire.Sum(0, []byte(bucket), key, value)))
 }
 

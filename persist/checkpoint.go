@@ -24,8 +24,9 @@ const (
 	maxKeptBuffer = 2 << 20 // bytes of buffer to keep for reuse; enough for frames without large logs
 
 	// restFactor is the ratio of rest to work of the loop's checkpoints. They rest
-	// after each stretch of work longer than minWork. A stretch that seems longer
-	// than maxRest allows was no work: the process stood still, or the disk did.
+	// after each stretch of work longer than minWork. A rest takes at most
+	// maxRest. If a stretch would need a longer one, the process or the disk stood
+	// still.
 	restFactor = 9
 	maxRest    = time.Second
 	minWork    = 200 * time.Microsecond
@@ -52,8 +53,8 @@ func (cf *CounterFile) Start() error {
 	return nil
 }
 
-// lockUntil takes the lock. It succeeds even if ctx has ended, as long as the lock
-// is free.
+// lockUntil takes the lock. If the lock is free, it succeeds even if ctx has
+// ended.
 func (cf *CounterFile) lockUntil(ctx context.Context) error {
 	select {
 	case cf.lock <- struct{}{}:
@@ -87,7 +88,7 @@ func (cf *CounterFile) runLoop() {
 		}
 
 		begin := time.Now()
-		_ = cf.lockAndCheckpoint(cf.ctx, true) // it logs and records its error
+		_ = cf.lockAndCheckpoint(cf.ctx, true) // checkpoint logs and records its error
 
 		// On a full disk, each attempt makes bbolt walk the whole file, so wait longer.
 		pause := cf.config.Interval * time.Duration(min(1+cf.Status().Failures, maxPauseIntervals))
@@ -96,7 +97,7 @@ func (cf *CounterFile) runLoop() {
 }
 
 // Checkpoint writes what changed since the last one, as fast as it can.
-// Whatever it can't write still counts as changed. When ctx ends, it stops
+// Counters that it can't write still count as changed. When ctx ends, it stops
 // between two frames.
 func (cf *CounterFile) Checkpoint(ctx context.Context) error { return cf.lockAndCheckpoint(ctx, false) }
 
@@ -127,7 +128,8 @@ func (cf *CounterFile) checkpoint(ctx context.Context, paced bool) error {
 		err = errors.Join(err, cf.setAside(err))
 	}
 
-	// The caller gave up. That says nothing about the disk, so it is no failure.
+	// The caller gave up, which says nothing about the disk. So it does not count
+	// as a failure.
 	if err != nil && ctx.Err() != nil {
 		return err
 	}
@@ -176,7 +178,8 @@ func (cf *CounterFile) writeChanges(ctx context.Context) (int64, error) {
 		}
 	}
 
-	// After a step of the clock, the times in existing frames are wrong by as much.
+	// After a step of the clock, the times in existing frames are wrong by the
+	// size of the step.
 	stepped := cf.noticeClockStep(cf.config.Now())
 	if stepped || isNew || !cf.complete && cf.base.firstFrame == 0 {
 		cf.beginFullBase()
@@ -194,8 +197,8 @@ func (cf *CounterFile) writeChanges(ctx context.Context) (int64, error) {
 
 	cf.base.lastChanged = max(0, n-marked)
 
-	// Only now is everything that was marked in a frame. After a failure, the
-	// next checkpoint tries to complete the base.
+	// All that was marked is now in a frame. After a failure, the next checkpoint
+	// tries to complete the base.
 	if err == nil {
 		err = cf.completeBase()
 	}
@@ -247,8 +250,8 @@ func (cf *CounterFile) commitFrames(frames []byte, ends []int) error {
 		return nil
 	}
 
-	// The number counts once the transaction is committed. After a failure, the
-	// next one takes the same numbers.
+	// The numbers are taken once the transaction is committed. After a failure,
+	// the next transaction uses the same numbers.
 	last := cf.lastFrame
 	waitedBefore := cf.file.diskTime()
 	err := cf.file.update(func(tx *bolt.Tx) error {
@@ -270,8 +273,8 @@ func (cf *CounterFile) commitFrames(frames []byte, ends []int) error {
 			begin = end
 		}
 
-		// The number is also kept besides the frames: if a new base drops them all,
-		// inspect still finds it. A file without it is incomplete.
+		// The last number is also kept beside the frames, so that inspect finds it
+		// even if a new base drops them all. A file without it is incomplete.
 		if !cf.complete {
 			return nil
 		}

@@ -32,16 +32,17 @@ type Source interface {
 	// how many counters it marked.
 	MarkChanged(part, n int) (next, marked int)
 	// Drops returns how often counters were dropped in a way that Changed does not
-	// yield. The file forgets them with its next base, which therefore begins at
-	// once.
+	// yield. The file forgets them with its next base, so after a drop a new base
+	// begins at once.
 	Drops() int64
 	// Restore puts records back, except those of counters that the table already
 	// has. If a counter has several records, the first counts. It returns how many
 	// it put back, and how many it dropped for lack of room.
 	Restore(now algorithms.Instant, records []counters.Record) (restored, noRoom int)
-	// MaxClockLead returns how far ahead of this node's wall clock, in nanoseconds, the
-	// clocks are by which partitions count their windows, at most. Follow makes a
-	// partition count its windows by a clock that reads at least wall now.
+	// MaxClockLead returns by how many nanoseconds, at most, the clocks by which
+	// partitions count their windows are ahead of this node's; 0 if none is.
+	// Follow makes a partition count its windows by a clock that reads at least
+	// wall now.
 	MaxClockLead(now algorithms.Instant) int64
 	Follow(now algorithms.Instant, partition int, wall int64)
 }
@@ -121,13 +122,13 @@ type CounterFile struct {
 	minLogSize  int64 // minLogSize and minBaseStep are the constants of those names, except in tests
 	minBaseStep int
 
-	// lock is full while somebody has it. It guards the file and the fields up to lastResumed:
-	// only one checkpoint, Load or Close runs at a time. It is a channel so that a
-	// caller can stop waiting when the disk hangs.
+	// lock is full while somebody has it. It guards the file and the fields up to
+	// lastResumed, so only one checkpoint, Load or Close runs at a time. It is a
+	// channel so that a caller can stop waiting when the disk hangs.
 	lock        chan struct{}
 	file        *file // nil if the file was lost and no new one could be created; each checkpoint tries again
 	loaded      bool
-	complete    bool // a checkpoint of the whole table was completed in it; see completeBase
+	complete    bool // a base was completed in the file; see completeBase
 	started     bool
 	closed      bool
 	lastFrame   uint64    // number of the newest frame
@@ -197,7 +198,7 @@ func OpenCounterFile(config CounterFileConfig) (*CounterFile, error) {
 	}
 	cf.ctx, cf.cancel = context.WithCancel(context.Background())
 
-	// A crash during compact may have left this behind.
+	// A crash during compact may have left this file behind.
 	_ = os.Remove(cf.path + ".compact")
 
 	_, err := os.Stat(cf.path)
@@ -219,8 +220,8 @@ func OpenCounterFile(config CounterFileConfig) (*CounterFile, error) {
 		err = cf.open()
 	}
 
-	// A file that can't be opened may hold counters: losing them is for an operator
-	// to decide. Only a new file may be missing.
+	// A file that can't be opened may hold counters, and only an operator may
+	// decide to lose them. Only the creation of a new file may fail.
 	if err != nil && (existed || errors.Is(err, ErrInUse) || errors.Is(err, fs.ErrPermission)) {
 		if cf.file != nil {
 			err = errors.Join(err, cf.file.close())
@@ -255,8 +256,8 @@ func (cf *CounterFile) open() error {
 // errOlderFormat: the file holds counters in an earlier version's format.
 var errOlderFormat = errors.New("counters in the format of an earlier version of rlnode")
 
-// inspect checks that the file consists of frames, finds the newest frame's
-// number and whether the file is complete.
+// inspect checks that the file consists of frames. It finds the newest frame's
+// number, and whether the file is complete.
 func (cf *CounterFile) inspect() error {
 	cf.lastFrame = 0
 	cf.complete = false
@@ -272,15 +273,15 @@ func (cf *CounterFile) inspect() error {
 					cf.lastFrame = max(cf.lastFrame, binary.BigEndian.Uint64(number))
 				}
 
-				// No node writes so many frames: the number is damaged. If
-				// numbers wrapped, the newest frames would count as the oldest.
+				// No node writes so many frames, so the number is damaged. If numbers
+				// wrapped, the newest frames would count as the oldest.
 				if cf.lastFrame > math.MaxInt64 {
 					return pageError("frame %d", cf.lastFrame)
 				}
 				return nil
 			case b != nil && (bytes.Equal(name, olderFramesBucket) || len(name) == 8):
-				// An older version named it frames-2, which has 8 bytes, or after an expiry
-				// time of 8 bytes.
+				// Older versions named the bucket frames-2, which has 8 bytes, or after an
+				// expiry time of 8 bytes.
 				return errOlderFormat
 			}
 
@@ -312,8 +313,8 @@ func (cf *CounterFile) compactIfSparse() error {
 	return errors.Join(err, cf.open())
 }
 
-// compactionFailed returns err if it says that the file is damaged. Any other
-// error only means that the file stays large.
+// compactionFailed returns err if it says that the file is damaged. It only
+// logs any other error: the file stays large.
 func (cf *CounterFile) compactionFailed(err error) error {
 	if isDamaged(err) {
 		return err

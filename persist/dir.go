@@ -35,7 +35,7 @@ type identity struct {
 	Version int       `json:"version"`
 	ID      string    `json:"id"`
 	Created time.Time `json:"created"`
-	// Rejoined means that RenewIdentity made it, in place of another one.
+	// Rejoined means that RenewIdentity made the identity in place of another.
 	Rejoined bool `json:"rejoined,omitempty"`
 }
 
@@ -46,8 +46,8 @@ func HasIdentity(path string) bool {
 }
 
 // OpenDir creates the data directory if it is missing, accessible to its owner
-// only. It returns the node identity stored there, which it creates once. The
-// error wraps ErrCorrupt if the identity is damaged.
+// only. It returns the node identity stored there. If there is none, it creates
+// one. The error wraps ErrCorrupt if the identity is damaged.
 func OpenDir(path string) (ring.NodeID, error) {
 	var none ring.NodeID
 	if path == "" {
@@ -67,8 +67,7 @@ func OpenDir(path string) (ring.NodeID, error) {
 		return none, fmt.Errorf("create node identity: %w", err)
 	}
 
-	// The identity is read, not returned from memory: another process may have
-	// created it first.
+	// The identity is read back: another process may have created it first.
 	return readIdentity(file)
 }
 

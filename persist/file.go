@@ -19,9 +19,9 @@ import (
 type file struct {
 	db   *bolt.DB
 	path string
-	// handle is bbolt's own. Closing it releases the lock when bbolt can't.
+	// handle is bbolt's file. Closing it releases the lock when bbolt can't.
 	handle    *os.File
-	usedBytes atomic.Int64 // bytes in use when the last transaction began; a lower bound
+	usedBytes atomic.Int64 // bytes in use when the last write transaction began: a lower bound of those in use now
 }
 
 // openFile verifies and opens the database at path, creating it if it is
@@ -33,8 +33,8 @@ func openFile(path string, opts bolt.Options, need metaRequirement) (*file, erro
 	}
 
 	f := &file{path: path}
-	// Opening rebuilds the free list by walking the file; writing the list in every
-	// transaction would cost more.
+	// bbolt rebuilds the free list by walking the file when it opens it. Writing
+	// the list in every transaction would cost more.
 	opts.Timeout = lockTimeout
 	opts.FreelistType = bolt.FreelistMapType
 	opts.NoFreelistSync = true
@@ -75,7 +75,8 @@ func openFile(path string, opts bolt.Options, need metaRequirement) (*file, erro
 
 // verifyFile checks the pages of the file at path, if it exists. It holds the
 // lock while it does so, because another process may be writing. An empty file
-// counts as damaged: new files appear by renaming, or in one write by bbolt.
+// counts as damaged, because a new file appears by renaming, or in one write by
+// bbolt.
 func verifyFile(path string, need metaRequirement) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -175,7 +176,7 @@ func (f *file) close() error {
 
 // abandon gives up a database after a panic inside it. bbolt's locks may be
 // held forever, so abandon closes only the file handle. The map stays until the
-// process ends; it takes up address space, not memory.
+// process ends. It takes up address space, not memory.
 func (f *file) abandon() { _ = f.handle.Close() }
 
 // checkSize returns an error if the file has shrunk below what the database

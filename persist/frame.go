@@ -13,7 +13,7 @@ import (
 //
 //	4 bytes     CRC32C of the number and of all that follows, little endian
 //	8 bytes     wall-clock time of writing: Unix nanoseconds, big endian
-//	8 bytes     how far ahead of it a clock was by which partitions counted their windows, at most: nanoseconds, big endian
+//	8 bytes     how far, at most, a clock by which partitions counted their windows was ahead of that: nanoseconds, big endian
 //	records     as counters.AppendRecord writes them at that time, back to back
 //
 // If a counter has several records, the one in the highest-numbered frame
@@ -22,22 +22,22 @@ import (
 // incomplete (see base.go).
 const (
 	frameHeader = 4 + 8 + 8
-	// frameBytes is the size at which a frame is full. With its last record it fits
-	// into 16 bbolt pages, unless that record is a log.
+	// frameBytes is the size at which a frame is full. With its last record, it
+	// still fits into 16 bbolt pages, unless that record is a log.
 	frameBytes = 63 << 10
 )
 
 // framesBucket is the name of the bucket of frames. Earlier versions, whose
-// frames differ, named it frames-2, or as in olderFramesBucket.
+// frames differ, named it frames-2 or frames.
 var (
 	framesBucket      = []byte("frames-3")
 	olderFramesBucket = []byte("frames")
 )
 
 // appendFrame appends one frame with as many of the records as fit, leaving its
-// checksum blank. It skips expired records. Their older copies have expired as
-// well, because an expiry never moves to an earlier time, but for slots that
-// were released.
+// checksum blank. It skips expired records: older copies of them have expired
+// as well, because an expiry never moves to an earlier time. Released slots are
+// the exception, so it keeps those.
 func appendFrame(b []byte, records []counters.Record, now algorithms.Instant, lead int64) (frame []byte, taken int) {
 	full := len(b) + frameBytes
 	b = append(b, 0, 0, 0, 0)
@@ -65,11 +65,11 @@ func frameSum(number, frame []byte) uint32 {
 // readFrame calls each for every record of a frame, with times converted to
 // this process's steady clock. size is the record's length in bytes; wall is
 // the latest reading, at the time of writing, of a clock by which the frame's
-// windows were counted. It takes the frame's time of writing to be at most now:
-// if the clock was ahead then, or is behind now, the frame's counters expire
-// that much earlier. Only slots last for as long from now on as when they were
-// written: a clock that was set in between ends none of them too early. It
-// returns false if the frame is damaged. r is reused between calls.
+// windows were counted. A frame that seems to be from the future counts as
+// written now. A record's age shortens what is left of it, but not of a slot:
+// slots have as much time left as when they were written, so that no step of
+// the clock ends one too early. readFrame returns false if the frame is
+// damaged. r is reused between calls.
 func readFrame(number, frame []byte, now algorithms.Instant, each func(r *counters.Record, wall int64, size int)) bool {
 	if len(number) != 8 || len(frame) < frameHeader || binary.LittleEndian.Uint32(frame) != frameSum(number, frame) {
 		return false

@@ -24,7 +24,8 @@ type LoadStats struct {
 	NoRoom        int64 // records skipped because the table was full
 	Duration      time.Duration
 	// Incomplete means that no checkpoint of the whole table was completed in the
-	// file. It is new, or the process was killed before it had replaced the last one.
+	// file. The file is new, or the last process was killed before its new file
+	// was complete.
 	Incomplete bool
 	// SetAside means that the file was damaged and was replaced by a new one.
 	// Counters restored before that stay in the table.
@@ -39,8 +40,8 @@ const (
 )
 
 // Load puts the counters of the file back into the table. Call it before the
-// table's first use. If the clock was ahead when they were written, or has been
-// set back since, their partitions follow that clock.
+// table's first use. If the clock was ahead when the counters were written, or
+// has been set back since, their partitions follow that clock.
 func (cf *CounterFile) Load(now algorithms.Instant) (LoadStats, error) {
 	var stats LoadStats
 	if err := cf.lockUntil(cf.ctx); err != nil {
@@ -123,8 +124,8 @@ type frameReader struct {
 	// reset holds the counters and slots that are not in the table because they
 	// were reset or released. They are few.
 	reset map[counters.RecordID]struct{}
-	// walls holds the partitions that must follow a clock that was ahead of this
-	// one, and its reading.
+	// walls holds the partitions that must follow a clock that is ahead of this
+	// node's, with the reading of that clock.
 	walls map[int]int64
 	batch []counters.Record // records to put back, newest first
 	bytes int64             // of batch
@@ -133,9 +134,9 @@ type frameReader struct {
 }
 
 // read goes from the newest frame to the oldest, so a counter already in the
-// table is newer than any record read later. It puts back many records at once:
-// a base is in the order of the table's shards, so each shard grows a few times
-// instead of dozens.
+// table is newer than any record read later. It puts back many records at once.
+// A base is in the order of the table's shards, so each shard grows only a few
+// times.
 func (fr *frameReader) read(tx *bolt.Tx) error {
 	frames := tx.Bucket(framesBucket)
 	if frames == nil {
@@ -179,8 +180,8 @@ func (fr *frameReader) collect(r *counters.Record, wall int64, size int) {
 	// earlier time.
 	if r.FreshAt <= fr.now.Steady/1e9 {
 		fr.Expired++
-		// A slot that was released is the exception: an older frame may have it as
-		// held, with a later end.
+		// A released slot is the exception: in an older frame, it may be held, with a
+		// later end.
 		if r.IsReleasedSlot() {
 			fr.reset[r.ID()] = struct{}{}
 		}

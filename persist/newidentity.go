@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// departedFile says that the cluster has refused the identity of the data directory.
+// departedFile exists if the cluster has refused the identity of the data directory.
 const departedFile = "departed"
 
 // replacedOnRejoin matches the files that belong to an identity: what the
@@ -29,9 +29,9 @@ func MarkDeparted(dir string) error { return NewSmallFile(dir, departedFile).Sav
 // RenewIdentity gives the node of a data directory another identity, and moves
 // what belonged to the old one into a folder, whose path it returns. Bills and
 // the addresses of other nodes stay. It does nothing, and returns no path, if
-// the directory has no identity yet, or one that RenewIdentity gave it and that
-// the cluster has not refused: so it may be called at each start. The error
-// wraps ErrInUse if a process uses the directory.
+// the directory has no identity yet, or has one that RenewIdentity made and
+// that the cluster has not refused. So it may be called at each start. The
+// error wraps ErrInUse if a process uses the directory.
 func RenewIdentity(dir string) (aside string, err error) {
 	file := filepath.Join(dir, identityFile)
 	if _, err := readIdentity(file); err != nil {
@@ -57,8 +57,8 @@ func RenewIdentity(dir string) (aside string, err error) {
 		return "", fmt.Errorf("set aside what the old identity had: %w", err)
 	}
 
-	// The identity comes last. After a crash before that, the cluster refuses the
-	// old one again.
+	// The identity comes last. After a crash before that, the node still has the
+	// old identity, which the cluster refuses again.
 	if err := replaceIdentity(file, filepath.Join(aside, identityFile)); err != nil {
 		return "", fmt.Errorf("take a new identity: %w", err)
 	}
@@ -111,8 +111,8 @@ func moveAside(dir, aside string) error {
 
 // replaceIdentity moves the identity to another place and puts a new one into its own.
 func replaceIdentity(file, old string) error {
-	// The old identity gets a second name before a rename replaces it: at no moment
-	// is the directory without an identity.
+	// The old identity gets a second name before a rename replaces it. So the
+	// directory always has an identity.
 	if err := os.Link(file, old); err != nil {
 		return err
 	}

@@ -9,7 +9,8 @@ import (
 	"io"
 )
 
-// bbolt's file format, as far as needed to read it safely. Numbers are in the machine's byte order.
+// bbolt's file format, as far as the walk needs it. Numbers are in the
+// machine's byte order.
 const (
 	pageHeader    = 16 // id u64, flags u16, count u16, overflow u32
 	branchElement = 16 // pos u32, ksize u32, page u64
@@ -39,8 +40,8 @@ func pageError(format string, args ...any) error {
 }
 
 // verifyPages walks all pages in use in a bbolt file of size bytes. It reads
-// plain bytes, without a map, and trusts none of them. bbolt can open and
-// iterate a file that passes without panic, fault or endless loop. verifyPages
+// plain bytes, without a map, and trusts none of them. If a file passes, bbolt
+// can open and iterate it without panic, fault or endless loop. verifyPages
 // does not inspect values. It reads each page once, so size bounds time and
 // memory.
 func verifyPages(f io.ReaderAt, size int64, need metaRequirement) error {
@@ -55,7 +56,7 @@ func verifyPages(f io.ReaderAt, size int64, need metaRequirement) error {
 		}
 	}
 
-	// Four is what a new database has: two metas, a free list and a root.
+	// A new database has four pages: two metas, a free list and a root.
 	if m.pages < 4 || m.pages > uint64(size)/uint64(m.pageSize) {
 		return pageError("%d pages of %d bytes in a file of %d", m.pages, m.pageSize, size)
 	}
@@ -74,8 +75,9 @@ func verifyPages(f io.ReaderAt, size int64, need metaRequirement) error {
 
 // metaRequirement says how many of the two meta pages must be intact. If the
 // newer one is damaged, bbolt silently falls back to the previous transaction.
-// That is good enough for counters, but it would lose an acknowledged version
-// of the rules. A meta fits in one sector, so a power failure does not tear it.
+// That is good enough for counters, but raft.db would lose an acknowledged
+// version of the rules. A meta fits in one sector, so a power failure does not
+// tear it.
 type metaRequirement uint8
 
 const (

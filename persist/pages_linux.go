@@ -10,7 +10,7 @@ import "syscall"
 // No write transaction may be in progress, because it could move the map.
 // usedBytes is the size that a transaction reported, so at least that much is
 // mapped. The file itself may be longer than the map, and the memory past the
-// map is not ours.
+// map is not bbolt's.
 func (f *file) forgetPages() {
 	length := uintptr(f.usedBytes.Load()) &^ uintptr(f.db.Info().PageSize-1)
 	if length == 0 {

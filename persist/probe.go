@@ -18,7 +18,7 @@ const (
 )
 
 // HasSpareRoom reports whether the disk of a directory has room for files that
-// a node can do without, as far as that is known.
+// a node can do without. If the free space is unknown, it returns true.
 func HasSpareRoom(dir string) bool {
 	free, known := FreeSpace(dir)
 	return !known || free >= spareRoom
@@ -81,7 +81,8 @@ func (p *probe) check() error {
 			p.log.Info("can write to the disk again", "path", p.path)
 		}
 
-		// The next check may follow at once, as soon as the caller has the result.
+		// busy is emptied first: the next check may follow as soon as the caller has
+		// the result.
 		<-p.busy
 		result <- err
 	}) {

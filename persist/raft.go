@@ -93,8 +93,8 @@ type Raft struct {
 
 // OpenRaft opens Raft's state in the data directory, or creates it if there is
 // none. The error wraps ErrInUse if another process has the directory. It wraps
-// ErrCorrupt if the state is damaged or partly missing. The node must not start
-// then, because it may have acknowledged what is lost.
+// ErrCorrupt if the state is damaged or partly missing. A node with such state
+// must not start, because it may have acknowledged what is lost.
 func OpenRaft(config RaftConfig) (*Raft, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -108,8 +108,8 @@ func OpenRaft(config RaftConfig) (*Raft, error) {
 		return nil, err
 	}
 
-	// Only now is the directory locked, by the open file: a running node's log
-	// is not read, and its temporary files are not removed.
+	// The open file locks the directory. So what follows never reads a running
+	// node's log, nor removes its temporary files.
 	if err := r.checkContent(); err != nil {
 		return nil, errors.Join(err, r.abandon())
 	}
@@ -182,9 +182,9 @@ func (r *Raft) Stable() raft.StableStore { return r.stable }
 // Snapshots returns the store of the last two snapshots.
 func (r *Raft) Snapshots() raft.SnapshotStore { return r.snapshots }
 
-// Probe writes a page of its own and waits until it is on disk. Without it, a
-// hung disk would go unnoticed while nothing is written to the log. It fails if
-// that takes longer than the timeout, or if the disk is full.
+// Probe writes a page of its own and waits until the page is on disk. It fails
+// if that takes longer than the timeout, or if the disk is full. Without Probe,
+// a hung disk would go unnoticed while nothing is written to the log.
 func (r *Raft) Probe() error { return r.probe.check() }
 
 // Empty reports whether Raft has no state: no log entry, no snapshot, no term.

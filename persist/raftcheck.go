@@ -47,8 +47,8 @@ func (r *Raft) create() error {
 		return fmt.Errorf("open %s: %w", r.path, err)
 	}
 
-	// With a new file, Raft would begin a new log behind old snapshots, and the node
-	// would vote twice in a term.
+	// With a new file, Raft would begin a new log behind old snapshots, and the
+	// node could vote twice in a term.
 	names, err := snapshotNames(r.config.Dir)
 	if err != nil {
 		return err
@@ -186,9 +186,9 @@ func (r *Raft) checkContent() error {
 }
 
 // checkEntries reads the whole log. at is the newest snapshot's position. Every
-// entry after it must be there, and terms must never decrease. Up to that
-// position, there may be gaps: Raft jumps ahead when the leader sends a
-// snapshot.
+// entry after that position must be there, and terms must never decrease. Up to
+// that position, there may be gaps, because Raft jumps ahead when the leader
+// sends a snapshot.
 func (r *Raft) checkEntries(at snapshotPosition) error {
 	logs := checkedLogs{r.store}
 	first, err := logs.FirstIndex()
@@ -231,8 +231,8 @@ func (r *Raft) checkEntries(at snapshotPosition) error {
 	return r.checkTerm(max(term, at.term))
 }
 
-// checkTerm checks that the saved term is not below term, the log's: Raft saves
-// the term before it stores an entry.
+// checkTerm checks that the saved term is at least term, that of the newest
+// entry or snapshot: Raft saves the term before it stores an entry.
 func (r *Raft) checkTerm(term uint64) error {
 	have, err := checkedStable{r.store}.GetUint64(termKey)
 	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
@@ -255,7 +255,7 @@ func (r *Raft) removeLeftovers() {
 			continue
 		}
 		for _, name := range left {
-			// A failure is no reason not to start: the next start tries again.
+			// A failure must not stop the node: the next start tries again.
 			_ = os.RemoveAll(name)
 		}
 	}

@@ -13,8 +13,8 @@ import (
 
 // checksumSize is the size, in bytes, of the checksum of each stored entry and
 // value. Neither bbolt nor raft-boltdb checks what it reads. A flipped bit in
-// an entry would make this node apply something different from the other nodes;
-// one in the vote could let it vote twice.
+// an entry would make this node apply something different from the other nodes.
+// A flipped bit in the vote could let it vote twice.
 const checksumSize = 4
 
 // errChecksum: a stored entry or value differs from what was written.
@@ -39,8 +39,8 @@ func (cl checkedLogs) StoreLogs(logs []*raft.Log) error {
 }
 
 func (cl checkedLogs) GetLog(index uint64, into *raft.Log) error {
-	// The entry is read into a value of this function: Raft's is set only once the
-	// entry is known to be right.
+	// The entry is read into a local value first: into is set only once the entry
+	// is known to be right.
 	var l raft.Log
 	err := cl.BoltStore.GetLog(index, &l)
 	if errors.Is(err, raft.ErrLogNotFound) {

@@ -15,7 +15,7 @@ import (
 
 const (
 	readFactor = 5  // the number of timeouts that a read may take
-	maxReads   = 64 // bounds concurrent reads of the log; further ones wait
+	maxReads   = 64 // bounds concurrent reads of the log; further reads wait
 
 	firstPause = 50 * time.Millisecond // between attempts; doubles up to lastPause
 	lastPause  = 5 * time.Second       // the longest pause between attempts
@@ -55,25 +55,25 @@ var errHung = errors.New("disk does not respond")
 //
 // So a write that was reported to Raft as failed is undone before anything else
 // is written, by the goroutine that made it. Undoing deletes the entries past
-// the end of the log that Raft believes in, and restores missing entries that
-// Raft believes in (unreplaced holds these: the entries that Raft has deleted
-// from the end and not replaced). Until the undo succeeds, every write fails at
-// once. Reading an entry in doubt fails too, because Raft would acknowledge it.
-// If the process ends before the undo, no missing entry has been acknowledged.
+// the end of the log that Raft believes in. It also restores the entries that
+// Raft has deleted from the end and not replaced, because Raft still believes
+// in them (see unreplaced). Until the undo succeeds, every write fails at once.
+// Reading an entry in doubt fails too, because Raft would acknowledge it. If
+// the process ends before the undo, no missing entry has been acknowledged.
 // Raft then starts with the log it finds, as after a crash between writing and
 // answering.
 //
 // Raft ends the process when it can't read a committed entry. So a hung read
 // gets a long time before it fails. Reading an entry in doubt fails at once.
-// Committed entries are hardly ever in doubt: only while a deletion of those
-// before a snapshot has failed, and those to be applied next are in the cache. Undoing can't bring back the
-// configuration. When Raft deletes an entry that holds a configuration, it goes
-// back to the last committed one. It learns the deleted one with the next
-// configuration entry, or at the next start.
+// Committed entries are in doubt only after a failed deletion of those before a
+// snapshot, and the entries to be applied next are in the cache. Undoing can't
+// bring back the configuration. When Raft deletes an entry that holds a
+// configuration, it goes back to the last committed one. It learns the deleted
+// configuration with the next configuration entry, or at the next start.
 //
 // An undone entry never returns as a different entry with the same index and
-// term. A leader that failed to store it has stepped down, and its next term is
-// another one; a follower receives the same entry again.
+// term. A leader that failed to store it has stepped down and leads next in
+// another term. A follower receives the same entry again.
 //
 // Raft reads through a cache in front of this log (see raft.go). The cache never
 // holds an entry that is missing here: it adds entries after they were stored,
@@ -110,13 +110,13 @@ type logWrite struct {
 	undo func() error
 	// firstInDoubt returns the first entry that is in doubt if the write fails.
 	firstInDoubt func() uint64
-	// onSuccess runs when the write succeeds in time, onUndone when undo succeeds;
-	// the caller holds guardedLogs.mu.
+	// onSuccess runs when the write succeeds in time, onUndone when undo succeeds,
+	// both under guardedLogs.mu.
 	onSuccess, onUndone func()
 
 	// abandoned means that the write timed out, so Raft was told that it failed.
-	// done means that it has returned, with err. Whichever comes first counts.
-	// guardedLogs.mu guards them.
+	// done means that the write has returned, with err. Whichever comes first
+	// counts. guardedLogs.mu guards the three.
 	abandoned, done bool
 	err             error
 }
@@ -169,7 +169,7 @@ func (g *guardedLogs) deleteFrom(index uint64) error {
 
 // DeleteRange deletes entries at the start or the end of the log, or fails if the disk hangs.
 func (g *guardedLogs) DeleteRange(low, high uint64) error {
-	var removed []*raft.Log // the end of the log, if that is what goes: undo stores it again
+	var removed []*raft.Log // what is deleted from the end of the log, for undo to store again
 
 	return g.write(&logWrite{
 		firstInDoubt: func() uint64 { return low },
@@ -199,7 +199,7 @@ func (g *guardedLogs) DeleteRange(low, high uint64) error {
 	})
 }
 
-// readTail reads the entries from low on, if high is the end of the log: Raft
+// readTail reads the entries from low on, if high is the end of the log. Raft
 // keeps believing in them until it has stored others. There are at most as many
 // as a cut-off leader could append.
 func (g *guardedLogs) readTail(low, high uint64) ([]*raft.Log, error) {
@@ -229,8 +229,8 @@ func (g *guardedLogs) write(w *logWrite) error {
 	timer := time.NewTimer(g.timeout)
 	defer timer.Stop()
 
-	// This comes before waiting for a turn: the goroutine that undoes a failed
-	// write keeps the turn until it is done.
+	// The error is checked before waiting for a turn, because the goroutine that
+	// undoes a failed write keeps the turn until it is done.
 	if err := g.checkWritable(); err != nil {
 		return err
 	}
@@ -249,8 +249,8 @@ func (g *guardedLogs) write(w *logWrite) error {
 		return err
 	}
 
-	// The write gets a goroutine of its own: on a hung disk it can't be ended, only
-	// left behind.
+	// The write gets a goroutine of its own, because on a hung disk it can't be
+	// ended, only left behind.
 	result := make(chan error, 1)
 	started := g.workers.Go(func() {
 		defer func() { <-g.writing }()
@@ -270,7 +270,7 @@ func (g *guardedLogs) write(w *logWrite) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	// If the write has returned just before the lock was taken, its own outcome
+	// If the write returned just before the lock was taken, its own outcome
 	// counts, not the timeout.
 	if w.done {
 		return w.err
@@ -407,8 +407,8 @@ func (g *guardedLogs) GetLog(index uint64, into *raft.Log) error {
 		return err
 	}
 
-	// The entry may have come into doubt in the meantime, so what was read may not
-	// be what Raft believes in.
+	// The entry may have come into doubt in the meantime. The value that was read
+	// may then differ from what Raft believes in.
 	if err := g.checkTrusted(index); err != nil {
 		return err
 	}
@@ -446,8 +446,8 @@ func readBounded[T any](g *guardedLogs, read func() (T, error)) (T, error) {
 		return none, errHung
 	}
 
-	// The channel has room for the answer, so a read that nobody waits for any more
-	// can end.
+	// The channel has room for the answer, so a read can end even if nobody waits
+	// for it any more.
 	result := make(chan answer, 1)
 	started := g.workers.Go(func() {
 		defer func() { <-g.reads }()

@@ -17,10 +17,10 @@ import (
 )
 
 // guardedStable stores Raft's term and vote. If Raft can't save a term, it ends
-// the process. So when the disk is full, a write does not fail: it gives up the
-// ballast, then waits for room. In the meantime, the node takes no part in Raft
-// and is cut off. A write waits for a hung disk as well: without the term on
-// disk, this node could do nothing anyway.
+// the process. So when the disk is full, a write does not fail. It gives up the
+// ballast, and then waits for room. In the meantime, the node takes no part in
+// Raft and is cut off. A write waits for a hung disk as well, because the node
+// can do nothing without the term on disk.
 type guardedStable struct {
 	inner      raft.StableStore
 	path       string
@@ -31,8 +31,9 @@ type guardedStable struct {
 	afterWrite func() // called after each write
 	health     health
 
-	// parked blocks the writes that wait for room when the store closes: an error
-	// would make Raft end the process during its shutdown. Only tests close it.
+	// parked blocks the writes that still wait for room when the store closes,
+	// because an error would make Raft end the process during its shutdown. Only
+	// tests close the channel.
 	parked chan struct{}
 }
 
@@ -113,7 +114,8 @@ func (gs *guardedStable) GetUint64(key []byte) (n uint64, err error) {
 
 const (
 	ballastFile = "ballast"
-	// scarceFactor: the disk is nearly full when less than this many times the ballast is free.
+	// scarceFactor: the disk is nearly full if less than this many times the
+	// ballast's size is free.
 	scarceFactor = 4
 	// refillPause is how long to wait before trying to create the ballast again.
 	refillPause = time.Minute
@@ -210,7 +212,7 @@ func (bl *ballast) release() bool {
 		return false
 	}
 
-	// Whatever becomes of the removal, there is no second one: the next attempt
+	// The file is removed only once, even if the removal fails: the next attempt
 	// waits for room.
 	bl.exists.Store(false)
 	err := errors.Join(os.Remove(bl.path), syncDir(filepath.Dir(bl.path)))

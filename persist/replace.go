@@ -6,9 +6,9 @@ import (
 	"path/filepath"
 )
 
-// ReplaceFile replaces a file atomically: it writes the content under another
-// name first, then renames it. Whatever happens in the meantime, the file has
-// either the old content or the new. Only its owner may read it.
+// ReplaceFile replaces a file atomically: it writes the content to another file
+// first, and then renames that file. Even after a crash, the file has either
+// the old content or the new. Only its owner may read it.
 func ReplaceFile(name string, content []byte) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*") // mode 0600
 	if err != nil {

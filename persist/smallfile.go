@@ -15,8 +15,8 @@ import (
 const maxSmallFile = 64 << 20
 
 // SmallFile is a small file that is always replaced as a whole. Use it for what
-// a node can do without, at a cost: a caller goes on without a damaged one.
-// Writes of one file must not overlap.
+// a node can do without, at a cost: a caller goes on even if the file is
+// damaged. Writes of one file must not overlap.
 type SmallFile struct{ path string }
 
 // NewSmallFile returns the file with that name in a data directory. It need not exist.

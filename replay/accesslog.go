@@ -189,8 +189,9 @@ func plainField(s string) (field, rest string) {
 	return field, rest
 }
 
-// quotedField returns a quoted field, still escaped, and the rest. A backslash escapes a quote in it. Without a closing
-// quote, the field is the rest of the line. If s is not quoted, nothing is consumed.
+// quotedField returns a quoted field, still escaped, and the rest. A backslash
+// in the field escapes a quote. Without a closing quote, the field is the rest
+// of the line. If s is not quoted, nothing is consumed.
 func quotedField(s string) (field, rest string) {
 	s = strings.TrimLeft(s, " ")
 	if s == "" || s[0] != '"' {

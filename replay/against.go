@@ -24,7 +24,7 @@ type Comparison struct {
 type Decided struct {
 	Checks   int64     `json:"checks"`
 	Subjects int64     `json:"subjects"` // how many different ones
-	Top      []Subject `json:"top"`      // those with most of these checks, which Refused and Checks count
+	Top      []Subject `json:"top"`      // those with most of these checks; their Refused and Checks count only these
 }
 
 // rival decides each record by other rules, with counters of its own, and compares.
@@ -38,7 +38,8 @@ type rival struct {
 	room    int64 // further subjects that may be named
 }
 
-// differences counts by subject the checks that only one of two documents refuses.
+// differences counts the checks that only one of two documents refuses, by
+// subject.
 type differences struct {
 	index map[string]int // into list, by rule and key
 	list  []Subject
@@ -51,7 +52,8 @@ func newRival(set *rules.Set, maxCounters int64) *rival {
 	return r
 }
 
-// decide decides a record and compares it with how it was decided by the rules that are tried.
+// decide decides a record by the other rules, and compares the decision with
+// tried, that of the rules being tried.
 func (r *rival) decide(now algorithms.Instant, q *limiter.Query, tried *limiter.Answer) error {
 	if err := r.limiter.CheckAt(now, q, &r.answer); err != nil {
 		return err
@@ -74,7 +76,8 @@ func (r *rival) decide(now algorithms.Instant, q *limiter.Query, tried *limiter.
 	return nil
 }
 
-// count counts a check that a refused, by the subject of the limit that refused it.
+// count counts a check that was refused with the answer a, by the subject of
+// its tightest limit.
 func (r *rival) count(d *differences, a *limiter.Answer, q *limiter.Query) {
 	s := Subject{Rule: "(" + a.DecidedBy.String() + ")"} // a list, or the default
 	if a.TightestIndex >= 0 {

@@ -70,7 +70,7 @@ func trimLine(s string) string {
 func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\n' }
 
 // addAttribute appends an attribute. It truncates the value to the API's bound,
-// because a long value must not skip the line.
+// so that a line with a long value is not skipped.
 func (r *record) addAttribute(name, value string) {
 	if len(value) > rules.MaxValueBytes {
 		value = value[:rules.MaxValueBytes]

@@ -23,7 +23,7 @@ type Config struct {
 	Against     *rules.Set // other rules, to compare with; nil for none
 	MaxCounters int64      // at least 1: bounds the counters, and the subjects that the report tells apart
 	Memory      int64      // bytes for records in memory; at least 4 MiB
-	TempDir     string     // where to put more than Memory; empty for the system's temporary directory
+	TempDir     string     // where to put records beyond Memory; empty for the system's temporary directory
 	Top         int        // number of most refused subjects to report; 0 for none
 
 	// Decisions receives one JSON line for each record, in order of time. It may be nil.

@@ -35,7 +35,7 @@ type entry struct {
 
 const (
 	chunkSize  = 1 << 20
-	windowSize = 16 << 10 // more than most records have, and little to read in vain if the log is in no order
+	windowSize = 16 << 10 // larger than most records, and little to read in vain if the log is in no order
 )
 
 func newSpool(bound int, dir string) *spool { return &spool{most: max(1, bound/chunkSize), dir: dir} }
@@ -79,8 +79,8 @@ func (s *spool) read(offset int64) ([]byte, error) {
 		return wire.NewDecoder(b).View(len(b)), nil
 	}
 
-	// Most records follow the one before. Any other takes another window, and a
-	// very long one the largest.
+	// Most records follow the one read before, and are in the window. Any other
+	// needs a new window, and a very long one the largest.
 	for _, size := range [...]int{0, windowSize, chunkSize} {
 		if size > 0 {
 			s.window = slices.Grow(s.window[:0], size)[:size]

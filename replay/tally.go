@@ -137,7 +137,7 @@ func headroomTenths(remaining, capacity int64) uint8 {
 	return uint8(q)
 }
 
-// report summarises the tally. Its Top holds at most top subjects.
+// report summarises the tally. The report's Top holds at most top subjects.
 func (t *tally) report(top int) *Report {
 	r := t.Report // a copy, which does not keep the subjects in memory
 	for i := range t.rules {

@@ -9,8 +9,8 @@
 // A Table is immutable; any number of goroutines may use one. A nil Table
 // stands for the time before the first ring: nobody owns anything.
 //
-// The assignment comes from a library, and another version of it assigns most
-// partitions differently. The version is therefore part of the settings, and
-// nodes exchange the assignment itself ([Table.AppendBinary], [Parse]), never a
-// list of members to compute it from.
+// The assignment comes from a library. Another version of the library assigns
+// most partitions differently. The version is therefore part of the settings,
+// and nodes exchange the assignment itself ([Table.AppendBinary], [Parse]),
+// never a list of members to compute it from.
 package ring

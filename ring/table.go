@@ -62,8 +62,8 @@ func New(members []NodeID, s Settings) (*Table, error) {
 		}
 	}
 
-	// The table is computed under the lock: another caller that needs the same one
-	// at the same time waits for it.
+	// The table is computed under the lock, so another caller that needs the same
+	// table waits for it.
 	t.compute()
 	recentTables.tables[recentTables.next] = t
 	recentTables.next = (recentTables.next + 1) % len(recentTables.tables)
@@ -71,8 +71,8 @@ func New(members []NodeID, s Settings) (*Table, error) {
 }
 
 // recentTables caches the last tables that New computed. A restarting node
-// needs its last ones twice, because it reads its log before Raft applies it.
-// In tests, the nodes of one process all need the same ones.
+// needs its last tables twice, because it reads its log before Raft applies it.
+// In tests, the nodes of one process all need the same tables.
 var recentTables struct {
 	mu     sync.Mutex // guards the fields below
 	tables [8]*Table
@@ -164,10 +164,10 @@ func score(p int, id NodeID) uint64 {
 	return xxh3.Hash(b[:])
 }
 
-// Without returns the table without gone. Its partitions go to their standbys,
-// and partitions that lost their standby, either way, get the next best one.
-// Nothing else moves. It returns t itself if gone is not a member or the only
-// one: some node must own the partitions.
+// Without returns the table without gone. Its partitions go to their standbys.
+// Partitions that are left without a standby get the next best one. Nothing
+// else moves. It returns t itself if gone is not a member or the only one: some
+// node must own the partitions.
 func (t *Table) Without(gone NodeID) *Table {
 	goneRank := t.Rank(gone)
 	if goneRank < 0 || len(t.members) == 1 {

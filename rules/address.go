@@ -11,7 +11,8 @@ import (
 // grouping is how many first bits of an address distinguish subjects.
 type grouping struct{ ipv4, ipv6 int }
 
-// defaultGrouping tells all IPv4 addresses apart. Of IPv6, a customer usually has a /64.
+// defaultGrouping tells all IPv4 addresses apart. It groups IPv6 addresses by
+// /64, because a customer usually has a whole /64.
 var defaultGrouping = grouping{ipv4: 32, ipv6: 64}
 
 // of returns the address that stands for all addresses counted together with a.

@@ -18,7 +18,8 @@ type namedAttribute struct {
 	folding *folding // nil if values are taken as they are
 }
 
-// newAttributes returns the attributes of a set whose document declares specs, and uses none yet.
+// newAttributes returns the attributes of a set that uses none yet. specs are
+// those that its document declares; nil means that it declares none.
 func newAttributes(specs []*AttributeSpec) attributes {
 	a := attributes{numbers: map[string]int{}}
 	if specs != nil {

@@ -118,7 +118,8 @@ func (e *edit) applyChange(root, body *yaml.Node) error {
 	return nil
 }
 
-// section returns the value of a key of the tree's root, which it adds if it is missing.
+// section returns the value of a key of the tree's root. It adds the key if it
+// is missing.
 func section(root *yaml.Node, key string, kind yaml.Kind) *yaml.Node {
 	n := root.Get(key)
 	if n == nil {
@@ -141,8 +142,8 @@ func replacePair(n *yaml.Node, key string, value *yaml.Node) (found bool) {
 	return found
 }
 
-// replaceItems puts items at index at: in place of step items if found is true,
-// else between what is there. If the last item is nil, it adds none.
+// replaceItems puts items at index at. If found is true, they replace the step
+// items there. If the last item is nil, none are added.
 func replaceItems(n *yaml.Node, at, step int, found bool, items ...*yaml.Node) {
 	end := at
 	if found {
@@ -154,7 +155,8 @@ func replaceItems(n *yaml.Node, at, step int, found bool, items ...*yaml.Node) {
 	n.Items = slices.Replace(n.Items, at, end, items...)
 }
 
-// nameRule gives the body of a rule the name that it was written under, if it has none.
+// nameRule adds the name that a rule is written under to its body, if the body
+// has none.
 func (e *edit) nameRule(body *yaml.Node) {
 	e.path = fmt.Appendf(nil, "rules[%d]", e.index)
 	name := e.checkName(yaml.Text(e.change.Name), e.change.Name)

@@ -52,7 +52,8 @@ func Compile(doc *Document, version int64) (*Set, error) {
 		return nil, fmt.Errorf("compile rules: %w", c.err)
 	}
 
-	// This comes after the subjects, whose own limits are part of the summary.
+	// The summary comes after the subjects, because their own limits are part of
+	// it.
 	s.globals = c.summarizeGlobals()
 	variants := make([]indexed, len(s.variants))
 	for i, r := range s.variants {
@@ -185,7 +186,7 @@ func (c *compiler) applySettings(r *Rule, s *Settings) {
 	r.Consistency = map[string]Consistency{"": Hybrid, "hybrid": Hybrid, "exact": Exact,
 		"local": Local}[cmp.Or(s.Consistency, d.Consistency)]
 
-	// A document that does not say what to do means the first of the words, share.
+	// Without on_partition, the first of the words holds: share.
 	word := slices.Index(partitionWords[:], cmp.Or(s.OnPartition, d.OnPartition))
 	r.OnPartition = OnPartition(max(0, word))
 	r.OnLimit, r.MaxDelay = c.onLimit(s)
@@ -217,7 +218,8 @@ func (c *compiler) onLimit(s *Settings) (OnLimit, time.Duration) {
 
 // compileLimits compiles specs, the limits that come from a place in the
 // document: from the rule itself, a tier or a subject. If the rule's key has
-// alternatives, the limits' names end with those that r is for, as in login/ip.
+// alternatives, the limits' names end with the attributes that were chosen for
+// r, as in login/ip.
 func (c *compiler) compileLimits(rule *RuleSpec, r *Rule, from origin, specs []*LimitSpec) []*Limit {
 	chosen := ""
 	for i, name := range r.Key {
@@ -259,9 +261,10 @@ func (c *compiler) compileLimits(rule *RuleSpec, r *Rule, from origin, specs []*
 	return out
 }
 
-// limitName returns the name of the i-th of a rule's limits that has none of
-// its own. If others have the same unit and window, it ends with what makes the
-// difference: the algorithm or, of calendar windows, the zone.
+// limitName returns the name that the i-th of a rule's limits has in answers if
+// it has none of its own. If others have the same unit and window, the name
+// ends with what tells them apart: the algorithm or, for calendar windows, the
+// zone.
 func (d *Document) limitName(rule string, limits []*LimitSpec, i int) string {
 	l := limits[i]
 	if len(limits) == 1 {
@@ -298,8 +301,8 @@ func (c *compiler) compileLimit(l *Limit, rule *RuleSpec, spec *LimitSpec) {
 	l.Window = spec.Per
 	l.Limit = algorithms.Limit{Kind: id.kind, Amount: spec.Limit, Window: spec.window}
 
-	// If windows begin with the first hit, nobody knows when the next one
-	// begins.
+	// Limits whose windows begin with the first hit can't delay: nobody knows when
+	// the next window begins.
 	onLimit, longest := c.onLimit(&rule.Settings)
 	if onLimit == DelayCheck && l.Kind != algorithms.FirstWindow {
 		l.MaxDelay = longest
@@ -320,7 +323,8 @@ func (c *compiler) compileLimit(l *Limit, rule *RuleSpec, spec *LimitSpec) {
 	l.ID = id.hash()
 }
 
-// blockMemory is how long after a block's end a subject that is refused again gets the next length.
+// blockMemory is how long a block is remembered after its end. A subject that
+// is refused again within that time is blocked for the next length.
 const blockMemory = 24 * time.Hour
 
 // blockLimits represents a rule's blocks as limits, one for each length; see

@@ -6,8 +6,9 @@ import (
 )
 
 // refuseManyRules returns an error if src, in block style, has more rules than
-// are allowed. It looks at nothing but the lines that begin a rule: to build
-// what is refused anyway would take fifty times the memory of the text.
+// are allowed. It looks only at the lines that begin a rule: the tree of a
+// document that is refused anyway would take fifty times the memory of its
+// text.
 func refuseManyRules(src string) error {
 	var begin, line, count int
 	indent := -1

@@ -117,8 +117,9 @@ func (d *Document) Declares(attribute string) bool {
 	return d.declared == nil || d.declared[attribute] != nil
 }
 
-// Canonical returns the spelling of an attribute's value for which all others
-// stand: folded as the document declares, and an address in canonical notation.
+// Canonical returns the spelling that stands for all spellings of an
+// attribute's value: folded as the document declares, and an address in
+// canonical notation.
 func (d *Document) Canonical(attribute, value string) string {
 	return canonicalValue(d.declared, attribute, value)
 }
@@ -136,8 +137,8 @@ func (a *AttributeSpec) fold(value string) string {
 	return value
 }
 
-// foldPattern folds a glob as far as that can't change its meaning: what
-// surrounds a * is only a part of a value. a may be nil.
+// foldPattern folds a glob by lower and nfc only. The other foldings need a
+// whole value, and the text around a * is only a part of one. a may be nil.
 func (a *AttributeSpec) foldPattern(pattern string) string {
 	if a == nil {
 		return pattern

@@ -185,8 +185,8 @@ func (dec *decoder) checkName(n *yaml.Node, s string) string {
 	return ""
 }
 
-// value reads an attribute's value. What a check could not send as a value,
-// such as true or 7.0, counts as its text, and is noted: see typed.
+// value reads an attribute's value. A value that no check could send, such as
+// true or 7.0, counts as its text, and is noted: see typed.
 func (dec *decoder) value(n *yaml.Node) (string, bool) {
 	s, ok := dec.text(n)
 	if ok && len(s) > MaxValueBytes {
@@ -203,8 +203,8 @@ func (dec *decoder) value(n *yaml.Node) (string, bool) {
 }
 
 // typed returns an error if a value was written as something that no check
-// could send. In a document that is only a warning, which the document may be
-// older than.
+// could send. A document only gets a warning, because it may be older than the
+// warning.
 func (dec *decoder) typed() error {
 	if len(dec.loose.errs) == 0 {
 		return nil

@@ -109,9 +109,9 @@ func (d *Document) diffPieces() []docPiece {
 	return out
 }
 
-// Diff returns what changes from a document to another, in the order of the
-// first and then of the second. before may be nil. The result is empty if both
-// mean the same and have the same text.
+// Diff returns the changes from one document to another: first the pieces of
+// before, in order, and then the added ones. before may be nil. The result is
+// empty if both mean the same and have the same text.
 func Diff(before, after *Document) []PieceChange {
 	piecesBefore, piecesAfter := before.diffPieces(), after.diffPieces()
 	type id struct{ kind, name string }
@@ -313,8 +313,8 @@ func sameBut(a, b *yaml.Node, key string) bool {
 	return true
 }
 
-// noteAnew says for each rule why its counts begin anew, if they do. They may
-// do so because the defaults changed.
+// noteAnew says for each rule why its counts begin anew, if they do. A change
+// of the defaults may be the reason, too.
 func noteAnew(out []PieceChange, before, after *Document) []PieceChange {
 	for _, r := range after.Rules {
 		i := before.ruleIndex(r.Name)
@@ -371,7 +371,8 @@ func anew(before *Document, ruleBefore *RuleSpec, after *Document, ruleAfter *Ru
 	return ""
 }
 
-// valuesAnew returns why values of the key count as others than before, or "" if they don't.
+// valuesAnew returns why values of the key are counted differently than before,
+// or "" if they aren't.
 func valuesAnew(before *Document, ruleBefore *RuleSpec, after *Document, ruleAfter *RuleSpec) string {
 	grouped := func(d *Document, r *RuleSpec) string {
 		return fmt.Sprintf("/%d and /%d", cmp.Or(r.IPv4Prefix, d.Defaults.IPv4Prefix, defaultGrouping.ipv4),
@@ -415,7 +416,7 @@ func (d *Document) limitLists(r *RuleSpec) (lists []limitList) {
 	return lists
 }
 
-// identities returns the counters that limits of r have.
+// identities returns the identities of the counters of limits, which r has.
 func (d *Document) identities(r *RuleSpec, limits []*LimitSpec) (ids []counterIdentity) {
 	for _, l := range limits {
 		if l.Unlimited {
@@ -501,8 +502,8 @@ func noteRenames(out []PieceChange, before, after []docPiece) {
 	}
 }
 
-// NotIn returns those of changes, which [Diff] returned, that d does not
-// contain: the new piece is absent, or a removed piece is still there.
+// NotIn returns those of changes, which [Diff] returned, that d lacks: the new
+// piece is absent from d, or a removed piece is still in d.
 func NotIn(changes []PieceChange, d *Document) (out []PieceChange) {
 	type id struct{ kind, name string }
 	have := map[id][]string{}

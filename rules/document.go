@@ -244,7 +244,7 @@ func (d *Document) FeatureLevel() int {
 		}
 	}
 	d.eachLimits("", note)
-	for _, t := range d.Tiers { // which no rule may use
+	for _, t := range d.Tiers { // a tier that no rule uses counts, too
 		note("", origin{}, t.Limits)
 	}
 

@@ -8,16 +8,17 @@ import (
 )
 
 // withChange returns d with one piece changed. Its text is that of d with only
-// this piece replaced, so that comments and order stay. If the piece can't be told apart in the text, such as within a mapping
-// on one line, the document is written anew. Errors are those of
-// [Document.Apply].
+// this piece replaced, so that comments and order stay. If the piece can't be
+// told apart in the text, as in a mapping on one line, the whole text is
+// written anew. Errors are those of [Document.Apply].
 func (d *Document) withChange(c Change) (*Document, error) {
 	next, err := d.Apply(c)
 	if err != nil || c.Part == WholeDocument {
 		return next, err
 	}
 
-	// What was edited must be exactly the change: a heuristic decides nothing.
+	// The edited text counts only if it parses to exactly the changed document, so
+	// that no heuristic decides.
 	edited := d.editText(c, next)
 	if edited != "" && len(edited) <= MaxDocument {
 		if doc, err := Parse([]byte(edited)); err == nil && bytes.Equal(doc.JSON(), next.JSON()) {
@@ -46,7 +47,7 @@ func (d *Document) editText(c Change, next *Document) string {
 	}
 
 	t := &textEdit{lines: strings.SplitAfter(strings.TrimSuffix(d.source, "\n")+"\n", "\n")}
-	t.lines = t.lines[:len(t.lines)-1] // after the last line break is nothing
+	t.lines = t.lines[:len(t.lines)-1] // nothing follows the last line break
 	t.end = len(t.lines)
 
 	section := "tiers"

@@ -20,11 +20,11 @@ type EntryForm struct {
 	stored bool // its time and author are read, too
 }
 
-// maxFor bounds how long an entry with an end holds.
+// maxFor bounds EntryForm.For.
 const maxFor = 100 * 366 * day
 
-// metaFields are what entries have besides attributes. Entries can't have
-// attributes of these names.
+// metaFields are the fields that entries have besides attributes. Entries can't
+// have attributes of these names.
 var metaFields = [...]string{"for", "until", "note", "by", "when", "origin"}
 
 // ReadListed reads an entry of a list, Deny or Allow: attributes as in the
@@ -67,7 +67,7 @@ func (s *Set) ReadSubject(attribute, value string, body []byte) (EntryForm, erro
 	return f, f.Entry.Check()
 }
 
-// take makes f say about its subject what spec says.
+// take copies what spec says about a subject into f.
 func (f *EntryForm) take(spec *SubjectSpec) {
 	f.Value = spec.Value
 	f.Tier = spec.Tier
@@ -76,7 +76,7 @@ func (f *EntryForm) take(spec *SubjectSpec) {
 	}
 }
 
-// checkDivision reports what would change how regions divide a limit.
+// checkDivision reports what in spec would change how regions divide a limit.
 func (s *Set) checkDivision(errs *collector, path, attribute string, spec *SubjectSpec) {
 	for _, r := range s.Rules {
 		if r.Scope != GlobalScope || !r.hasInKey(attribute) {
@@ -255,7 +255,8 @@ func (f *EntryForm) readStoredSubject(d *decoder, n *yaml.Node) {
 	}
 }
 
-// canonicalMatch returns conditions so that all that match the same checks are equal.
+// canonicalMatch returns conditions in canonical form, in which those that
+// match the same checks are equal.
 func canonicalMatch(declared map[string]*AttributeSpec, match []Condition) []entries.Condition {
 	out := make([]entries.Condition, len(match))
 	for i, c := range match {
@@ -285,10 +286,10 @@ func canonicalCondition(declared map[string]*AttributeSpec, attribute, value str
 	return canonicalValue(declared, attribute, value)
 }
 
-// CheckValues returns an error of type [Errors] that names the first attribute
-// whose value no check could have: none, or for addresses what is neither an
-// address nor a range. A document only warns of those, and an older entry with
-// one can still be ended.
+// CheckValues returns an error of type [Errors] that names each attribute with
+// a value that no check could have: an empty one, or in place of an address one
+// that is neither an address nor a range nor a pattern. Documents may have such
+// values, and an older entry with one can still be ended.
 func (f *EntryForm) CheckValues() error {
 	e := f.Entry
 	errs := &collector{}
@@ -332,9 +333,9 @@ func NamesOneValue(e *entries.Entry) bool {
 }
 
 // SameAs returns the entries that are about the same subject or the same checks
-// as e, sorted by ID. There may be several: entries keep the spelling under
-// which they were written when a new document folds values or groups addresses.
-// A block that fits no rule of the document is only the same as itself.
+// as e, sorted by ID. There may be several: if a new document folds values or
+// groups addresses, entries keep the spelling in which they were written. A
+// block that fits no rule of the document is only the same as itself.
 func (s *Set) SameAs(e *entries.Entry) (list []*entries.Entry) {
 	switch {
 	case s.overlay == nil:
@@ -361,8 +362,8 @@ func (s *Set) SameAs(e *entries.Entry) (list []*entries.Entry) {
 	return list
 }
 
-// folds reports whether the values of an attribute that e names may have
-// several spellings besides those of addresses, which are stored as one.
+// folds reports whether the document folds an attribute that e names. The
+// spellings of addresses don't matter: they are stored as one.
 func (d *Document) folds(e *entries.Entry) bool {
 	isFolded := func(attribute string) bool {
 		a := d.declared[attribute]
@@ -380,7 +381,7 @@ func (d *Document) canonicalEntry(e *entries.Entry) *entries.Entry {
 }
 
 // isSpelling reports whether e, of a subject or a list, is about the same as
-// canonical. It may be asked of all entries, so it compares what is cheap first.
+// canonical. SameAs calls it for all entries, so cheap comparisons come first.
 func (d *Document) isSpelling(e, canonical *entries.Entry) bool {
 	sameAttribute := func(a, b entries.Condition) bool { return a.Attribute == b.Attribute }
 	sameCondition := func(a, b entries.Condition) bool {
@@ -404,7 +405,8 @@ func (d *Document) FindEntry(e *entries.Entry) (line int, found bool) {
 		return 0, true
 	}
 
-	// After changes of pieces, positions are those of the pieces. So they are taken from the text.
+	// After changes of pieces, positions refer to the pieces. So the text is
+	// parsed again to find the line.
 	written, err := Parse([]byte(text))
 	if err != nil {
 		return 0, true

@@ -93,7 +93,7 @@ func (s *Set) matchEnvoyKey(r *Rule, key []string, m *Match) error {
 	for i := range entries {
 		entries[i].Value = key[i]
 	}
-	// For these values another node may win, which has other counters.
+	// Another node may apply to these values, and it has other counters.
 	if other := s.envoy.domains[n.Domain].Match(entries); other != n {
 		return fmt.Errorf("%w: %q does not apply to %q", ErrKey, r.Name, key)
 	}

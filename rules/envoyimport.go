@@ -9,10 +9,10 @@ import (
 )
 
 // ReadEnvoy reads a configuration file of the reference server. changed lists
-// the keys whose meaning differs here and those it left out because documents
-// reject them, and also each missing requests_per_unit, which the reference
-// server reads as
-// 0. The error is of type [Errors]; positions refer to src.
+// the keys whose meaning differs here, the keys that were left out because
+// documents reject them, and each missing requests_per_unit, which the
+// reference server reads as 0. The error is of type [Errors]; positions refer
+// to src.
 func ReadEnvoy(src []byte) (s *EnvoySpec, changed []Error, err error) {
 	root, err := parseText(src)
 	if err != nil {
@@ -42,7 +42,7 @@ func ReadEnvoy(src []byte) (s *EnvoySpec, changed []Error, err error) {
 }
 
 // adaptEnvoy rewrites what the reference server accepts and documents reject,
-// in a domain, a descriptor or a rate_limit. It notes what changes its meaning.
+// in a domain, a descriptor or a rate_limit. It notes each change of meaning.
 func (dec *decoder) adaptEnvoy(n *yaml.Node) {
 	if n.Kind != yaml.Map {
 		return

@@ -305,8 +305,8 @@ func (dec *decoder) plainValue(n *yaml.Node) {
 	}
 }
 
-// setText sets the text of n. What has it already is not written: changed
-// documents share these nodes with the ones before.
+// setText sets the text of n, but does not write a text that n already has: a
+// changed document shares these nodes with the one before.
 func setText(n *yaml.Node, text string) {
 	if n.Text != text {
 		n.Text = text

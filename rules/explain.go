@@ -19,9 +19,9 @@ const (
 	maxExplainedValues = 8   // of a condition
 )
 
-// Explain says of each rule, or only of one if only is not nil, whether it
-// applies to attrs, and why not. The lists are left out: they decide before any
-// rule.
+// Explain says whether each rule applies to attrs, and if not, why. If only is
+// not nil, it explains no other rule. It leaves out the lists, which decide
+// before any rule.
 func (s *Set) Explain(attrs []Attribute, only *Rule) []Explanation {
 	var m Match
 	s.Match(attrs, only, &m)
@@ -92,7 +92,7 @@ func (s *Set) whyNot(spec *RuleSpec, r *Rule, m *Match) (why []string) {
 		return why
 	}
 
-	// All other conditions hold, so the tier is what excludes it.
+	// All other conditions hold, so the subject's tier excludes the rule.
 	tier := s.tierIn(r, m)
 	switch {
 	case tier == "" && spec.Tiered:

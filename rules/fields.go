@@ -53,7 +53,7 @@ type codec[V any] struct {
 	write func(V) *yaml.Node // returns nil to leave the value out
 }
 
-// of returns a field whose value is the variable of a T that at returns.
+// of returns a field whose value is a variable in a T; at returns its address.
 func of[T, V any](key string, c codec[V], at func(*T) *V) field[T] {
 	return field[T]{
 		key:   key,

@@ -13,9 +13,9 @@ import (
 // folding distinguishes all.
 type folding struct{ trim, lower, nfc, path bool }
 
-// fold returns the spelling that stands for s. Folding it again changes
-// nothing. If that is not s itself, or a part of it, the result is in b, which
-// fold returns extended.
+// fold returns the spelling that stands for s. Folding the result again changes
+// nothing. If the result is neither s nor a part of s, fold appends it to b,
+// and returns b extended.
 func (f folding) fold(b []byte, s string) (folded string, extended []byte) {
 	start := len(b)
 	if f.path && strings.IndexByte(s, '%') >= 0 {
@@ -92,7 +92,7 @@ func appendDecoded(b []byte, s string) []byte {
 	start := len(b)
 	for i := range len(s) {
 		b = append(b, s[i])
-		// What has been decoded may complete an escape that begins before it.
+		// A decoded byte may complete an escape that begins before it.
 		for n := len(b); n-start >= 3 && b[n-3] == '%'; n = len(b) {
 			high, low := hexDigit(b[n-2]), hexDigit(b[n-1])
 			if high < 0 || low < 0 {

@@ -10,12 +10,12 @@ import (
 
 // Subjects are hashed with SipHash-1-3 and 128 bits of output. Without the key,
 // an attacker can't choose names whose counters fall into one shard or
-// partition. A seeded hash would not be enough: those like xxh3 have collisions
+// partition. A seeded hash such as xxh3 would not be enough: it has collisions
 // under every seed.
 //
-// It is implemented here because the libraries do twice the rounds and can't
-// resume from a state. Compared with xxh3, they make a check some 25 ns slower;
-// this makes it some 10 ns slower.
+// The hash is implemented here because the libraries do twice the rounds and
+// can't resume from a state. Compared with xxh3, they make a check some 25 ns
+// slower; this implementation makes it some 10 ns slower.
 
 // hashKey is the key of SipHash.
 type hashKey struct{ k0, k1 uint64 }
@@ -29,7 +29,7 @@ func (s *Set) Keyed(secret []byte) *Set {
 	h.Write([]byte("subjects"))
 	sum := h.Sum(nil)
 	out := *s
-	// The rules in the old one begin their hashes with the old key.
+	// The rules in the old sets begin their hashes with the old key.
 	out.inline = &inlineSets{}
 	key := hashKey{binary.LittleEndian.Uint64(sum), binary.LittleEndian.Uint64(sum[8:])}
 	out.seed(key)

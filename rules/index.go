@@ -54,8 +54,8 @@ type list struct {
 }
 
 func buildIndex(items []indexed) index {
-	// The keys are counted first: which condition an item shares with the
-	// fewest depends on all of them.
+	// The keys are counted first: which condition an item shares with the fewest
+	// depends on the keys of all items.
 	counts := map[listKey]int{}
 	for i := range items {
 		for j := range items[i].match {

@@ -375,7 +375,7 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName, kept algorithms.K
 		spec.Consistency = "exact"
 	}
 
-	// A set has only the document's units.
+	// The rule gets a set of its own, because s has only the document's units.
 	c := &compiler{set: &Set{Units: []string{Requests}, units: map[string]int{Requests: 0}}, doc: doc}
 	r := c.compileRule(spec, nil)
 

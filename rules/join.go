@@ -37,7 +37,8 @@ func Join(files []File) (*Document, error) {
 		return nil, j.inFiles(err.(Errors))
 	}
 
-	// The document's text is another one than that of the files, and so are its positions.
+	// The document's own text differs from that of the files. So it is parsed
+	// again for its positions.
 	text, err := doc.Text()
 	if err != nil {
 		return nil, err
@@ -45,8 +46,8 @@ func Join(files []File) (*Document, error) {
 	return Parse([]byte(text))
 }
 
-// joiner is a Join in progress. Lines of all files are numbered on, so that a
-// position also tells the file.
+// joiner is a Join in progress. Line numbers continue from file to file, so
+// that a position also tells the file.
 type joiner struct {
 	whole *yaml.Node
 	files []joinedFile
@@ -157,7 +158,8 @@ func isSubjectGroup(path string) bool {
 	return ok && len(rest) > 0 && !bytes.Contains(rest[1:], []byte(".")) && !bytes.Contains(rest[1:], []byte("["))
 }
 
-// joinNamed appends mappings to a list, whose names must differ.
+// joinNamed appends mappings to a list. name is the key whose values must
+// differ.
 func (j *joiner) joinNamed(old, value *yaml.Node, name string) {
 	known := map[string]*yaml.Node{}
 	for _, item := range old.Items {
@@ -176,7 +178,7 @@ func (j *joiner) joinNamed(old, value *yaml.Node, name string) {
 	}
 }
 
-// twice reports that two files have the same.
+// twice reports that two files have the same key or name.
 func (j *joiner) twice(what string, first, second *yaml.Node) {
 	a, lineA := j.place(int(first.Line))
 	b, lineB := j.place(int(second.Line))
@@ -186,7 +188,7 @@ func (j *joiner) twice(what string, first, second *yaml.Node) {
 	})
 }
 
-// place returns the file and the line in it of a line.
+// place returns the file that a line is in, and the line's number in that file.
 func (j *joiner) place(line int) (name string, _ int) {
 	for i := len(j.files) - 1; i >= 0; i-- {
 		f := &j.files[i]

@@ -7,9 +7,9 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// The namespaces of the commands of Redis. There, each key has one counter,
-// whatever limits its calls bring: its identity has neither the window nor the
-// unit. The counter keeps the window of the call that began it.
+// The namespaces of the commands of Redis. In these, each key has one counter,
+// whatever limits its calls bring: the counter's identity has neither the
+// window nor the unit. The counter keeps the window of the call that began it.
 const (
 	CellNamespace     = "cl"       // of CL.THROTTLE
 	ThrottleNamespace = "throttle" // of THROTTLE
@@ -37,8 +37,8 @@ func KeptLimit(namespace string) *Limit {
 	return &Limit{Limit: limit, Name: namespace, Unit: Requests, ID: keptID(kind)}
 }
 
-// checkKept reports what q, whose limits are legal elsewhere, can't ask for in
-// a namespace where a key has one counter of that kind.
+// checkKept reports limits of q that are legal elsewhere, but not in a
+// namespace where a key has only one counter, of the kind kept.
 func (dec *decoder) checkKept(q *InlineSubject, specs []*LimitSpec, doc *Document, kept algorithms.Kind) {
 	fail := func(field, format string, args ...any) {
 		dec.add(yaml.Pos{}, "limits"+field, "in the namespace %q, "+format, append([]any{q.Namespace}, args...)...)

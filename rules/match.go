@@ -17,7 +17,7 @@ import (
 var ErrKey = errors.New("key does not fit the rule")
 
 // ErrMissing means that a value of the key is empty. An empty value is no
-// value: of attributes it is ignored, and a key needs all of its values.
+// value: an attribute with one is ignored, but a key needs all of its values.
 var ErrMissing = errors.New("a value is missing")
 
 // Match is the result of matching a check. Reusing one for check after check
@@ -26,9 +26,9 @@ var ErrMissing = errors.New("a value is missing")
 type Match struct {
 	List Listing
 	Hits []Hit // in document order
-	// Unlimited has a hit for each rule that says of the subject, or of one of its
-	// units, that it is unlimited. The hit's Limits are the ones that say it. If
-	// the rule limits other units, it is in Hits, too. Both are in document order.
+	// Unlimited has a hit for each rule by which the subject is unlimited, in all
+	// units or in some. The hit's Limits are the unlimited ones. If the rule
+	// limits other units, Hits has a hit of it, too. Both are in document order.
 	Unlimited []Hit
 	// Undeclared is how many attributes the document does not declare, if it
 	// declares any. They are ignored.
@@ -46,8 +46,8 @@ type Match struct {
 	Clock func() int64
 
 	values []value // the check's attributes that the set uses
-	// foundFor is the set for which found stays true as long as only the values
-	// of these attributes change; nil: search again.
+	// foundFor is the set for which found was made. found stays valid while only
+	// the values of these attributes change. nil: search again.
 	foundFor   *Set
 	uniform    bool        // with foundFor: all rules in found are uniform
 	only       *Rule       // with foundFor: the rule that the call was for, if it was for one
@@ -71,8 +71,8 @@ type value struct {
 	parsed       bool // valid and the addresses are known
 	valid        bool // text is an address
 	address      netip.Addr
-	// written is the IPv6 address in the text, if it embeds address, an IPv4
-	// one; invalid otherwise, and if it is IPv4-mapped.
+	// written is the IPv6 address in the text if that embeds address, an IPv4 one.
+	// It is invalid otherwise, and for an IPv4-mapped address.
 	written   netip.Addr
 	canonical string // canonical notation of the address, in Match.canonical; set on first use
 }
@@ -128,7 +128,7 @@ type keyAttribute struct {
 
 // Match finds what applies to attrs. If only is not nil, it considers only that
 // rule; a rule of Envoy's never applies to attributes. An attribute whose value
-// is empty is absent. Of an attribute given twice, the first value counts.
+// is empty is absent. If an attribute is given twice, its first value counts.
 func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 	if m.foundFor == s && m.only == only && s.replaceValues(attrs, m) {
 		s.matchAgain(m)
@@ -199,8 +199,8 @@ func (s *Set) matchAgain(m *Match) {
 // MatchKey finds what applies to one subject of r, given by the values of its
 // key attributes in order. It does not look at match, not and absent, and takes
 // the default of a cost table. The lists see the key's attributes and no
-// others. The error wraps ErrKey, and has the number of values that the rule
-// needs, or it wraps ErrMissing.
+// others. The error wraps ErrKey, and says how many values the rule needs, or
+// it wraps ErrMissing.
 func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	if len(key) != len(r.Key) {
 		return fmt.Errorf("%w: rule %q has %d key attributes [%s], %d values are given",
@@ -319,8 +319,8 @@ func (s *Set) MissingAttribute(r *Rule, key []string) string {
 }
 
 // replaceValues is loadAttributes for attributes that m already has, in the
-// same order: the usual case for a caller's next check. If the attributes are
-// others, it returns false and m's values stay.
+// same order: the usual case for a caller's next check. If m has other
+// attributes, it returns false and m's values stay.
 func (s *Set) replaceValues(attrs []Attribute, m *Match) bool {
 	if len(attrs) != len(m.values) {
 		return false
@@ -545,8 +545,8 @@ func (r *Rule) AppendSubjectOf(out []string, attrs []Attribute) []string {
 	return out
 }
 
-// NormalKey returns key as r counts it, like SubjectOf. It returns no more values than r has key
-// attributes.
+// NormalKey returns key as r counts it, like SubjectOf. It returns at most as
+// many values as r has key attributes.
 func (r *Rule) NormalKey(key []string) []string { return cloneAll(r.AppendNormalKey([]string{}, key)) }
 
 // AppendNormalKey appends what NormalKey returns, but the values may share memory with key.

@@ -62,7 +62,7 @@ type mergedSubject struct {
 }
 
 // node renders the subject: an entry's tier replaces the document's, and its
-// override that of the same rule. What an entry says that sleeps is shown, too.
+// override that of the same rule. An entry that is asleep is shown, too.
 func (m *mergedSubject) node() *yaml.Node {
 	merged := &SubjectSpec{Value: m.value}
 	origin := fromDocument

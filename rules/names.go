@@ -90,8 +90,8 @@ func (d *Document) warnNames(w *collector) {
 func nearName(name string, known []string) string {
 	best, distance := "", 3
 	for _, other := range known {
-		// Short names are close to each other by chance: user and uses are, but id and
-		// ip are not the same word misspelled.
+		// Short names may be close to each other by chance: uses may be a misspelled
+		// user, but ip is not a misspelled id.
 		most := 2
 		shorter := min(len(name), len(other))
 		if shorter <= 2 && len(name) == len(other) {
@@ -113,8 +113,8 @@ func nearName(name string, known []string) string {
 	return best
 }
 
-// eachCondition yields every condition of d and its place: that of match or not
-// of a rule, which is key, or of an entry of a list.
+// eachCondition yields every condition of d, with its place. key is match or
+// not for a rule's condition, and empty for one of an entry of a list.
 func (d *Document) eachCondition(yield func(c *Condition, at nameUse, key string)) {
 	yieldAll := func(list []Condition, path string, pos yaml.Pos, key string) {
 		for i := range list {

@@ -68,7 +68,8 @@ func (k listKey) Hash() uint64 {
 	return entries.HashWords(entries.HashText(k.text), kind)
 }
 
-// presenceKey returns the key of all that only needs an attribute to be present.
+// presenceKey returns the key of the items that only need an attribute to be
+// present.
 func presenceKey(attribute int) listKey {
 	return listKey{attribute: int32(attribute), class: presentClass}
 }
@@ -94,7 +95,7 @@ const (
 	presentClass
 )
 
-// The classes of keys by what they leave out, from the most to the least selective.
+// The classes of keys, from the most to the least selective.
 const (
 	byValue = iota
 	byGlob
@@ -144,8 +145,9 @@ type subjectItem struct {
 	span
 }
 
-// blockItem is a block by hand. A subject has several if they were written when
-// their keys were those of different subjects: under another ipv6_prefix, say.
+// blockItem is a block by hand. A subject may have several: when they were
+// written, their keys may have been those of different subjects, as under
+// another ipv6_prefix.
 type blockItem struct {
 	entry *entries.Entry
 	span
@@ -256,8 +258,8 @@ func (o *overlay) judge(m *Match, key listKey) (best Listing) {
 }
 
 // subject returns what entries say about the subject that a rule sees in a
-// value, or nil. Of several addresses that the rule counts together, the first
-// in textual order counts.
+// value, or nil. If entries name several addresses that the rule counts
+// together, the first in textual order counts.
 func (o *overlay) subject(m *Match, r *Rule, k *keyAttribute) *subject {
 	if k.number >= len(o.attributes) || o.attributes[k.number].subjects == 0 {
 		return nil
@@ -395,8 +397,8 @@ func (o *overlay) recount(key listKey, by int32) {
 	}
 }
 
-// addCount returns a copy of list, which is sorted by length, with another
-// number of items of a length.
+// addCount returns a copy of list, which is sorted by length, with by added to
+// the number of items of a length.
 func addCount(list []counted, length, by int32) []counted {
 	list = slices.Clone(list)
 	i, found := slices.BinarySearchFunc(list, length, func(c counted, n int32) int { return int(c.length - n) })

@@ -65,7 +65,7 @@ func (s *Set) withEntries(e *entries.State, base *Set, past bool) *Set {
 	return &next
 }
 
-// noteLists records what lists mean for matching.
+// noteLists records whether a list has entries, in the document or beside it.
 func (s *Set) noteLists() {
 	s.hasLists = len(s.Document.Deny)+len(s.Document.Allow) > 0 || s.overlay != nil && s.overlay.listItems > 0
 }
@@ -136,13 +136,15 @@ func (oc *overlayCompiler) spanOf(e *entries.Entry) span {
 	return s
 }
 
-// fileListed files an entry of a list under that of its conditions that has the fewest others.
+// fileListed adds or removes an entry of a list. It files an entry under its
+// most selective condition; among equals, under the one with the fewest other
+// entries.
 func (oc *overlayCompiler) fileListed(e *entries.Entry, add bool) {
 	o := oc.overlay
 	match := oc.compileConditions(conditionsOf(e))
 	if !add {
 		o.listItems--
-		// Where the item was filed depended on how many others there were then. So
+		// The number of other items at that time decided where the item was filed. So
 		// it is looked for under all of its conditions.
 		for i := range match {
 			oc.unfile(e, keysOf(&match[i]))
@@ -269,7 +271,8 @@ func (oc *overlayCompiler) groupingsOf(attribute int) (list []grouping) {
 	return list
 }
 
-// compileEntry compiles an entry about a subject. What the document lacks is left out.
+// compileEntry compiles an entry about a subject. It leaves out a tier that the
+// document lacks, and overrides that don't fit the document.
 func (oc *overlayCompiler) compileEntry(e *entries.Entry) (s *subject, awake bool) {
 	if oc.checker == nil {
 		oc.checker = newChecker(oc.doc, &collector{})

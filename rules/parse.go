@@ -262,13 +262,14 @@ func (dec *decoder) algorithm(n *yaml.Node) string {
 	return dec.word(n, windowAlgorithms[:]...)
 }
 
-// windowAlgorithms are the algorithms that count what happens in a time.
+// windowAlgorithms are the algorithms that count what happens over time.
 var windowAlgorithms = [...]string{
 	algorithms.TokenBucket.String(), algorithms.LeakyBucket.String(), algorithms.FixedWindow.String(),
 	algorithms.SlidingLog.String(), algorithms.SlidingWindow.String(),
 }
 
-// limitAlgorithm reads the algorithm of a limit, which may also be the one that no default can be.
+// limitAlgorithm reads the algorithm of a limit. Unlike a default, it may be
+// concurrency.
 func (dec *decoder) limitAlgorithm(n *yaml.Node) string {
 	return dec.word(n,
 		append(windowAlgorithms[:len(windowAlgorithms):len(windowAlgorithms)], algorithms.Concurrency.String())...)
@@ -343,7 +344,8 @@ func (dec *decoder) group(key, n *yaml.Node) *Group {
 	}
 
 	for i := 1; i < len(g.Subjects); i++ {
-		// Only other spellings can be equal here: equal texts are duplicate keys.
+		// Equal values have different spellings here: equal texts were reported as
+		// duplicate keys.
 		a, b := g.Subjects[i-1], g.Subjects[i]
 		if a.Value == b.Value {
 			dec.add(b.pos, string(appendKey(slices.Clone(dec.path), b.Value)),

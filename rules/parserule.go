@@ -196,7 +196,8 @@ func (dec *decoder) limit(n *yaml.Node) *LimitSpec {
 	return l
 }
 
-// unlimitedWord stands in place of a list of limits: there is none.
+// unlimitedWord stands in place of a list of limits. It means that there is no
+// limit.
 const unlimitedWord = "unlimited"
 
 // unlimited makes l a limit without amounts, and rejects the keys that have no

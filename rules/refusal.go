@@ -19,7 +19,8 @@ const (
 	maxRefusalDepth   = 16 // of a body that is an object
 )
 
-// UnavailableStatus is the only status of a refusal that is not from 400 to 499. Only middlewares answer with it.
+// UnavailableStatus is the only status of a refusal outside 400…499. Only
+// middlewares answer with it.
 const UnavailableStatus = 503
 
 // RefusalSpec is what the end user gets when a rule refuses. Texts may have placeholders.
@@ -139,7 +140,7 @@ func isRefusalHeader(name string) bool {
 	return ok && rest != "" && len(name) <= maxNameBytes && isToken(rest)
 }
 
-// refusalBody reads an object, as such or as its text, or plain text.
+// refusalBody reads a body: an object, the text of an object, or plain text.
 func (dec *decoder) refusalBody(n *yaml.Node, r *RefusalSpec) {
 	if n.Kind != yaml.Map {
 		r.Body = dec.template(n, maxRefusalBody, "\n\t")
@@ -164,8 +165,9 @@ func (dec *decoder) refusalBody(n *yaml.Node, r *RefusalSpec) {
 	}
 }
 
-// readObject reads the text of a JSON object. Nil means that it is none; it is
-// still meant as one if it would be with a number in place of each placeholder.
+// readObject reads the text of a JSON object. A nil object means that body is
+// none. meant reports whether body would be one with a number in place of each
+// placeholder.
 func readObject(body string) (object *yaml.Node, meant bool) {
 	if json.Valid([]byte(body)) {
 		n, err := yaml.Parse(body)
@@ -196,7 +198,7 @@ func (spec *RefusalSpec) looksLikeAnObject() bool {
 	return strings.HasPrefix(strings.TrimSpace(begin), "{")
 }
 
-// checkTemplates checks all texts of an object at that depth.
+// checkTemplates checks all texts in n, which is at a depth of a body.
 func (dec *decoder) checkTemplates(n *yaml.Node, depth int) {
 	switch {
 	case depth > maxRefusalDepth:
@@ -252,7 +254,7 @@ func (dec *decoder) checkTemplate(n *yaml.Node, s string, most int, allowed stri
 	}
 }
 
-// placeholders are what {…} may stand for in a refusal.
+// placeholders are the names that may stand in braces in a refusal.
 var placeholders = [...]string{"limit", "window", "retry_after", "rule"}
 
 // templatePart is a text, and the placeholder that follows it; empty at the end.
@@ -282,15 +284,16 @@ func splitTemplate(s string) (parts []templatePart) {
 
 // Refusal is a compiled RefusalSpec.
 type Refusal struct {
-	Status  int // 400…499 or UnavailableStatus; 0 if the rule leaves it
+	Status  int // 400…499 or UnavailableStatus; 0 if the rule gives none
 	Headers []RefusalHeader
 	// Member is the refusal as a JSON object, for answers to callers that make a response of it.
 	Member Template
-	// Body is the body for the end user, of type BodyType; empty if the rule leaves it.
+	// Body is the body for the end user, of type BodyType; empty if the rule gives
+	// none.
 	Body     Template
 	BodyType string
 	// Type, Title, Detail and Code are members of a problem, as JSON strings. Each
-	// is empty if the rule leaves it.
+	// is empty if the rule gives none.
 	Type, Title, Detail, Code Template
 
 	values []Template // of Headers
@@ -351,8 +354,8 @@ func (t *Template) appendText(b []byte, s string) []byte {
 // appendJSON appends a JSON string.
 func appendJSON(b []byte, s string) []byte { return yaml.Text(s).AppendJSON(b) }
 
-// HeaderValue appends the value of the i-th header. Bytes that a header can't
-// have become question marks.
+// HeaderValue appends the value of the i-th header. A question mark replaces
+// each byte that a header can't have.
 func (r *Refusal) HeaderValue(b []byte, i int, v *Values) []byte {
 	from := len(b)
 	b = r.values[i].Append(b, v)

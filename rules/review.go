@@ -12,9 +12,9 @@ import (
 // whole. It also refuses what Parse accepts because earlier releases accepted
 // it: see [Document.Objections]. The error is of type [Errors].
 //
-// Nothing else may refuse that. A document that is stored, followed or adopted
-// stays readable in every release, and a write of a single piece must not fail
-// for a mistake elsewhere.
+// Nothing else may refuse such a document. One that is stored, followed or
+// adopted stays readable in every release, and a write of a single piece must
+// not fail for a mistake elsewhere.
 func Review(src []byte) (*Document, error) {
 	doc, err := Parse(src)
 	if err != nil {
@@ -54,7 +54,7 @@ func (d *Document) ReviewPiece(c Change) error {
 	var found collector
 	for i, item := range list.Items {
 		if item.Kind != yaml.Map {
-			continue // again, Apply does
+			continue // again, Apply says what is wrong
 		}
 		for key := range item.Pairs {
 			if slices.Contains(metaFields[:], key.Text) && !isMeant(key.Text) {
@@ -132,9 +132,9 @@ func (d *Document) reviewCost(found *collector, path string, r *RuleSpec) {
 		shorten(unit), hintUnit(units))
 }
 
-// reviewNames objects to limits of one list that have no names of their own,
-// and the same unit and window. Callers adjust and reset a limit by its name,
-// which is then made of unit and window.
+// reviewNames objects to limits of one list that have the same unit and window,
+// and no names of their own. Callers adjust and reset a limit by its name,
+// which is made of unit and window in this case.
 func reviewNames(found *collector, path string, limits []*LimitSpec) {
 	for i, l := range limits {
 		if l.Name != "" || l.Unlimited {

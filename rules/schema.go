@@ -11,8 +11,8 @@ import (
 
 // Schema returns a JSON Schema (2020-12) of the rules file. It never marks what
 // [Parse] accepts. It marks unknown keys, missing ones, and values of the wrong
-// kind or outside their bounds; what one part of a document says about another,
-// it can't know.
+// kind or outside their bounds. It can't check one part of a document against
+// another.
 //
 // The parser writes the schema itself: it reads an empty node of each kind in
 // place of every value, and the decoder's primitives note what they would
@@ -41,7 +41,7 @@ type shapes struct {
 	byNode map[*yaml.Node]*def // of the nodes that are read as mappings of a table
 	order  []*def
 	name   string // of the key that leads to the value being read; definitions are named by it
-	keys   int    // number of keys made up so far, each of which must be another
+	keys   int    // number of keys made up so far, which must all differ
 
 	value    *yaml.Node   // that is being read, an empty node
 	accepted []*yaml.Node // schemas of what it may be
@@ -163,7 +163,8 @@ func (sh *shapes) accept(n *yaml.Node, schema *yaml.Node) {
 // refuse notes that n may be nothing of its kind.
 func (sh *shapes) refuse(n *yaml.Node) { sh.refused = sh.refused || n == sh.value }
 
-// acceptKind notes that n may be anything of a kind, if it is of that kind.
+// acceptKind notes that n may be of a kind, and reports whether it is. Unless
+// schema is nil, n must also match schema.
 func (sh *shapes) acceptKind(n *yaml.Node, kind yaml.Kind, schema *yaml.Node) bool {
 	if n.Kind != kind {
 		sh.refuse(n)
@@ -272,8 +273,8 @@ func (dec *decoder) alsoWords(n *yaml.Node, words ...string) {
 	}
 }
 
-// isAny notes that n, a mapping, may have any content, and reports whether that
-// is noted: it has not been read then.
+// isAny notes that n may be any mapping, and reports whether it has noted so.
+// If it has, the caller must not read n.
 func (dec *decoder) isAny(n *yaml.Node) bool {
 	return dec.shapes != nil && dec.shapes.acceptKind(n, yaml.Map, object("type", yaml.Text("object")))
 }
@@ -289,7 +290,7 @@ func (dec *decoder) needEither(n *yaml.Node, lists ...[]string) {
 	}
 }
 
-// need reports by message that n lacks a key, and returns false then.
+// need returns false if n lacks a key, and reports so by message.
 func (dec *decoder) need(n *yaml.Node, key, message string) bool {
 	if dec.shapes != nil {
 		if f := dec.shapes.byNode[n]; f != nil && !slices.Contains(f.required, key) {

@@ -14,7 +14,7 @@ type Attribute struct{ Name, Value string }
 // subject's partition and shard.
 type Hash struct{ Hi, Lo uint64 }
 
-// Hash implements entries.Key: it already is one that nobody can predict.
+// Hash implements entries.Key: h itself is a hash that nobody can predict.
 func (h Hash) Hash() uint64 { return h.Lo }
 
 // Listing is the verdict of the allow and deny lists on a check.
@@ -42,8 +42,8 @@ type Set struct {
 	byName     map[string]*Rule
 	units      map[string]int
 	attributes attributes // those that any part of the set uses
-	// variants is what can apply to attributes: Rules, but with its variants
-	// for a rule with alternatives in its key.
+	// variants are the rules that can apply to attributes: Rules, but with its
+	// variants in place of each rule whose key has alternatives.
 	variants         []*Rule
 	rules            index // of the variants
 	deny, allow      list
@@ -146,11 +146,12 @@ type Rule struct {
 	MaxDelay       time.Duration // if OnLimit is DelayCheck
 	Adaptive       *Adaptive     // nil if it has none
 	// Blocks are the rule's blocks as limits that no answer shows, one for each
-	// length; nil if it has none. Each is a token bucket of one, which the
-	// beginning of a block takes. A block of only one length is over when the
-	// bucket is full again. One of several is over MaxDelay before that, when the
-	// bucket would allow a check to wait; until it is full again, the block is
-	// remembered. Counters depend on the rule and the subject, not on the lengths.
+	// length; nil if it has none. Each is a token bucket of one unit, which the
+	// beginning of a block takes. If the rule has one length, a block is over when
+	// the bucket is full again. If it has several, a block is over MaxDelay
+	// earlier, when the bucket would allow a check to wait. It is remembered until
+	// the bucket is full again. Counters depend on the rule and the subject, not
+	// on the lengths.
 	Blocks     []*Limit
 	Refusal    *Refusal  // nil if it has none
 	Units      []string  // of the limits of a rule with CountsMonthly, of its tiers and overrides, without repetition
@@ -197,9 +198,9 @@ type Limit struct {
 	// what the version in force gives it, or an equal part if both are 0. It is 0
 	// for other limits.
 	BorrowTarget int64
-	// Source identifies, for a limit of slots, what has it: the rule, a tier, a
-	// listed subject or an entry. Set.SlotTTL finds what its ttl is now. It is 0
-	// for limits that came with a call.
+	// Source identifies what gives a limit of slots: the rule, a tier, a listed
+	// subject or an entry. Set.SlotTTL finds the present ttl by it. It means
+	// nothing for limits that came with a call.
 	Source uint64
 	// Unlimited means that there is no limit in Unit, which is empty for all units.
 	// Only Name and Unit are set.

@@ -21,7 +21,7 @@ type HeldVersion struct {
 	Set   *Set
 	Names []string // the committed regions, sorted
 	// RecordedAt is the wall time, in Unix ms, from which no region uses an older
-	// version. It is 0 until it is recorded.
+	// version. It is 0 until the version is recorded.
 	RecordedAt int64
 	// Doubtful means that RecordedAt was not recorded yet when the primary
 	// changed, so the previous primary may have recorded an earlier time.
@@ -346,8 +346,8 @@ func (d *division) recorded(start int64) uint8 {
 	return uint8(n)
 }
 
-// limitsFor returns what v has in place of a global rule, and the limits of
-// that for m's subject. Both are nil if v has no such rule.
+// limitsFor returns the rule that v has in place of a global rule, and the
+// limits of that rule for m's subject. Both are nil if v has no such rule.
 func (v *HeldVersion) limitsFor(m *Match, rule *Rule) (*Rule, []*Limit) {
 	r := v.Set.byName[rule.Name]
 	if r == nil || r.Scope != GlobalScope {

@@ -20,8 +20,8 @@ type Shown struct {
 	Slots bool
 }
 
-// ShownAt returns what answers at now say of l. If regions divide l, that is
-// about all of them together.
+// ShownAt returns what answers at now say of l. If regions divide l, the
+// answers are about all regions together.
 func (l *Limit) ShownAt(now algorithms.Instant) Shown {
 	s := Shown{Capacity: l.UndividedCapacity(), Amount: l.UndividedAmount(), Per: l.WindowAt(now)}
 	s.Window = s.Per

@@ -38,7 +38,7 @@ func (dec *decoder) slotTTL(n *yaml.Node, l *LimitSpec) {
 	l.Per, l.window = span.Text, span.Duration
 }
 
-// checkSlots checks l, a limit of slots, which n is.
+// checkSlots checks n, which was read as l, a limit of slots.
 func (dec *decoder) checkSlots(n *yaml.Node, l *LimitSpec) {
 	for _, key := range []string{"burst", "tz", "from"} {
 		if n.Get(key) != nil {
@@ -122,7 +122,7 @@ func (s *Set) SlotTTLs() map[string]time.Duration {
 }
 
 // SlotTTL returns the ttl of the limit of slots that has a Source. found is
-// false if nothing has it any more.
+// false if no limit has that Source any more.
 func (s *Set) SlotTTL(source uint64) (ttl time.Duration, found bool) {
 	ttl, found = s.slotTTLs[source]
 	if found || s.overlay == nil {
@@ -153,7 +153,7 @@ func (o origin) String() string {
 	return o.kind + " " + o.attribute + "=" + o.name
 }
 
-// slotSource returns the Source of a limit of a rule. There is one for each unit.
+// slotSource returns the Source of a limit of a rule. Each unit has its own.
 func slotSource(rule string, from origin, l *LimitSpec) uint64 {
 	return xxh3.Hash(appendString(appendString(appendString(nil, rule), from.String()), cmp.Or(l.Unit, Requests)))
 }

@@ -86,7 +86,8 @@ func (c *compiler) fillSubjectTables() {
 	}
 }
 
-// compileSubject compiles what the document or an entry, which kind tells, says about a subject.
+// compileSubject compiles what the document or an entry says about a subject.
+// kind is "listed" or "entry".
 func (c *compiler) compileSubject(kind, attribute string, spec *SubjectSpec) *subject {
 	s := &subject{tier: c.tierNumber(spec.Tier)}
 	for _, o := range spec.Overrides {

@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// A limit that says that there is none has no counter: no node, region or
-// partition matters to it. In a list of limits, those come last. Match reports
-// them apart from the others.
+// An unlimited limit says that there is no limit. It has no counter, so no
+// node, region or partition matters to it. A list of limits has its unlimited
+// ones last, and Match reports them apart from the others.
 
-// unlimitedLast returns what limits are sorted by: 1 for a limit that says that
-// there is none, else 0.
+// unlimitedLast returns the key by which limits are sorted: 1 if l is
+// unlimited, else 0.
 func unlimitedLast(l *Limit) int {
 	if l.Unlimited {
 		return 1
@@ -18,8 +18,8 @@ func unlimitedLast(l *Limit) int {
 	return 0
 }
 
-// countLimited returns how many of limits do limit something. Those that say
-// unlimited come last.
+// countLimited returns the number of limits before the unlimited ones, which
+// come last.
 func countLimited(limits []*Limit) int {
 	n := len(limits)
 	for n > 0 && limits[n-1].Unlimited {

@@ -217,8 +217,8 @@ func (ch *checker) checkDistinct(path string, limits []*LimitSpec, zone string) 
 	}
 }
 
-// checkNames rejects the name of a limit if another limit, which has none of its
-// own, is called so in answers.
+// checkNames rejects the name of a limit if answers give that name to another
+// limit, which has none of its own.
 func (ch *checker) checkNames(path string, limits []*LimitSpec, rule string) {
 	for i, l := range limits {
 		isTaken := func(j int) bool { return limits[j].Name == "" && ch.doc.limitName(rule, limits, j) == l.Name }

@@ -42,7 +42,7 @@ func (spec *RuleSpec) choices(yield func(key []string) bool) {
 }
 
 // displacedBy returns the alternatives that come before the attributes of key.
-// These are chosen only where the others are absent.
+// All of them must be absent for key to be chosen.
 func (spec *RuleSpec) displacedBy(key []string) (absent []string) {
 	for i, part := range spec.Key {
 		absent = append(absent, part[:slices.Index(part, key[i])]...)
@@ -50,9 +50,9 @@ func (spec *RuleSpec) displacedBy(key []string) (absent []string) {
 	return absent
 }
 
-// compileVariants compiles a rule, which is to be at index. It returns the rule
-// itself, and adds what can be matched to the set's variants: the same rule, or
-// one for each choice among its alternatives.
+// compileVariants compiles a rule, whose index in Set.Rules will be index. It
+// returns the rule, and adds to the set's variants either the rule itself or a
+// variant for each choice among its alternatives.
 func (c *compiler) compileVariants(spec *RuleSpec, index int) *Rule {
 	first := len(c.set.variants)
 	for key := range spec.choices {
@@ -157,8 +157,9 @@ func (k *keyAttribute) normalise(text string, by grouping) string {
 	return text
 }
 
-// variantLike returns the variant of r that keys as other does, a rule of the same
-// name in another version, or nil.
+// variantLike returns the variant of r with the same key as other, a rule of
+// the same name in another version, or nil. Without alternatives, it only
+// compares the number of attributes.
 func (r *Rule) variantLike(other *Rule) *Rule {
 	if (r.alternatives == nil) != (other.alternatives == nil) {
 		return nil

@@ -10,9 +10,9 @@ import (
 )
 
 // Warnings lists the objections of a review to d, the settings that have no
-// effect, values that are written as something else, what looks misspelled, and
-// the global limits of which some region gets nothing. Errors have positions
-// only if d is unchanged since it was parsed.
+// effect, values that are written as neither text nor plain integers, what
+// looks misspelled, and the global limits of which some region gets nothing.
+// Errors have positions only if d is unchanged since it was parsed.
 func (d *Document) Warnings() []Error {
 	w := collector{errs: d.Objections()}
 	for i, r := range d.Rules {
@@ -65,9 +65,9 @@ func warnEmpty(w *collector, at yaml.Pos, path, value string) {
 	}
 }
 
-// mayBeLeaky reports whether some subject of r has a leaky bucket. It delays
-// checks by itself, and max_delay bounds how long a check with `wait: true` is
-// held.
+// mayBeLeaky reports whether some subject of r has a leaky bucket. A leaky
+// bucket delays checks by itself, and max_delay bounds how long a check with
+// `wait: true` is held.
 func (d *Document) mayBeLeaky(r *RuleSpec) bool {
 	return d.someLimit(r, func(l *LimitSpec) bool { return d.kind(l) == algorithms.LeakyBucket })
 }

@@ -93,8 +93,8 @@ type weigher struct {
 	split         []func(amount int64) int64
 	amounts       []int64 // the limit's amount
 	nextWithLimit []int   // the first version from this one on that has the limit
-	// leastShare is what this version's division gives the region at least, of its
-	// own amount and of any later one.
+	// leastShare is the least that this version's division gives the region, of
+	// its own amount or of any later one.
 	leastShare []int64
 }
 

@@ -20,7 +20,7 @@ import (
 const (
 	// copyInterval is how often a node sends what it has counted to the node that holds the copy.
 	copyInterval = time.Second
-	// copyTimeout bounds one call of that.
+	// copyTimeout bounds one round of sending, and one exchange of notes.
 	copyTimeout = 2 * time.Second
 	// holderPatience is how long a node keeps trying to reach the holder before it chooses another.
 	holderPatience = 5 * time.Second
@@ -37,7 +37,8 @@ var (
 	errAllDown  = errors.New("no other node is alive")
 )
 
-// lock is a mutex that may be held during calls: those who wait for it wait as for a message.
+// lock is a mutex that may be held during calls. Goroutines wait for it at a
+// channel.
 type lock chan struct{}
 
 // Lock waits until nobody else has the lock.
@@ -48,21 +49,21 @@ func (lk lock) Unlock() { <-lk }
 
 // copier sends what this node counts to another node, the holder of its copy.
 type copier struct {
-	// completeAt is a time, in Unix nanoseconds: another node has all that was
-	// counted before, or there was nothing to copy.
+	// completeAt is a time in Unix nanoseconds. Another node has all that was
+	// counted before it, or there was nothing to copy, or no other node.
 	completeAt atomic.Int64
 	sending    atomic.Bool // a goroutine is sending closed ledgers
 	warned     bool        // used by run only
-	// estimated and lost are how many nodes' counts are estimated or lost, as
-	// reviewBills last found.
+	// estimated and lost are the numbers of nodes whose counts are estimated or
+	// lost, as reviewBills last found.
 	estimated, lost atomic.Int64
 
 	mu     lock      // guards the fields below; held during calls
 	ended  bool      // the last statement is sent: nothing is counted any more
 	holder Member    // zero: none
 	since  time.Time // when the holder last answered, or was chosen
-	// givenUp says when each holder was given up that did not answer in the last
-	// half minute.
+	// givenUp has the holders that were given up in the last half minute, and
+	// when.
 	givenUp    map[ring.NodeID]time.Time
 	sent       map[ledgerID]uint64 // the rounds up to which the holder has the live ledgers
 	closed     []holding           // the closed ledgers of this data directory, as they were last read
@@ -87,15 +88,15 @@ type statement struct {
 	// Number rises with each statement of the process; unlike ledgerID.Number it is
 	// not random.
 	Number uint64 `json:"number"`
-	// AsOf is a time by the holder's clock, in Unix nanoseconds: all that the node
-	// counted before is in the rounds.
+	// AsOf is a time by the holder's clock, in Unix nanoseconds. The rounds
+	// include all that the node counted before it.
 	AsOf    int64     `json:"as_of"`
 	Final   bool      `json:"final"` // the process counts nothing more
 	Ledgers []version `json:"ledgers"`
 }
 
-// has reports whether the node has a ledger, up to whatever round, by itself or
-// in one of the merged ledgers in known.
+// has reports whether the node has a ledger, up to any round: the ledger
+// itself, or a merged one in known that replaces it.
 func (st *statement) has(v version, known []holding) bool {
 	return slices.ContainsFunc(st.Ledgers, func(have version) bool {
 		if have.Month == v.Month && have.Number == v.Number {
@@ -108,16 +109,17 @@ func (st *statement) has(v version, known []holding) bool {
 	})
 }
 
-// copyHeader is the header of a MethodCopy message. Blocks of the ledger follow
-// it, if it names one. Without a statement and a ledger it asks for the time.
+// copyHeader is the header of a MethodCopy message. If it names a ledger,
+// blocks of the ledger follow. A header with neither a ledger nor a statement
+// asks for the time.
 type copyHeader struct {
 	Ledger    ledgerID   `json:"ledger,omitzero"`
 	Statement *statement `json:"statement,omitempty"`
 	Sent      []step     `json:"sent,omitempty"`
 }
 
-// step says that a holder that had everything of an open ledger up to a round
-// now has everything up to a later one.
+// step says that a holder now has everything of an open ledger up to the round
+// To, if it had everything up to From.
 type step struct {
 	Ledger  ledgerID `json:"ledger"`
 	Node    string   `json:"node"`
@@ -148,7 +150,8 @@ func (t *Totals) run() {
 		t.watch()
 		t.saveNotes()
 
-		// A node that crashes again and again may not live for long.
+		// Merging begins early: a node that crashes again and again may not live for
+		// long.
 		if i < mergeEarly || i%notesEvery == 0 {
 			t.mergeInBackground()
 		}
@@ -165,12 +168,13 @@ func (t *Totals) run() {
 	}
 }
 
-// copyChanges sends what has changed to the holder, and notes whether it has everything.
+// copyChanges sends changes to the holder, and notes whether the holder has
+// everything.
 func (t *Totals) copyChanges() {
 	c := &t.copier
 
-	// The copy is as of the beginning: it may lack what is counted while it is
-	// sent.
+	// The copy is complete up to this time: it may lack counts that are made while
+	// it is sent.
 	began := time.Now()
 	c.mu.Lock()
 	to, missing, err := t.copyOnce()
@@ -229,7 +233,7 @@ func (t *Totals) copyOnce() (to Member, missing []holding, err error) {
 }
 
 // sendLast sends the last changes of a process that ends, if a holder has
-// answered recently. Then a copy is as good as the ledgers themselves.
+// answered recently. The copy then has all that the ledgers have.
 func (t *Totals) sendLast() {
 	c := &t.copier
 	c.mu.Lock()
@@ -275,12 +279,12 @@ func (t *Totals) chooseHolder() (Member, error) {
 	next := slices.MinFunc(alive, func(a, b Member) int { return c.givenUp[a.ID].Compare(c.givenUp[b.ID]) })
 	c.use(next)
 
-	// The new holder has as long to answer as one that has just answered.
+	// The new holder has holderPatience to answer.
 	c.since = now
 	return next, nil
 }
 
-// use makes a node the holder, which then gets everything.
+// use makes a node the holder. A new holder gets everything.
 func (c *copier) use(node Member) {
 	if c.holder.ID != node.ID {
 		clear(c.sent)
@@ -314,15 +318,16 @@ func (t *Totals) candidates() []Member {
 }
 
 // sendChanges sends what was counted since the last call, and then a statement.
-// It returns the ledgers that the other node lacks and that get no more counts;
-// for live ones, the next call begins anew. The caller must hold copier.mu.
+// It returns the ledgers that the other node lacks and that get no more counts.
+// If the other node lacks a live ledger, the next call sends all of it. The
+// caller must hold copier.mu.
 func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missing []holding, err error) {
 	c := &t.copier
 	m := t.meter
 	c.use(to)
 
-	// The time comes first: all that was counted before it is in the rounds
-	// that end below.
+	// The time comes first, so that the rounds that end below include all that was
+	// counted before it.
 	clock, err := t.sendCopy(ctx, to, &copyHeader{}, nil)
 	if err != nil {
 		return nil, err
@@ -337,9 +342,10 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 		}
 		holdings = append(holdings, holding{Ledger: l.id, Node: l.node, Damaged: l.damaged, Round: next.To})
 
-		// The copy of what an earlier process counted may have got further than the
-		// file did, or be intact where the file is not. So it is treated like a closed
-		// ledger: the holder gets it if it has less, and never block by block.
+		// An earlier process may have counted this ledger, and its copy may have got
+		// further than the file did, or be intact where the file is damaged. So the
+		// ledger is treated like a closed one: it is sent page by page, and only if
+		// the holder has less of it.
 		if !m.isLive(l) {
 			continue
 		}
@@ -371,7 +377,8 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 		}
 	}
 
-	// The statement comes last: only with it do the blocks before it count.
+	// The statement comes last: the blocks before it count only once the holder
+	// has it.
 	reply, err := t.sendCopy(ctx, to, &copyHeader{Statement: st, Sent: sent}, nil)
 	if err != nil {
 		return nil, err
@@ -381,7 +388,8 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 
 // ownHoldings returns the ledgers that were counted in this data directory:
 // those in memory, as given, and the closed ones. If the file can't be read
-// now, it returns those that were last in it. The caller must hold copier.mu.
+// now, the closed ones are those that were last read. The caller must hold
+// copier.mu.
 func (t *Totals) ownHoldings(given []holding) (holdings []holding) {
 	c := &t.copier
 	if list, err := t.meter.holdings(allMonths); err == nil {
@@ -452,8 +460,9 @@ func appendBlocks(b []byte, blocks []block) []byte {
 	return b
 }
 
-// sendInBackground sends closed ledgers to the holder, unless that is being
-// done already. It may take long, and must not hold up what is being counted.
+// sendInBackground sends closed ledgers to the holder, unless it is sending
+// some already. Sending may take long, and must not delay the copy of what is
+// being counted.
 func (t *Totals) sendInBackground(to Member, list []holding) {
 	if t.copier.sending.Swap(true) {
 		return

@@ -18,9 +18,9 @@
 //
 // A [Totals] adds up the ledgers of all nodes, in row order and page by page,
 // and names the nodes whose counts are missing. It also keeps a copy of this
-// node's ledgers on another node, and such copies here for others: of copies of
-// a ledger, the one that got furthest counts, and no other. The files, from the
-// bottom up:
+// node's ledgers on another node, and holds copies for other nodes. A bill
+// counts only one copy of a ledger: the one that got furthest. The files, from
+// the bottom up:
 //
 //   - row.go, month.go, ledger.go, listing.go: a ledger in memory; file.go: in the file;
 //   - meter.go: counting; writing.go: what is counted gets into the file; upkeep.go: what is in the file at the start, and what leaves it;

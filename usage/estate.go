@@ -9,19 +9,19 @@ import (
 )
 
 // An estate is what a node that is gone has counted: copies of its ledgers, or
-// its data directory under another identity. Nobody but the nodes that hold it
-// looks after it, so each of them sees to it that another one has it, too.
+// its data directory under another identity. Only the nodes that hold an estate
+// look after it. So each of them makes sure that another node has it, too.
 
 // estates lists the ledgers here that were counted by nodes that are gone.
 func (t *Totals) estates() []holding {
 	members := t.members()
-	list, _ := t.meter.holdings(allMonths) // what can't be read now is looked at later
+	list, _ := t.meter.holdings(allMonths) // ledgers that can't be read now are looked at later
 	return slices.DeleteFunc(list, func(h holding) bool {
 		return h.Ledger.Source == t.meter.config.Self || isMember(members, h.Ledger.Source)
 	})
 }
 
-// secureEstates gives estates that no other node has to one.
+// secureEstates gives another node the estates that only this node has.
 func (t *Totals) secureEstates() {
 	list := t.estates()
 	if len(list) == 0 {
@@ -54,7 +54,7 @@ func (t *Totals) sendEstates(ctx context.Context, to Member) error {
 }
 
 // closeEstates closes open copies whose processes have ended, so that reading
-// them takes no memory. Should the process live after all, it sends the ledger
+// them takes no memory. If the process lives after all, it sends the ledger
 // anew.
 func (t *Totals) closeEstates(list []holding) {
 	m := t.meter
@@ -85,7 +85,8 @@ func (t *Totals) closeEstates(list []holding) {
 // staleAfter is how long a holder that is no longer used keeps copies that another one has, too.
 const staleAfter = 10 * time.Minute
 
-// dropStale drops copies of a member that has chosen another holder, once that one has all of them.
+// dropStale drops copies of a member that has chosen another holder, once the
+// new holder has all of them.
 func (t *Totals) dropStale() {
 	members := t.members()
 	for _, r := range t.heldCopies.list() {
@@ -138,8 +139,8 @@ func (t *Totals) dropCopies(r *processRecord, list []holding) {
 		return // it has been heard of again
 	}
 
-	// All goes in one transaction: a record that stayed alone would say that
-	// the copies are here.
+	// One transaction drops both: a record without the copies would say that they
+	// are here.
 	err := t.meter.file.Update(func(tx persist.Tx) error {
 		all, err := listBuckets(tx)
 		if err != nil {
@@ -163,14 +164,15 @@ func (t *Totals) dropCopies(r *processRecord, list []holding) {
 // reviewEvery is how often the bills of this month and the last one are looked at.
 const reviewEvery = time.Minute
 
-// review is what was last found. It is used by run only.
+// review is what reviewBills last found. It is used by run only.
 type review struct {
 	at    time.Time
 	found map[string]string // by month and node: what the log said
 }
 
 // reviewBills looks for nodes that are gone and whose counts are incomplete or
-// estimated, and logs what has changed. Of all nodes, the first one does so.
+// estimated, and logs what has changed. Only the node with the lowest ID among
+// those alive does so.
 func (t *Totals) reviewBills() {
 	if time.Since(t.review.at) < reviewEvery {
 		return
@@ -220,7 +222,7 @@ func (t *Totals) reviewBills() {
 }
 
 // noteProblem notes what is wrong with a node's bill of a month, and reports
-// whether that was not so before.
+// whether the problem is new.
 func (t *Totals) noteProblem(found map[string]string, month Month, node, what string) bool {
 	key := month.String() + " " + node
 	found[key] = what

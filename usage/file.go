@@ -16,9 +16,8 @@ import (
 // fileName is the name of the file in the data directory that holds the ledgers.
 const fileName = "usage.db"
 
-// bucketID identifies a ledger in the file, where each is a bucket. There may
-// be a bucket with the open ledger and one with the closed ledger, while one
-// replaces the other.
+// bucketID identifies the bucket of a ledger in the file. The open ledger and
+// the closed one may both have a bucket, while one replaces the other.
 type bucketID struct {
 	ledgerID
 	round uint64 // the last one of a closed ledger; 0 for an open one
@@ -60,8 +59,9 @@ type head struct {
 	Bytes int    `json:"bytes,omitempty"` // size of the names of an open copy
 	Pages int    `json:"pages,omitempty"` // number of pages of a closed ledger
 
-	// Merged is, of a merged ledger, what it replaces; Digest is their digest;
-	// MergedAt is when that was known here, in Unix nanoseconds.
+	// Merged has the ledgers that a merged ledger replaces, and Digest is their
+	// digest. MergedAt is when the merged ledger was stored here, in Unix
+	// nanoseconds.
 	Merged   ledgerNumbers `json:"merged,omitempty"`
 	Digest   uint64        `json:"digest,omitempty"`
 	MergedAt int64         `json:"merged_at,omitempty"`
@@ -71,8 +71,8 @@ var headKey = []byte("head")
 
 func pageKey(i int) []byte { return binary.BigEndian.AppendUint32([]byte{'p'}, uint32(i)) }
 
-// readHead returns the head of a ledger. If ok is false, there is none, and
-// what is there of the ledger is not whole.
+// readHead returns the head of a ledger. If ok is false, there is no head, or
+// it can't be read: the ledger is not whole.
 func readHead(tx persist.Tx, id bucketID) (hd head, ok bool) {
 	b, err := tx.Get(id.name(), headKey)
 	return hd, err == nil && b != nil && json.Unmarshal(b, &hd) == nil
@@ -147,7 +147,8 @@ func readClosedPage(tx persist.Tx, id bucketID, pages int, p *pager) (err error)
 		}
 	}
 
-	// The first wanted row may be on the page before the first one that begins with a wanted row.
+	// The page before the first one that begins with a wanted row may have wanted
+	// rows, too.
 	first := sort.Search(pages, func(i int) (wanted bool) {
 		visit(i, func(row *Row) bool {
 			wanted = p.wants(row)
@@ -185,7 +186,8 @@ func putBlocks(tx persist.Tx, id bucketID, blocks []block) error {
 
 // loadLedger loads an open ledger from the file. Nothing more can be counted in it.
 func loadLedger(tx persist.Tx, id ledgerID, hd head) (*ledger, error) {
-	// The ledger has no bound: that was kept when its rows were counted.
+	// The ledger has no bound here: its rows were within the bound when they were
+	// counted.
 	l := newLedger(id, hd.Node, math.MaxInt32)
 	l.damaged = hd.Damaged
 	bucket := bucketID{ledgerID: id}.name()

@@ -35,7 +35,7 @@ type Estimate struct {
 type bill struct {
 	ledgers   []holding // each ledger once, from the node that has most of it
 	missing   []string  // nodes whose counts are missing, in whole or in part
-	lost      []string  // those of them that nobody can ask any more
+	lost      []string  // those of the missing nodes that nobody can ask any more
 	estimated []Estimate
 	digest    uint64   // of the ledgers and their rounds
 	exported  exported // the last export
@@ -57,7 +57,7 @@ func (t *Totals) inventoryHere(month Month) (inv inventory) {
 		if !h.Copy && !slices.Contains(inv.Identities, h.Ledger.Source) {
 			inv.Identities = append(inv.Identities, h.Ledger.Source)
 		}
-		// Merged ones of other months show which statements a later one supersedes.
+		// The merged ledgers of other months show which statements are superseded.
 		if month == allMonths || h.Ledger.Month == month || len(h.Merged) > 0 {
 			inv.Holdings = append(inv.Holdings, h)
 		}
@@ -99,7 +99,7 @@ func (t *Totals) inventoryOf(ctx context.Context, node Member, month Month) (inv
 	return inv
 }
 
-// billHere is what this node itself counted in a month.
+// billHere returns the bill of what this node itself counted in a month.
 func (t *Totals) billHere(month Month) *bill {
 	inv := t.inventoryOf(t.ctx, Member{ID: t.meter.config.Self, Name: t.meter.config.Name}, month)
 	inv.Holdings = slices.DeleteFunc(inv.Holdings,
@@ -165,8 +165,8 @@ func (bi *bill) addAnswer(inv *inventory, month Month) {
 	}
 }
 
-// add adds a ledger to the bill, unless there is a better copy: one of a higher
-// round, or else the one where it was counted.
+// add adds a ledger to the bill, unless the bill has a better copy: an intact
+// one, else one of a higher round, else the original.
 func (bi *bill) add(h holding) {
 	i := slices.IndexFunc(bi.ledgers, func(have holding) bool { return have.Ledger == h.Ledger })
 	if i < 0 {
@@ -177,7 +177,7 @@ func (bi *bill) add(h holding) {
 	better := h.Round > have.Round || h.Round == have.Round && have.Copy && !h.Copy
 
 	// An intact ledger is better than a damaged one of any round: nobody knows
-	// which rows that one lacks.
+	// which rows the damaged one lacks.
 	if have.Damaged != h.Damaged {
 		better = have.Damaged
 	}
@@ -227,13 +227,14 @@ func (a *audit) hasAnswered(id ring.NodeID) bool {
 		func(inv inventory) bool { return !inv.unreachable && slices.Contains(inv.Identities, id) })
 }
 
-// isUnreachable reports whether a node is a member that has not answered. It is missing already.
+// isUnreachable reports whether a node is a member that has not answered. The
+// bill names such a node as missing already.
 func (a *audit) isUnreachable(id ring.NodeID) bool {
 	return slices.ContainsFunc(a.answers, func(inv inventory) bool { return inv.unreachable && inv.from.ID == id })
 }
 
-// isCounted reports whether the file to which a process wrote a ledger has
-// answered. It lacks at most the last second, and counts in place of any copy.
+// isCounted reports whether a member holds a ledger as its process wrote it, by
+// itself or in a merged one. Such a ledger lacks at most the last second.
 func (a *audit) isCounted(id ledgerID) bool {
 	return slices.ContainsFunc(a.answers, func(inv inventory) bool {
 		return slices.ContainsFunc(inv.Holdings,
@@ -290,8 +291,8 @@ func (a *audit) isSuperseded(r *processRecord) bool {
 // have kept. The last statement of which the bill has everything says how much
 // may be missing after it.
 func (a *audit) checkProcess(records []processRecord) {
-	// The latest statement in front: the first one of which the bill has
-	// everything leaves the least to be missed.
+	// The latest statement comes first. The first one of which the bill has
+	// everything leaves the least that may be missing.
 	slices.SortFunc(records, func(x, y processRecord) int { return cmp.Compare(y.Number, x.Number) })
 	copied := slices.ContainsFunc(records, func(r processRecord) bool { return len(a.copied(&r)) > 0 })
 	if a.hasAnswered(records[0].Source) && !copied {

@@ -41,8 +41,8 @@ func (t *Totals) HandOver(ctx context.Context, final bool) error {
 		}
 	}
 
-	// When all nodes stop together, the one that has left may find nobody. Nothing
-	// is lost if nothing has come since.
+	// When all nodes stop together, a node that has handed over before may find
+	// nobody. Nothing is lost if it has counted nothing since.
 	if t.isHandedOver() {
 		return nil
 	}
@@ -84,8 +84,9 @@ func (m *Meter) closeAll() {
 }
 
 // handOverTo gives another node everything that this one has counted, and what
-// it holds for nodes that are gone. Each reply says which ledgers are missing
-// there. They are sent in two rounds, and a third reply must name none.
+// it holds for nodes that are gone. Each reply names the ledgers that the other
+// node lacks. handOverTo sends these up to twice, and the third reply must name
+// none.
 func (t *Totals) handOverTo(ctx context.Context, to Member, final bool) error {
 	t.copier.mu.Lock()
 	defer t.copier.mu.Unlock()
@@ -116,7 +117,7 @@ func (t *Totals) handOverTo(ctx context.Context, to Member, final bool) error {
 	return nil
 }
 
-// exchangeNotesWithAll tells all nodes what this one knows, as far as they can be reached.
+// exchangeNotesWithAll exchanges notes with all nodes that are alive.
 func (t *Totals) exchangeNotesWithAll(ctx context.Context) {
 	for _, node := range t.candidates() {
 		if !node.Alive {
@@ -219,9 +220,8 @@ func (m *Meter) checkCopy(id ledgerID) error {
 	return nil
 }
 
-// maxNameBytes bounds the size of the names in a copy of a ledger, in bytes. So
-// a node that keeps fewer subjects than the one that counts refuses a copy that
-// is larger than any of its own ledgers.
+// maxNameBytes bounds the size of the names in a copy of a ledger, in bytes. A
+// node refuses a copy that is larger than its own ledgers may be.
 func (m *Meter) maxNameBytes() int { return (m.config.Rows + maxOthers) * rowBytes }
 
 // put writes a page. The first page deletes what a failed attempt has left. The
@@ -236,7 +236,7 @@ func (header *pageHeader) put(tx persist.Tx, page []byte) error {
 		return cmp.Or(err, errors.New("the previous page is missing"))
 	}
 
-	// The last page makes it a ledger.
+	// Only the last page makes the pages a ledger.
 	if err := tx.Put(id.name(), pageKey(header.Page), page); err != nil || !header.Last {
 		return err
 	}

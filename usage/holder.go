@@ -13,13 +13,13 @@ import (
 
 const (
 	// silentAfter is how long a node that is no longer a member must be silent
-	// until its process counts as ended: one that was removed while it was alive
-	// goes on counting, and sending.
+	// until its process counts as ended. A node that was removed while it was
+	// alive goes on counting and sending.
 	silentAfter = 3 * time.Second
 	// stopTime is how long a process may take to end after its final statement.
 	stopTime = 10 * time.Second
-	// minLoss is the least that a copy without a final statement may lack: small
-	// steps of the clock must not make it less.
+	// minLoss is the least loss that is assumed of a copy without a final
+	// statement. Small steps of the clock must not make it smaller.
 	minLoss = time.Second
 	// maxRecords bounds the records. A node has one for each process of another
 	// node that sent copies, until a later one covers it.
@@ -31,10 +31,10 @@ const (
 // processRecord is the last statement of a process, as a holder of its ledgers keeps it.
 type processRecord struct {
 	statement
-	// Ended is a time, by the holder's clock: by then the process had ended and, as
-	// far as the holder can tell, no other process of the node has counted anything
-	// since. It is 0 if no such time is known yet. After a final statement it is
-	// AsOf, for as long as that is true.
+	// Ended is a time by the holder's clock, by which the process had ended. As
+	// far as the holder can tell, no other process of the node has counted
+	// anything since. It is 0 if no time is known yet. After a final statement it
+	// is AsOf, until a process of the node is seen again.
 	Ended int64 `json:"ended,omitempty"`
 	// Settled means that Ended is no longer revised: the node is no longer a
 	// member, or a later process speaks for it.
@@ -47,7 +47,7 @@ type processRecord struct {
 	heard   time.Time // when the node was last heard of, or the record was loaded
 }
 
-// isExact reports whether nothing can be missing beyond the statement.
+// isExact reports whether the process counted nothing after the statement.
 func (r *processRecord) isExact() bool { return r.Final && r.Ended != 0 && r.Ended <= r.AsOf }
 
 // maxLoss returns how much time of counting the copy may lack, and in which months.
@@ -60,12 +60,12 @@ func (r *processRecord) maxLoss(now int64) (loss time.Duration, first, last Mont
 	return max(minLoss, time.Duration(ended-r.AsOf)), MonthOf(r.AsOf - int64(time.Hour)), MonthOf(ended)
 }
 
-// observe notes what this node sees of the process: ofMember, whether its node
-// is a member, and dead, whether no process listens at its address. It returns
-// the new record, or r if nothing has changed.
+// observe notes what this node sees of the process. ofMember means that its
+// node is a member, and dead that no process listens at the node's address. It
+// returns the new record, or r if nothing has changed.
 //
-// Only an unbroken sight of a dead address shows that the node counts nothing
-// more: a process that starts while it is cut off from all others counts, too.
+// The node counts nothing more only if its address has been dead without a
+// break: a process that starts while it is cut off from all others counts, too.
 func (r *processRecord) observe(now int64, ofMember, dead bool) *processRecord {
 	next := *r
 	silent := time.Since(r.heard)
@@ -187,8 +187,8 @@ func (t *Totals) storeBlocks(ledger ledgerID, d *wire.Decoder) error {
 
 	id := bucketID{ledgerID: ledger}
 	return m.file.Update(func(tx persist.Tx) error {
-		// A copy that is new has no head yet. Its round is 0, so it does not
-		// count before a statement.
+		// A new copy has no head yet. Its round is 0, so it counts only after a
+		// statement.
 		head, _ := readHead(tx, id)
 		head.Copy = true
 		for _, blk := range blocks {
@@ -208,9 +208,9 @@ func (t *Totals) storeBlocks(ledger ledgerID, d *wire.Decoder) error {
 	})
 }
 
-// storeStatement notes what another node says that it has, and returns what is
-// missing here. It writes only if something else than the time has changed: an
-// idle node causes no writes.
+// storeStatement notes another node's statement, and returns the ledgers that
+// are missing here. It writes only if more than the time has changed, so that
+// an idle node causes no writes.
 func (t *Totals) storeStatement(header *copyHeader) (missing []version, err error) {
 	h := &t.heldCopies
 	m := t.meter
@@ -265,7 +265,7 @@ func (step *step) put(tx persist.Tx) error {
 	id := bucketID{ledgerID: step.Ledger}
 	head, ok := readHead(tx, id)
 	if !ok || step.From != 0 && head.Round != step.From {
-		return nil // this node has lost it: it is missing
+		return nil // this node has lost the copy, and will say that it is missing
 	}
 
 	head.Node = step.Node
@@ -297,11 +297,11 @@ func (st *statement) missing(held []holding) (list []version) {
 }
 
 // recordsAfter returns the records with a statement in place of the process's
-// last one, and whether more than the time has changed. If isWhole is false,
-// some of its ledgers are missing here, and it does not replace a statement of
-// which none was missing. Records of earlier processes of the node go once
-// it has their ledgers itself. ofMember means that the node is a member. The
-// caller must hold mu.
+// last one, and whether more than the time has changed. isWhole means that none
+// of the statement's ledgers is missing here. A statement that is not whole
+// does not replace one that was. Records of earlier processes of the node go
+// once the statement has their ledgers. ofMember means that the node is a
+// member. The caller must hold mu.
 func (h *heldCopies) recordsAfter(
 	st *statement, held []holding, isWhole, ofMember bool, now int64,
 ) (records []*processRecord, changed bool) {
@@ -347,9 +347,9 @@ func (h *heldCopies) recordsAfter(
 	return records[max(0, len(records)-maxRecords):], changed
 }
 
-// after returns the record that takes r's place when next has come, which is
-// about the same process. That is next, unless r is complete here and next is
-// not; then it is r, whose process is alive.
+// after returns the record that takes r's place once next, a later one of the
+// same process, has come. That is next, unless r is whole and next is not: then
+// it is r, marked as alive.
 func (r *processRecord) after(next *processRecord) *processRecord {
 	if !r.whole || next.whole {
 		return next
@@ -373,7 +373,7 @@ func (r *processRecord) replaced(now int64) *processRecord {
 	return &next
 }
 
-// watch notes which processes have ended whose copies are here.
+// watch notes which of the processes whose copies are here have ended.
 func (t *Totals) watch() {
 	h := &t.heldCopies
 	m := t.meter
@@ -395,7 +395,7 @@ func (t *Totals) watch() {
 		return
 	}
 	if err := m.file.Update(func(tx persist.Tx) error { return putRecords(tx, h.records) }); err != nil {
-		m.config.Logger.Debug("can't write when a node has ended", "error", err) // later, it counts as ended later
+		m.config.Logger.Debug("can't write when a node has ended", "error", err) // after a restart of this node, the other counts as ended later
 	}
 }
 
@@ -413,8 +413,8 @@ func (h *heldCopies) list() (list []processRecord) {
 	return list
 }
 
-// mergeRecords adds what other nodes know about processes that have ended. A
-// process that has been heard of here since then has not.
+// mergeRecords adds what other nodes know about processes that have ended. It
+// ignores records that add nothing to what this node knows.
 func (t *Totals) mergeRecords(theirs []*processRecord) {
 	h := &t.heldCopies
 	h.mu.Lock()
@@ -434,7 +434,7 @@ func (t *Totals) mergeRecords(theirs []*processRecord) {
 			continue
 		}
 
-		// The record replaces what it makes superfluous.
+		// The record replaces those that it supersedes.
 		r.whole = true
 		r.heard = time.Now()
 		h.records = slices.DeleteFunc(slices.Clone(h.records), func(ours *processRecord) bool {

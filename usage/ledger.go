@@ -45,9 +45,9 @@ type ledger struct {
 	damaged    bool // some written rows could not be read back; set before others can see the ledger
 
 	rows, others, names atomic.Int64 // numbers of rows, rows of others, and bytes of names; reserved before use
-	// round is the number of the current round; the first is 1. A row that changes
-	// gets its number. Whoever has written or sent everything up to some round
-	// needs only the rows of later ones.
+	// round is the number of the current round; the first is 1. Each block has the
+	// round in which it last changed. A writer or copier that has everything up to
+	// some round needs only the blocks of later ones.
 	round    atomic.Uint64
 	shards   [shards]shard
 	rowOrder atomic.Pointer[rowOrder] // nil if no page was read recently
@@ -120,7 +120,7 @@ func (sh *shard) find(hi, lo uint64) int {
 			return -1
 		}
 
-		// These eight bits spare looking at nearly every row of another hash.
+		// These eight bits exclude nearly every row with another hash.
 		if uint64(slot)>>24 == hi>>56 {
 			if rec := &sh.rows[slot&maxShardRows-1]; rec.hi == hi && rec.lo == lo {
 				return int(slot&maxShardRows) - 1

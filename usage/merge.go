@@ -19,23 +19,23 @@ import (
 )
 
 // Each process counts in ledgers of its own, so a node that restarts again and
-// again has ever more closed ones. Of a month in which there are many, it
-// merges the smallest: their sum is one closed ledger, which names them all.
-// Wherever a merged ledger is known, those that it names no longer count,
-// whoever still has a copy of them.
+// again has ever more closed ones. If a month has many, the node merges those
+// that name the fewest others: their sum is one closed ledger, which names them
+// all. Wherever a merged ledger is known, the ledgers that it names no longer
+// count, whoever still has a copy of them.
 
 const (
 	// mergeAt is how many closed ledgers of a month a node keeps without merging any.
 	mergeAt = 16
-	// mergeWidth is how many are merged at once: a page of each is in memory.
+	// mergeWidth bounds how many are merged at once: a page of each is in memory.
 	mergeWidth = 64
-	// maxMerged bounds how many ledgers a merged one names: it costs 8 bytes for each.
+	// maxMerged bounds how many ledgers a merged one names: each takes 8 bytes.
 	maxMerged = 1 << 14
 	// mergeGrace is how long ledgers that were merged can still be read: a bill may
 	// be reading them.
 	mergeGrace = 10 * time.Minute
-	// mergeEarly is for how many seconds after its start a node looks for ledgers
-	// to merge each second. Afterwards it looks every ten seconds.
+	// mergeEarly is the number of seconds after its start in which a node looks
+	// for ledgers to merge each second. Afterwards it looks every ten seconds.
 	mergeEarly = 5
 	// mergeTimeout bounds one merge.
 	mergeTimeout = time.Minute
@@ -49,7 +49,7 @@ func (n ledgerNumbers) count() int { return len(n) / 8 }
 
 func (n ledgerNumbers) at(i int) uint64 { return binary.BigEndian.Uint64(n[8*i:]) }
 
-// isValid reports whether another node may have sent them.
+// isValid reports whether the numbers are ascending and not too many.
 func (n ledgerNumbers) isValid() bool {
 	if len(n)%8 != 0 || n.count() > maxMerged {
 		return false
@@ -93,14 +93,14 @@ func (n ledgerNumbers) overlaps(other ledgerNumbers) bool {
 	return false
 }
 
-// replaces reports whether h has all counts of another ledger, so that it must
-// not be counted beside it.
+// replaces reports whether h has all counts of another ledger, which then must
+// not be counted beside h.
 func (h *holding) replaces(id ledgerID) bool {
 	return h.Ledger.Month == id.Month && h.Ledger.Source == id.Source && h.Merged.has(id.Number)
 }
 
-// digest identifies what was counted: of a merged ledger, it is that of the
-// ledgers that were merged, together.
+// digest identifies what was counted. A merged ledger has the sum of the
+// digests of the ledgers that were merged.
 func (h *holding) digest() uint64 {
 	if len(h.Merged) > 0 {
 		return h.Digest
@@ -132,9 +132,10 @@ func withoutReplaced(list []holding) []holding {
 	})
 }
 
-// dropReplaced leaves out what merged ledgers replace. Two of them that name
-// the same ledger would count it twice: that happens only if a data directory
-// was restored from a copy. The larger one stays, and the bill is incomplete.
+// dropReplaced leaves out the ledgers that merged ones replace. Two merged
+// ledgers that name the same ledger would count it twice, which happens only if
+// a data directory was restored from a copy. The one that names more stays, and
+// the bill is incomplete.
 func (bi *bill) dropReplaced() {
 	bi.ledgers = withoutReplaced(bi.ledgers)
 	bySize := slices.SortedFunc(slices.Values(bi.ledgers),
@@ -190,8 +191,8 @@ func (m *Meter) toMerge() map[Month][]holding {
 	for month, list := range byMonth {
 		slices.SortFunc(list, func(a, b holding) int { return cmp.Compare(len(a.Merged), len(b.Merged)) })
 
-		// So many are merged that mergeAt are left, and never just two: each merge
-		// writes all their rows again.
+		// Enough are merged that at most mergeAt are left, if mergeWidth allows, and
+		// never just a few: each merge writes all their rows again.
 		count := min(max(m.mergeAt, len(list)-m.mergeAt+1), mergeWidth)
 		named := 0
 		for i, h := range list[:count] {
@@ -237,8 +238,8 @@ func (t *Totals) merge(month Month, list []holding) error {
 		header.Merged = header.Merged.with(h.Merged).with(binary.BigEndian.AppendUint64(nil, h.Ledger.Number))
 	}
 
-	// Other ledgers may be missing. The bill here is only of those to be merged,
-	// and all of these are here.
+	// Other ledgers may be missing, but the bill now has only those to be merged,
+	// and it has all of them.
 	bi.missing = nil
 	s := &Stream{ctx: ctx, totals: t, query: Query{Month: month}, bill: bi}
 	err := t.writeMerged(&header, s)
@@ -276,8 +277,8 @@ func (t *Totals) writeMerged(header *pageHeader, s *Stream) error {
 func (t *Totals) writeLastMerged(header *pageHeader, s *Stream, page []byte) error {
 	c := &t.copier
 
-	// A hand-over holds this lock, too: what it gives away must not be replaced
-	// here meanwhile.
+	// A hand-over holds this lock, too: the ledgers that it gives away must not be
+	// replaced here meanwhile.
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {

@@ -141,7 +141,7 @@ func (m *Meter) Add(wall int64, subject rules.Hash, unit string, cost, checks in
 
 // AddNamed is Add for a subject that may not have a row yet. It keeps none of
 // the strings. It counts a subject without a row among the others of rule and
-// unit if there is no room, or if key is nil, which means unknown.
+// unit if there is no room for a row, or if key is nil: the key is unknown.
 func (m *Meter) AddNamed(wall int64, subject rules.Hash, rule string, key []string, unit string, cost, checks int64) {
 	hi, lo := rowHash(subject, unit)
 	for {
@@ -188,8 +188,8 @@ func (m *Meter) ledgerOf(wall int64) *ledger {
 		}
 	}
 
-	// Corrections of the last month still arrive in this one: they must not
-	// displace its ledger.
+	// Corrections of the last month still arrive in this month. They must not
+	// displace this month's ledger.
 	if c := m.current.Load(); c == nil || c.id.Month < month {
 		m.current.Store(l)
 	}

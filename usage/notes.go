@@ -22,7 +22,7 @@ const (
 )
 
 // notebook is what this node remembers for bills beside ledgers. Nodes exchange
-// notes, so what one knows survives it.
+// notes, so that a node's notes survive the node.
 type notebook struct {
 	mu      sync.Mutex // guards the fields below
 	loaded  bool       // what the file had is here
@@ -32,8 +32,8 @@ type notebook struct {
 	exports map[Month]exported
 }
 
-// seenNode is when a node was a member, as far as others know. So a node that
-// is gone without a copy is missed.
+// seenNode says when a node was a member, as far as others know. A bill thus
+// names a node that is gone without a copy as missing.
 type seenNode struct {
 	Name  string `json:"name"`
 	First int64  `json:"first"` // Unix nanoseconds
@@ -60,7 +60,8 @@ func (sn seenNode) with(other seenNode) seenNode {
 type exported struct {
 	At     int64  `json:"at"`     // Unix nanoseconds; 0 if it never was
 	Digest uint64 `json:"digest"` // of what was exported
-	// Revised is the digest of what was last found instead, and RevisedAt when.
+	// Revised is the digest of the changed bill that was last found, and RevisedAt
+	// is when.
 	Revised   uint64 `json:"revised,omitempty"`
 	RevisedAt int64  `json:"revised_at,omitempty"`
 }
@@ -118,7 +119,7 @@ func (nb *notebook) load(m *Meter) {
 	err := m.file.View(func(tx persist.Tx) error {
 		b, err := tx.Get(notesBucket, notesKey)
 		if err == nil && b != nil {
-			_ = json.Unmarshal(b, &stored) // a note that can't be read is not worth more than none
+			_ = json.Unmarshal(b, &stored) // notes that can't be read count as none
 		}
 		return err
 	})
@@ -128,8 +129,9 @@ func (nb *notebook) load(m *Meter) {
 	}
 }
 
-// save writes the notes if that is worth it. A node that has counted nothing,
-// for itself or for others, has no file, and gets none. The caller must hold mu.
+// save writes the notes if they are worth a write. A node that has counted
+// nothing and holds no copies has no file, and gets none. The caller must hold
+// mu.
 func (nb *notebook) save(m *Meter) {
 	if !nb.unsaved || !nb.loaded || m.file.Missing() {
 		return
@@ -184,8 +186,8 @@ func (t *Totals) noteMembers() {
 		}
 	}
 
-	// When a node was last seen is worth a write at the turn of a month only: a
-	// bill asks for no more.
+	// The times at which nodes were last seen are written at the turn of a month
+	// only: a bill needs no more.
 	if month := MonthOf(now); month != nb.noted {
 		nb.noted = month
 		nb.unsaved = true
@@ -197,7 +199,7 @@ func (t *Totals) noteMembers() {
 	nb.save(m)
 }
 
-// currentNotes returns the notes to send, with the records whose ends stand.
+// currentNotes returns the notes to send, with the records that are settled.
 func (t *Totals) currentNotes() *notes {
 	nb := &t.notes
 	nb.mu.Lock()
@@ -230,8 +232,8 @@ func (t *Totals) answerNotes(body []byte) ([]byte, error) {
 		return nil, errMessage
 	}
 
-	// The answer is made before the other node's notes are added, which it
-	// knows already.
+	// The answer is made first, because the other node knows its own notes
+	// already.
 	reply, err := json.Marshal(t.currentNotes())
 	t.mergeNotes(&theirs)
 	return reply, err
@@ -283,9 +285,9 @@ func (t *Totals) noteExport(month Month, digest uint64) {
 	nb.save(t.meter)
 }
 
-// revisedAt returns when the month was first found to differ from its last
-// export; zero if it does not, or was never exported. complete means that the
-// digest is of all that there is.
+// revisedAt returns when the month was last found to have changed since its
+// last export; zero if it has not, or was never exported. complete means that
+// the digest is of all that there is.
 func (t *Totals) revisedAt(month Month, e exported, digest uint64, complete bool) time.Time {
 	switch {
 	case e.At == 0 || complete && e.Digest == digest:

@@ -85,7 +85,7 @@ func (s *Stream) Estimated() []Estimate { return slices.Clone(s.bill.estimated) 
 func (s *Stream) Revised() time.Time { return s.revised }
 
 // Exported notes that all rows were exported. If they are those of the whole
-// month, it is revised from now on when it changes.
+// month, later changes count as revisions of the export.
 func (s *Stream) Exported() {
 	if !s.query.Here && s.query.Rule == "" {
 		s.totals.noteExport(s.query.Month, s.bill.digest)

@@ -43,16 +43,17 @@ type Member struct {
 	Name  string
 	Zone  string
 	Alive bool // gossip says so
-	// InRing means that the node may own partitions. Only such a node is missed if
-	// it goes without leaving a copy: others may never have answered a check.
+	// InRing means that the node may own partitions. A bill names a node that goes
+	// without leaving a copy as missing only if it was in the ring: others may
+	// never have answered a check.
 	InRing bool
 }
 
 // Peers carries messages to other nodes. *peer.Peers implements it.
 type Peers interface {
 	Call(ctx context.Context, to ring.NodeID, m peer.Method, body []byte) ([]byte, error)
-	// ProcessGone reports whether no process listens at the node's address any more, for
-	// all that this node knows.
+	// ProcessGone reports whether no process listens at the node's address any
+	// more, as far as this node knows.
 	ProcessGone(node ring.NodeID) bool
 }
 
@@ -93,8 +94,8 @@ func NewTotals(m *Meter, peers Peers, members func() []Member) *Totals {
 	return t
 }
 
-// Start begins to keep copies: of what this node counts on another node, and
-// here of what others count.
+// Start begins to keep copies: this node's ledgers on another node, and the
+// ledgers of other nodes here.
 func (t *Totals) Start() {
 	t.loop.Go(t.run)
 }
@@ -103,8 +104,8 @@ func (t *Totals) Start() {
 // copy, refuses further calls and waits for those being answered. Nothing may
 // be counted any more.
 func (t *Totals) Close() error {
-	// Nothing more begins, and the loop ends, before the last changes are sent:
-	// their statement is the last one.
+	// The loop ends, and no call or errand begins any more, before the last
+	// changes are sent: their statement is the last one.
 	answered := t.calls.Close()
 	done := t.errands.Close()
 	t.cancel()
@@ -235,8 +236,8 @@ func (m *Meter) readPage(tx persist.Tx, id ledgerID, p *pager) error {
 
 	copied := m.loadedCopy.Load()
 
-	// Newer rows are seen by a first page only: all pages that a reader gets
-	// must be of one order.
+	// Only a first page loads newer rows: all pages that a reader gets must be of
+	// one order.
 	if copied == nil || copied.id != id || p.after == nil && copied.round != head.Round {
 		l, err := loadLedger(tx, id, head)
 		if err != nil {

@@ -73,8 +73,8 @@ func (m *Meter) load() error {
 	return nil
 }
 
-// readHeadOrGuess is readHead, but makes a head for an open ledger of this node
-// whose own one is damaged.
+// readHeadOrGuess is readHead, but makes up a head for an open ledger of this
+// node if the stored head is damaged.
 func (m *Meter) readHeadOrGuess(tx persist.Tx, id bucketID) (hd head, whole bool) {
 	if _, err := tx.Get(id.name(), headKey); err != nil && id.round == 0 && id.Source == m.config.Self {
 		return head{Node: m.config.Name, Damaged: true, Round: 1}, true
@@ -84,8 +84,8 @@ func (m *Meter) readHeadOrGuess(tx persist.Tx, id bucketID) (hd head, whole bool
 }
 
 // dropOld removes the oldest months beyond Config.Months, except ledgers in
-// memory. It counts the months that exist rather than back from the current
-// month: a clock that was wrong once must not make every month an old one.
+// memory. It counts the months in the file, not back from the current month: a
+// clock that was wrong once must not make every month old.
 func (m *Meter) dropOld() error {
 	var old []bucketID
 	err := m.file.View(func(tx persist.Tx) error {

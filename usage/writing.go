@@ -137,8 +137,8 @@ func (m *Meter) writeLedger(l *ledger) error {
 	id := bucketID{ledgerID: l.id}
 	err := l.eachChanged(l.written, writeBytes, func(group []block, last bool) error {
 		return m.file.Update(func(tx persist.Tx) error {
-			// The round comes with the last group. After a crash before it, the
-			// file has all of the round that it names, and some later values.
+			// The head comes with the last group. After a crash before that, the file
+			// has everything up to the round in its old head, and some later values.
 			if err := putBlocks(tx, id, group); err != nil || !last {
 				return err
 			}
@@ -181,8 +181,8 @@ func (m *Meter) closeLedger(l *ledger) error {
 	return nil
 }
 
-// writePages writes a ledger in which nothing more is counted as a closed one,
-// which replaces the open one in the file.
+// writePages writes l, in which nothing more is counted, to the file as a
+// closed ledger, in place of the open one.
 func (m *Meter) writePages(l *ledger, isCopy bool) error {
 	l.refreshOrder()
 	header := pageHeader{holding: holding{Ledger: l.id, Node: l.node, Damaged: l.damaged,

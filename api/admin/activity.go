@@ -29,7 +29,8 @@ type nodeActivity struct {
 	Vitals   vitals `json:"vitals,omitzero"`
 }
 
-// vitals says how much a node takes, and of how much. What is unknown is left out.
+// vitals says how much of its machine a node takes, and the bounds. Unknown
+// figures are left out.
 type vitals struct {
 	Counters    int64 `json:"counters"`
 	MaxCounters int64 `json:"max_counters,omitempty"`

@@ -37,7 +37,7 @@ const (
 	// seatParts of the node's memory.
 	seatMemory = 24 << 10
 	seatParts  = 64
-	// maxWrites bounds the writes in progress at once; more wait. To parse a large
+	// maxWrites bounds the writes in progress at once; more wait. Parsing a large
 	// document takes many times its size.
 	maxWrites = 1
 	// maxProfile bounds how long a pprof profile may run.
@@ -246,7 +246,7 @@ func (s *Server) routes() *router {
 	routes := &router{}
 	all := byPattern(s.endpoints())
 
-	// A path that is written out goes before one with a segment that may be any.
+	// Patterns with fewer wildcards go first.
 	for _, pattern := range slices.SortedFunc(maps.Keys(all), func(a, b string) int {
 		return cmp.Or(cmp.Compare(strings.Count(a, "{"), strings.Count(b, "{")), cmp.Compare(a, b))
 	}) {

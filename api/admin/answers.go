@@ -10,10 +10,10 @@ import (
 	"github.com/rlnode/rlnode/api/codec"
 )
 
-// What the admin plane sends is charged to the budget until it is sent: a
-// caller may be slow to read it, or never do so.
+// A large answer of the admin plane is charged to the budget until it is sent,
+// because its caller may read it slowly or not at all.
 
-// answerWriter writes an answer and charges what takes a while to send.
+// answerWriter writes an answer, and charges its large parts to the budget.
 type answerWriter struct {
 	http.ResponseWriter
 	server *Server
@@ -56,9 +56,9 @@ func (a *answerWriter) Write(b []byte) (int, error) {
 	return a.ResponseWriter.Write(b)
 }
 
-// page is something that takes work to make, and that many may ask for at once.
-// Those that ask while it is being made get the next one, all of them the same.
-// So at most one is being made at a time.
+// page makes an answer that takes work, and that many callers may ask for at
+// once. Callers that ask while one is being made all get the next one. At most
+// one is being made at a time.
 type page struct {
 	make func() ([]byte, http.Header, int)
 	turn sync.Mutex // held while a page is being made
@@ -93,7 +93,7 @@ func (p *page) get(ctx context.Context) (*madePage, error) {
 		p.next = nil // a caller that asks from here on needs a newer one
 		p.mu.Unlock()
 
-		// This is deferred, because those who wait must not hang if make panics.
+		// This is deferred, so that waiting callers do not hang if make panics.
 		defer close(mine.done)
 		mine.body, mine.header, mine.status = p.make()
 		return mine, nil

@@ -32,11 +32,11 @@ type checkedConn struct {
 	tracked  *api.Connection
 	frame    framing.Checker
 	idle     atomic.Bool // net/http waits for the next request
-	answered bool        // Read has answered what could not be read: nothing follows
+	answered bool        // Read has answered an unreadable request; nothing follows
 }
 
 // Read returns received bytes that pass the framing. It answers a head that
-// does not: net/http would say less.
+// does not pass, because net/http's answer would say less.
 func (c *checkedConn) Read(b []byte) (int, error) {
 	n := 0
 	err := c.frame.Err()
@@ -55,8 +55,8 @@ func (c *checkedConn) Read(b []byte) (int, error) {
 		return 0, err // the handler gets the error, and answers
 	case len(b) == 1:
 		// While a handler runs, net/http reads one byte, to learn whether the caller
-		// hangs up. It does not, and its next request is refused once net/http asks for
-		// it.
+		// hangs up. The caller has not hung up. Its next request is refused once
+		// net/http reads it.
 		b[0] = 0
 		return 1, nil
 	}
@@ -70,8 +70,8 @@ func (c *checkedConn) Read(b []byte) (int, error) {
 	return 0, &net.OpError{Op: "read", Net: "tcp", Err: refused} // after this error, net/http goes on to nothing else
 }
 
-// Write sends what net/http answers. It takes the start of a refused head for a
-// whole one, and answers that, too: this is dropped.
+// Write sends net/http's answers. After Read has answered a refused head,
+// net/http answers it as well, and Write drops that answer.
 func (c *checkedConn) Write(b []byte) (int, error) {
 	if c.answered {
 		return len(b), nil
@@ -122,8 +122,9 @@ func connectionOf(r *http.Request) *api.Connection {
 	return c
 }
 
-// onConnection tells a connection that its request is being answered, closes
-// one that holds a spare seat after one request, and answers only probes on it.
+// onConnection tells a connection that its request is being answered. On a
+// spare seat, it answers only probes, and closes the connection after one
+// request.
 func (s *Server) onConnection(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := connectionOf(r)

@@ -24,9 +24,9 @@ type Difference struct {
 	Changes []RuleChange `json:"changes"`
 	// LeftOut is how many changes of subjects and list entries there are beyond maxSmallChanges.
 	LeftOut int `json:"left_out,omitempty"`
-	// Outside has the versions since the last document that was written as a whole
-	// whose changes the other document lacks, oldest first: pieces, and what the
-	// dashboard wrote. OutsidePieces has these changes.
+	// Outside lists the versions since the last document that was applied as a
+	// whole, oldest first, if the other document lacks their changes: writes of
+	// pieces, and those of the dashboard. OutsidePieces lists these changes.
 	Outside       []rules.Version     `json:"outside,omitempty"`
 	OutsidePieces []rules.PieceChange `json:"outside_pieces,omitempty"`
 	// UseUnknown says why every rule counts as in use. It is empty if their use is known.
@@ -71,7 +71,8 @@ func (s *Server) diffRules(w http.ResponseWriter, r *http.Request) error {
 		return api.Errorf(api.MissingKey, "the body is empty: send a document, or name two versions, ?from=12&to=14")
 	}
 
-	// Two documents are read and compared: as much work as a write, which it must not hold up.
+	// Comparing two documents is as much work as a write, but must not hold up
+	// writes.
 	release, err := acquire(r, s.diffs)
 	if err != nil {
 		return err
@@ -113,7 +114,7 @@ func withRule(doc *rules.Document, name string, body []byte) (*rules.Document, e
 	}
 	after, err := doc.Apply(rules.Change{Part: rules.RulePart, Name: name, Body: body})
 	if err == nil && bytes.Equal(after.JSON(), doc.JSON()) {
-		return doc, nil // a layout of the rule alone is not one of the document
+		return doc, nil // only the rule's layout differs
 	}
 	return after, err
 }
@@ -187,7 +188,8 @@ func (s *Server) compare(d *Difference, before, after *rules.Document) {
 // There may be 100,000 of them.
 const maxSmallChanges = 1000
 
-// isSmall reports whether a change is one of those of which there may be very many.
+// isSmall reports whether a change is of a kind of which there may be very
+// many.
 func isSmall(c *rules.PieceChange) bool {
 	return c.Kind == rules.KindSubject || c.Kind == rules.KindDeny || c.Kind == rules.KindAllow
 }
@@ -220,9 +222,9 @@ func (s *Server) reasonsUnknown(use *limiter.Use) (reasons []string) {
 	return reasons
 }
 
-// findOutside finds what was written since the last whole document, other than
-// by whole documents, and is not in after. It compares only the version in
-// force with a document: older versions are no news.
+// findOutside finds the changes since the last applied document that are not in
+// after. It does so only if before is the version in force: changes to older
+// versions are no news.
 func (s *Server) findOutside(d *Difference, before, after *rules.Document) {
 	set := s.doors.Decider.Rules()
 	if set == nil || d.From != set.Version || !d.Changed {

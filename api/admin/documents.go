@@ -227,7 +227,8 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, c rules.Change) e
 	}
 
 	via := r.URL.Query().Get("via")
-	// What a caller brings is no rollback, which goes to a version, and no seed.
+	// A body that a caller sends is neither a rollback, which names a version, nor
+	// a seed.
 	if !rules.IsVia(via) || via == rules.ViaRollback || via == rules.ViaSeed {
 		return api.Errorf(api.BadValue, "via is not one of apply, restore, dashboard")
 	}
@@ -269,13 +270,13 @@ func writeOptions(r *http.Request, via string) (cluster.WriteOptions, error) {
 		return cluster.WriteOptions{}, api.Errorf(api.BadValue,
 			"message must be at most %d bytes of UTF-8", rules.MaxMessage)
 	}
-	// What was in force before need not pass the review of a newer release.
+	// A document that was in force before need not pass a newer release's review.
 	readopt := via == rules.ViaRollback || via == rules.ViaRestore
 	return cluster.WriteOptions{By: callerWithAddress(r), Message: message, Via: via, Readopt: readopt}, nil
 }
 
-// acquire waits until writes has room for another write. The caller must call
-// release when the write is done.
+// acquire waits until writes has room for another write, or another comparison.
+// The caller must call release when it is done.
 func acquire(r *http.Request, writes chan struct{}) (release func(), err error) {
 	select {
 	case writes <- struct{}{}:
@@ -450,7 +451,8 @@ func bodyError(body []byte, most int, err error) error {
 	return nil
 }
 
-// readDocument reads a document. It is charged to the budget as it arrives, until release is called.
+// readDocument reads a document. The document is charged to the budget as it
+// arrives, until release is called.
 func (s *Server) readDocument(r *http.Request) (body []byte, release func(), err error) {
 	if r.ContentLength > maxDocument && r.Header.Get("Expect") != "" {
 		return nil, nil, api.TooLargeError(maxDocument) // the caller waits for 100 Continue, and has not sent the body

@@ -20,15 +20,15 @@ import (
 // maxScopedTime is how long an entry of a token with the scope entries may hold.
 const maxScopedTime = 7 * 24 * time.Hour
 
-// EntryWritten is the answer to a change of an entry beside the rules: the
-// entry as it is, or was before it was removed. It is null if only an automatic
-// block was lifted.
+// EntryWritten is the answer to a change of entries beside the rules. Entry is
+// the entry as it is, or as it was before it was removed. It is null if only an
+// automatic block was lifted, or a backup was restored.
 type EntryWritten struct {
 	Entry          json.RawMessage `json:"entry"`
 	EntriesVersion int64           `json:"entries_version"`
 	DryRun         bool            `json:"dry_run,omitempty"` // nothing was written
 	Before         *EntryItem      `json:"before,omitempty"`  // of a dry run: what is there now
-	Notes          []string        `json:"notes,omitempty"`   // what a person may have meant otherwise
+	Notes          []string        `json:"notes,omitempty"`   // where the writer may have made a mistake
 }
 
 // changeListed adds an entry to a list, or removes it if the method is DELETE.
@@ -49,7 +49,7 @@ func (s *Server) changeListed(w http.ResponseWriter, r *http.Request, list rules
 }
 
 // readEntry returns the entry that read finds in a request under the rules in
-// force. If it finds none, it tries again once this node has caught up: the
+// force. If read fails, readEntry tries again once this node has caught up: the
 // tier or the rule may just have been written at another node.
 func (s *Server) readEntry(
 	w http.ResponseWriter, r *http.Request, read func(*rules.Set) (rules.EntryForm, error),
@@ -133,7 +133,8 @@ func (s *Server) changeEntry(w http.ResponseWriter, r *http.Request, f rules.Ent
 	return s.reply(w, answer)
 }
 
-// notesOn says of an entry that it changes nothing, most probably because a name is misspelled.
+// notesOn warns if an entry changes nothing, most probably because a name is
+// misspelled.
 func (s *Server) notesOn(e *entries.Entry) []string {
 	if e.Kind != entries.Subject || e.Tier == "" || s.doors.Decider.Rules().UsesTiersOf(e.Attribute) {
 		return nil
@@ -177,9 +178,9 @@ func (s *Server) writeEntry(
 	return version, last, nil
 }
 
-// inAllSpellings returns the changes that make c: entries in other spellings
-// are about the same, so they are removed, too, or c's entry would neither
-// replace nor end what they say. The leader needs no rules to make these.
+// inAllSpellings returns the changes that make c. Entries in other spellings
+// are about the same subject or value, so c removes them as well: otherwise
+// they would stay in force. The leader needs no rules to make these changes.
 func (s *Server) inAllSpellings(c *cluster.EntryChange) (changes []cluster.EntryChange) {
 	var same []*entries.Entry
 	if set := s.doors.Decider.Rules(); set != nil {
@@ -215,8 +216,8 @@ func (s *Server) isDryRun(w http.ResponseWriter, r *http.Request) (bool, error) 
 }
 
 // rehearse returns the answer to a dry run of a change: the entry as it would
-// be written or removed, and what is there now. It fails as the change would,
-// as far as this node knows.
+// be written or removed, and what is there now. The dry run fails if the change
+// would fail, as far as this node knows.
 func (s *Server) rehearse(c *cluster.EntryChange) (*EntryWritten, error) {
 	state := s.doors.Decider.Rules().Entries()
 	next := state
@@ -346,8 +347,8 @@ func (s *Server) blockForm(r *http.Request) (f rules.EntryForm, err error) {
 	return rules.ReadBlock(body)
 }
 
-// changeBlock blocks a subject by hand, or lifts its block if the method is
-// DELETE: that by hand, and the automatic one.
+// changeBlock blocks a subject by hand. If the method is DELETE, it lifts the
+// block by hand and the automatic one.
 func (s *Server) changeBlock(w http.ResponseWriter, r *http.Request) error {
 	f, err := s.blockForm(r)
 	if err != nil {
@@ -365,7 +366,7 @@ func (s *Server) changeBlock(w http.ResponseWriter, r *http.Request) error {
 
 	switch {
 	case r.Method == http.MethodDelete && (!known || err != nil && s.isStored(f.Entry)):
-		return s.changeEntry(w, r, f) // it sleeps, if there is one
+		return s.changeEntry(w, r, f) // if there is such an entry, it sleeps
 	case err != nil:
 		return err
 	case r.Method == http.MethodDelete:
@@ -381,8 +382,8 @@ func (s *Server) isStored(e *entries.Entry) bool {
 	return set != nil && set.Entries().Get(e.ID()) != nil
 }
 
-// normalizeBlock makes the key of a block as its rule counts it. known is false
-// if there is no such rule.
+// normalizeBlock brings the key of a block into the form in which its rule
+// counts. known is false if there is no such rule.
 func (s *Server) normalizeBlock(e *entries.Entry) (known bool, err error) {
 	set := s.doors.Decider.Rules()
 	if set == nil {
@@ -411,7 +412,8 @@ func (s *Server) normalizeBlock(e *entries.Entry) (known bool, err error) {
 	return true, nil
 }
 
-// unblock lifts both blocks of a subject. A token with the scope entries lifts only one by hand.
+// unblock lifts both blocks of a subject. A token with the scope entries lifts
+// only the block by hand.
 func (s *Server) unblock(w http.ResponseWriter, r *http.Request, f rules.EntryForm) error {
 	change, err := entryChange(r, f)
 	if err != nil {
@@ -609,7 +611,7 @@ type restoreRequest struct {
 const maxRestore = 4 << 20
 
 // restoreEntries writes entries of a backup, which keep their times and
-// authors, and removes others. What has ended is left out.
+// authors, and removes others. Entries that have ended are left out.
 func (s *Server) restoreEntries(w http.ResponseWriter, r *http.Request) error {
 	body, err := readAll(r, maxRestore)
 	if err != nil {

@@ -31,7 +31,7 @@ type eventReport struct {
 	Text   string            `json:"text"`
 	Fields map[string]string `json:"fields"`
 	Nodes  []string          `json:"nodes"` // the nodes that logged it
-	Count  int64             `json:"count"` // how often the node logged it that did so most
+	Count  int64             `json:"count"` // how often it was logged by the node that logged it most
 }
 
 // getEvents answers with what the nodes logged in the last day.

@@ -19,9 +19,9 @@ import (
 const memberTime = writeTimeout - 5*time.Second
 
 // leave removes this node from the cluster. Until that is done, the node
-// decides checks by asking other nodes. It continues even if the caller does
-// not wait, because a half-finished departure is of no use. The last node
-// leaves only with ?force=true.
+// decides checks by asking other nodes. The departure continues even if the
+// caller does not wait, because half of one is of no use. The last node leaves
+// only with ?force=true.
 func (s *Server) leave(w http.ResponseWriter, r *http.Request) error {
 	force, err := choiceParam(r.URL.Query(), "force", "false", "true")
 	if err != nil {

@@ -51,9 +51,9 @@ func (p *pageGuard) check(r *http.Request) *api.Error {
 		return nil // other sites may link to it
 	}
 
-	// A page of another site can't see what it only reads. But it learns how
-	// long that takes, and the work slows the node down. The library lets reads
-	// pass, so it is asked about a write.
+	// A page of another site can't see the answer to a read. But it learns how
+	// long the read takes, and the work slows the node down. The library lets
+	// reads pass, so check asks it about a write.
 	write := r.WithContext(r.Context()) // a copy of r
 	write.Method = http.MethodPost
 

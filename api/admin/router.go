@@ -35,8 +35,8 @@ func (rt *router) handle(pattern string, handler http.Handler) {
 	rt.routes = append(rt.routes, r)
 }
 
-// find returns the handler for r, and sets what its pattern says of r. It
-// returns nil if there is nothing at its path.
+// find returns the handler for r's path, or nil if there is none. It sets r's
+// pattern and path values.
 func (rt *router) find(r *http.Request) http.Handler {
 	path, _ := framing.SplitTarget(r.RequestURI)
 	sent := strings.Split(path, "/")
@@ -74,8 +74,8 @@ func (p *pathRoute) matches(sent []string, r *http.Request) bool {
 		values[strings.TrimSuffix(name, "}")] = value
 	}
 
-	// The handler looks up the rest undecoded, so it must not be readable in two
-	// ways.
+	// The handler looks up the rest of the path undecoded, so the rest must not be
+	// readable in two ways.
 	if p.below && (len(sent) == len(p.segments) || slices.ContainsFunc(sent[len(p.segments):], isOdd)) {
 		return false
 	}

@@ -177,7 +177,7 @@ type TopSubject struct {
 	Refused int64      `json:"refused"`
 	Checks  int64      `json:"checks"`
 	Shadow  int64      `json:"shadow,omitempty"`  // times that a shadow rule would have refused
-	Used    *int64     `json:"used,omitempty"`    // admitted checks; in the list of the nearest, what is used of Limit
+	Used    *int64     `json:"used,omitempty"`    // admitted checks; in the list near, what is used of Limit
 	Delayed int64      `json:"delayed,omitempty"` // checks that were allowed after a delay
 	Limit   *int64     `json:"limit,omitempty"`   // the tightest limit
 	Recent  *int64     `json:"recent,omitempty"`  // within the last five minutes

@@ -11,9 +11,10 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// try answers with what a check would get, its status and headers as JSON
-// fields, and says of each rule whether it applies and why not. It takes
-// nothing unless the body says "peek": false, or sets mode.
+// try answers with the answer that a check would get; its status and headers
+// become JSON fields. It says of each rule whether it applies, and if not, why.
+// It takes nothing unless the body says "peek": false, or a mode other than
+// peek.
 func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
 	if e := s.doors.ChecksError(); e != nil {
 		return e
@@ -44,7 +45,7 @@ func (s *Server) try(w http.ResponseWriter, r *http.Request) error {
 	reply.Compose(&a, q, 0, false, codec.AppendString(nil, s.doors.Node))
 	body := appendTry(nil, &reply)
 
-	// Which values a rule has is for those who may read the rules.
+	// Only callers that may read the rules see the values of a rule.
 	if token := tokenFrom(r); token == nil || token.Scopes.Allows(api.ScopeRead) {
 		rules, err := json.Marshal(explain(decider.Rules(), &q.Query))
 		if err != nil {

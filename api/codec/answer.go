@@ -154,8 +154,8 @@ func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []b
 	return append(b, '}')
 }
 
-// limitFieldsCache caches what is encoded of a limit and does not depend on its
-// usage. Consecutive answers are mostly about the same limit.
+// limitFieldsCache caches the encoded fields of a limit that do not depend on
+// its usage. Consecutive answers are mostly about the same limit.
 type limitFieldsCache struct {
 	rule, name, unit []byte // copies, because an inline limit does not outlive its request
 	shown            rules.Shown
@@ -178,7 +178,8 @@ func (c *limitFieldsCache) append(b []byte, a *limiter.Answer, l *limiter.LimitA
 	return append(b, c.afterDelay...)
 }
 
-// appendMoreAfter appends in which time more is left than now, unless it is 0: not known, or never.
+// appendMoreAfter appends the time after which more is left than now, unless it
+// is 0: not known, or never.
 func appendMoreAfter(b []byte, more time.Duration) []byte {
 	if more <= 0 {
 		return b
@@ -205,7 +206,8 @@ func (c *limitFieldsCache) set(rule string, l *rules.Limit, shown rules.Shown) {
 	c.policy = appendPolicy(c.policy[:0], l, &shown)
 }
 
-// appendWindow appends the window of a limit or, of slots, after what time one ends.
+// appendWindow appends the window of a limit or, for slots, the time after
+// which one ends.
 func appendWindow(b []byte, s *rules.Shown) []byte {
 	if s.Slots {
 		return AppendInt(b, `,"ttl_ms":`, Millis(s.Window))
@@ -263,7 +265,7 @@ func appendLimits(b []byte, a *limiter.Answer) []byte {
 	return append(b, ']')
 }
 
-// appendUnlimited appends the fields that identify a limit which says that there is none.
+// appendUnlimited appends the fields that identify a limit that says unlimited.
 func appendUnlimited(b []byte, l *rules.Limit) []byte {
 	b = AppendString(append(b, `"name":`...), l.Name)
 	if l.Unit != "" {

@@ -35,7 +35,7 @@ func (r *Reply) rateHeaders(a *limiter.Answer) {
 		r.addHeader("X-RateLimit-Remaining", r.intValue(t.Remaining))
 
 		if t.RetryAfter == algorithms.Never {
-			return // a caller that reads when the counter is reset would ask the same again then
+			return // a caller that learned the time of the reset would ask the same again then
 		}
 
 		reset := seconds(t.ResetAfter)
@@ -168,8 +168,7 @@ func (r *Reply) rankLimits(a *limiter.Answer) {
 			continue
 		}
 
-		// The list is always sorted, so it is the last one that a tighter limit
-		// pushes out.
+		// The list is always sorted, so a tighter limit pushes out the last one.
 		if len(r.order) < maxHeaderItems {
 			r.order = append(r.order, int32(i))
 		} else if limits[i].Tighter(&limits[r.order[maxHeaderItems-1]]) {

@@ -130,7 +130,8 @@ type Form struct {
 const checkFields = fieldRule | fieldKey | fieldAttributes | fieldCost | fieldCosts | fieldPeek | fieldWait | fieldDetail |
 	fieldNamespace | fieldLimits | fieldConsistency | fieldShadow | fieldMode | fieldSubjects
 
-// acquireFields are those of a check that takes its cost, and of what it holds.
+// acquireFields are the fields of a check that takes its cost, and of the slots
+// that it acquires.
 const acquireFields = checkFields&^(fieldPeek|fieldWait|fieldMode) | fieldN | fieldWho | fieldTTL | fieldRequestID
 
 // targetFields are the fields that name one subject.
@@ -212,7 +213,7 @@ type Request struct {
 	// Fields of an inline subject, until moveToSubject moves them.
 	namespace     string
 	exact, shadow bool
-	fieldPath     func(field string) string // returns a field's path for messages; nil if r is the whole body
+	fieldPath     func(field string) string // returns a field's path for messages; nil if q is the whole body
 }
 
 // path returns the path of a field for messages.
@@ -254,7 +255,7 @@ func (q *Request) read(dec *Decoder, f *Form) {
 		}
 		q.readField(dec, f, name)
 	}
-	// After a mistake, this would complain about what was not read.
+	// After a mistake, validate would complain about fields that were not read.
 	if dec.err() == nil {
 		f.validate(q, dec)
 		q.ByKey = q.given&fieldAttributes == 0
@@ -546,7 +547,8 @@ func (q *Request) validateLoad(dec *Decoder) {
 	q.TTL = cmp.Or(q.TTL, loads.DefaultTTL)
 }
 
-// requireAny records an error if none of the fields in any was given.
+// requireAny records the error otherwise if none of the wanted fields was
+// given.
 func (q *Request) requireAny(dec *Decoder, wanted fields, otherwise string) {
 	if q.given&wanted == 0 {
 		dec.failValue(api.MissingKey, "%s", otherwise)

@@ -9,7 +9,7 @@ import (
 )
 
 // maxOwnStatus is the highest status of a rule's refusal that a proxy gets.
-// Others are for middlewares.
+// Higher ones are for middlewares.
 const maxOwnStatus = 499
 
 // refusalOf returns what the rule that refused a says to the end user; nil if nothing.
@@ -86,8 +86,8 @@ func (r *Reply) EndBatch(b []byte) []byte {
 // RefusalTableSize returns how many bytes EndBatch is going to append.
 func (r *Reply) RefusalTableSize() int { return len(r.refusalTable) }
 
-// composeRefusal sets r to what the end user gets for a, which a rule with a
-// refusal refused: the answer to a proxy.
+// composeRefusal sets r to the answer that a proxy passes on to the end user,
+// after a rule with a refusal has refused the check.
 func (r *Reply) composeRefusal(a *limiter.Answer, refusal *rules.Refusal, denyStatus int) {
 	status := refusal.Status
 	if status > maxOwnStatus {

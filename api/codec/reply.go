@@ -68,7 +68,7 @@ func (r *Reply) StartJSON(status int) {
 func (r *Reply) SetError(e *api.Error) {
 	r.Status, r.ContentType = e.Status(), TypeProblem
 	r.Body = AppendProblem(r.Body[:0], e)
-	// What a decision has added does not belong to an error.
+	// Headers that a decision has added do not belong to an error.
 	r.Headers = r.Headers[:0]
 	switch e.Code {
 	case api.Unauthorized:

@@ -57,7 +57,8 @@ func (dec *Decoder) Read(body []byte, f *Form, r *Request) *api.Error {
 
 // startObject finds the opening brace of a body that must be one JSON object.
 func (dec *Decoder) startObject() bool {
-	// The whole body is checked at once, so that no string need be.
+	// The whole body is checked for UTF-8 at once, so that no string need be
+	// checked.
 	switch {
 	case !utf8.Valid(dec.src):
 		for dec.pos < len(dec.src) { // find the byte

@@ -50,8 +50,8 @@ func AppendStrings(b []byte, list []string) []byte {
 	return append(b, ']')
 }
 
-// AppendApplied appends, if u was adjusted, by how much it was, by unit: of
-// several limits in a unit, the most.
+// AppendApplied appends by how much u was adjusted, by unit, if it was
+// adjusted. If a unit has several limits, the largest adjustment counts.
 func AppendApplied(b []byte, u *limiter.Usage) []byte {
 	if !u.Adjusted {
 		return b

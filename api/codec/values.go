@@ -32,8 +32,7 @@ func (dec *Decoder) readBounded(outer, field string, minLen, maxLen int) string 
 }
 
 // readValue reads a value of a key or of an attribute: text, or a whole number
-// in plain digits, which counts as the text of these. present is false for
-// null.
+// in plain digits, which counts as text. present is false for null.
 func (dec *Decoder) readValue(outer, field string) (text string, present bool) {
 	c := dec.skipSpace()
 	switch {

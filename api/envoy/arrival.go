@@ -46,8 +46,8 @@ func (s *Server) newArrival() *arrival {
 }
 
 // await calls read to receive a message into m. If the message takes too long,
-// or the budget has no room for what has arrived of it, await aborts the wait
-// by calling abort, or by closing the connection if abort is nil.
+// or the budget has no room for its bytes that have arrived, await aborts the
+// wait by calling abort, or by closing the connection if abort is nil.
 func (a *arrival) await(ctx context.Context, abort func(), read func(any) error, m any) error {
 	s := a.server
 	defer s.incomplete.Add(-1)
@@ -100,12 +100,12 @@ func (a *arrival) end() {
 // stream, a goroutine and its stack.
 const callMemory = 8 << 10
 
-// check charges what the call takes, and what has arrived on the connection
-// since the wait began, though some of it may belong to other messages. What
-// had arrived earlier, at most streamWindow for each message, is not charged;
-// maxIncomplete bounds it. check aborts the wait if it takes too long or the
-// budget has no room. It waits for room unless a stranger asks: strangers'
-// connections close to make some.
+// check charges the memory of the call, and the bytes that have arrived on the
+// connection since the wait began, even if some belong to other messages. Bytes
+// that arrived earlier, at most streamWindow for each message, are not charged;
+// maxIncomplete bounds them. check aborts the wait if it takes too long, or if
+// the budget has no room. It waits for room unless the caller is a stranger:
+// strangers' connections are closed to make room.
 func (a *arrival) check() {
 	s := a.server
 	a.mu.Lock()
@@ -150,8 +150,8 @@ func (a *arrival) check() {
 	}
 }
 
-// isWaitLocked reports whether the wait that began then goes on. The caller
-// must hold a.mu.
+// isWaitLocked reports whether the wait that started at began goes on. The
+// caller must hold a.mu.
 func (a *arrival) isWaitLocked(began time.Time) bool { return a.conn != nil && a.began.Equal(began) }
 
 // abortWaitLocked ends the wait with an error. The caller must hold a.mu.
@@ -189,12 +189,12 @@ func (sa *stalledArrivals) remove(a *arrival) {
 
 // abortOne aborts any one of the stalled waits. It reports false if there is none.
 func (sa *stalledArrivals) abortOne() bool {
-	// The locks are taken one after the other and not both at once: elsewhere,
-	// that of the arrival is taken first.
+	// The two locks are not held at once, because elsewhere the arrival's lock is
+	// taken first.
 	sa.mu.Lock()
 	var victim *arrival
 	for victim = range sa.set {
-		// No other newcomer may count on the same one.
+		// No other newcomer may choose the same victim.
 		delete(sa.set, victim)
 		break
 	}
@@ -216,8 +216,8 @@ func (sa *stalledArrivals) abortOne() bool {
 }
 
 // charge raises the charge to what the call and its message take by now. It
-// reports false if the budget has no room. If the wait that began then is over,
-// there is nothing to charge.
+// reports false if the budget has no room. If the wait that started at began is
+// over, there is nothing to charge.
 func (a *arrival) charge(began time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -306,7 +306,7 @@ type inbound struct {
 }
 
 // beginAnswer notes that a call is being answered, so that the connection is
-// not displaced. It reports false if it has been.
+// not displaced. It reports false if the connection has been displaced.
 func (i *inbound) beginAnswer() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -319,8 +319,8 @@ func (i *inbound) beginAnswer() bool {
 
 // noteReceived notes that a call has been received, or is no longer awaited.
 func (i *inbound) noteReceived() {
-	// The number does not fall below 0: the tap counts only the calls of
-	// strangers, and this sees all.
+	// The number must not fall below 0: tap counts only strangers' calls, but
+	// noteReceived sees all calls.
 	for n := i.begun.Load(); n > 0; n = i.begun.Load() {
 		if i.begun.CompareAndSwap(n, n-1) {
 			return

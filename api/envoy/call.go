@@ -183,8 +183,8 @@ func (s *Server) permitLines(conn *inbound, lines []string) (*api.Token, *api.Er
 // maxStrangersCalls is how many calls a stranger may have begun on a connection, and not completed.
 const maxStrangersCalls = 4
 
-// tap refuses calls of strangers as soon as their headers have arrived. Later,
-// each would have a goroutine and a stream.
+// tap refuses calls of strangers as soon as their headers have arrived, before
+// they have a goroutine and a stream.
 func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, error) {
 	conn := connectionOf(ctx)
 	if conn == nil || !conn.tracked.IsStranger() {
@@ -192,7 +192,7 @@ func (s *Server) tap(ctx context.Context, info *tap.Info) (context.Context, erro
 	}
 
 	if strings.HasPrefix(info.FullMethodName, "/"+healthpb.Health_ServiceDesc.ServiceName+"/") {
-		// These need no token, but who shows one is no stranger.
+		// Health checks need no token, but a caller that shows one is no stranger.
 		_, e := s.permitLines(conn, info.Header.Get("authorization"))
 		if e == nil {
 			return ctx, nil
@@ -272,8 +272,8 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 		return nil
 	}
 
-	// The bytes are copied, because grpc-go reuses its buffers, and what is
-	// read of the call points into this one.
+	// The bytes are copied, because grpc-go reuses its buffers, and the strings of
+	// the call point into c.buf.
 	n := data.Len()
 	if cap(c.buf) < n {
 		c.buf = make([]byte, n)

@@ -118,8 +118,8 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxHeaderListSize(headerBytes),
 		grpc.ConnectionTimeout(cmp.Or(doors.Timeout, handshakeTimeout)),
-		// The library keeps the first as long as a connection lasts, and the second
-		// only while it writes.
+		// The library keeps the read buffer as long as a connection lasts, and the
+		// write buffer only while it writes.
 		grpc.ReadBufferSize(16<<10),
 		grpc.WriteBufferSize(16<<10),
 		// The windows are static, or the library would enlarge those of fast
@@ -173,7 +173,7 @@ func (s *Server) Metrics(sink metrics.Sink) {
 // Close makes callers go elsewhere, waits for the calls in progress until ctx
 // ends, and closes what is left.
 func (s *Server) Close(ctx context.Context) error {
-	// The streams that last come first: the library would wait for them.
+	// The long-lived streams end first, because the library would wait for them.
 	s.cancel()
 	s.loop.Wait()
 	s.health.Shutdown()
@@ -270,7 +270,7 @@ func (s *Server) stream(
 	s.latency.Stripe().Count()
 	conn := connectionOf(ss.Context())
 	if conn != nil {
-		conn.noteReceived() // also of a stream that is refused: its call is complete
+		conn.noteReceived() // even if the stream is refused: its call has been received
 	}
 
 	defer s.openStreams.Add(-1)
@@ -317,7 +317,8 @@ func (s *Server) stream(
 	return next(srv, &openStream{ss, ctx, cancel, s.newArrival()})
 }
 
-// unknownService answers calls of what there is not, after stream has seen their token.
+// unknownService answers calls of unknown methods, after stream has checked
+// their token.
 func unknownService(_ any, ss grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(ss)
 	return status.Errorf(codes.Unimplemented, "there is no method %s", api.Excerpt(method))
@@ -339,7 +340,7 @@ func (o *openStream) RecvMsg(m any) error { return o.arrival.await(o.ctx, o.canc
 
 func (o *openStream) receive(m any) error {
 	received := make(chan error, 1)
-	// It returns when the stream ends, at the latest when the handler returns.
+	// The goroutine ends with the stream, at the latest when the handler returns.
 	go func() { received <- o.ServerStream.RecvMsg(m) }()
 	select {
 	case err := <-received:

@@ -95,7 +95,7 @@ func (f *Checker) scan(b []byte) int {
 
 		end := bytes.IndexByte(b[at:], '\n')
 		if end < 0 {
-			// What the previous request had does not count.
+			// The bytes of the previous request do not count.
 			if f.part == partRequest {
 				f.size = 0
 			}
@@ -199,7 +199,7 @@ func (f *Checker) tooLargeError() error {
 	return ErrHeadTooLarge
 }
 
-// Err returns why nothing more is passed on; nil if it is.
+// Err returns why nothing more is passed on; nil if input still is.
 func (f *Checker) Err() error { return f.err }
 
 // Heads returns how many heads have ended.
@@ -216,8 +216,8 @@ func (f *Checker) TrailersRefused() bool { return f.err != nil && f.part == part
 func (f *Checker) parseRequestLine(line []byte) error {
 	// Nothing that the previous head said may count for this one.
 	*f = Checker{part: partHeader, line: f.line, size: len(line) + 2, heads: f.heads}
-	// Blanks are cut from both ends: one in between is part of the target then,
-	// where it is refused.
+	// The first and the last blank delimit the target. A blank in between belongs
+	// to the target, which is then refused.
 	i := bytes.IndexByte(line, ' ')
 	j := bytes.LastIndexByte(line, ' ')
 	if i == j || !allInClass(line[:max(i, 0)], classToken) {
@@ -234,7 +234,7 @@ func (f *Checker) parseRequestLine(line []byte) error {
 
 	switch {
 	case !allInClass(target, classTarget), string(method) == "CONNECT":
-		// A proxy would turn an answer with 200 into a tunnel.
+		// A proxy would turn an answer with 200 to CONNECT into a tunnel.
 		return errTarget
 	case target[0] == '/', hasPrefixFold(target, "http://"), hasPrefixFold(target, "https://"):
 		return nil
@@ -478,7 +478,7 @@ func (f *Checker) Filter(b []byte, err error) (int, error) {
 	if err == io.EOF && f.err == nil && f.part > partBody {
 		f.err = errCut // the library would take EOF for the end of the body
 	}
-	// What may be passed on comes first, and the error with the next read.
+	// Valid bytes are passed on first; the error comes with the next read.
 	if f.err != nil && (n < len(b) || n == 0 || err == io.EOF) {
 		err = f.err
 	}
@@ -498,8 +498,9 @@ func IsName(name []byte, lower string) bool {
 	return true
 }
 
-// SplitTarget returns the path and the query of a request's target, as they were sent: a proxy that decides by the path must
-// not see another one than we do.
+// SplitTarget returns the path and the query of a request's target, as they
+// were sent. A proxy that decides by the path must see the same path as this
+// node.
 func SplitTarget(target string) (path, query string) {
 	if target != "" && target[0] != '/' {
 		if _, rest, ok := strings.Cut(target, "://"); ok {

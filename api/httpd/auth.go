@@ -23,8 +23,9 @@ const (
 )
 
 // auth answers a proxy that asks whether a request of its own client may pass.
-// The answer is a status and headers. A path after the profile's name belongs
-// to the request that the proxy asks about, and so does the query then.
+// The answer is a status and headers. If more of a path follows the profile's
+// name, that part and the query belong to the request that the proxy asks
+// about.
 func (h *handlers) auth(x *exchange) *api.Error {
 	// Permission is asked first of all, so that a token that may not ask learns
 	// no profile's name.

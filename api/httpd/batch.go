@@ -18,11 +18,12 @@ const (
 	// answer's buffer is allocated.
 	typicalResultSize = 240
 	// maxChunk bounds the checks of a batch that are decided together, and
-	// chunkLimits roughly how many limits they match: what is between two looks at
-	// whether to go on.
+	// chunkLimits roughly how many limits they match. After each chunk, the node
+	// looks at whether to go on.
 	maxChunk    = 256
 	chunkLimits = 4096
-	// maxBatchTime is how long a batch may take. Then nobody waits for its answer any more.
+	// maxBatchTime bounds how long a batch may take. By then, nobody waits for its
+	// answer any more.
 	maxBatchTime = 10 * time.Second
 	// hangUpTime is how long a batch is decided even for a caller that has closed its sending side.
 	hangUpTime = time.Second
@@ -92,9 +93,10 @@ type chunk struct {
 	decided int // checks that were decided
 }
 
-// size returns how many checks the next chunk may have, of which each may match that many rules.
+// size returns how many checks the next chunk may have, if each may match
+// ruleCount rules.
 func (c *chunk) size(ruleCount int) int {
-	if c.decided == 0 { // few checks match all rules; the first chunk stays within the bound even so
+	if c.decided == 0 { // few checks match all rules; even if all do, the first chunk matches at most MaxMatched
 		return max(1, min(maxChunk, api.MaxMatched/max(1, ruleCount)))
 	}
 	return max(1, min(maxChunk, chunkLimits*c.decided/max(1, c.matched)))
@@ -143,7 +145,8 @@ func (h *handlers) decideAll(x *exchange, c *chunk) {
 
 		first = first && c.used == 0
 		c.reset()
-		// This comes only now: the checks that were decided refer to them.
+		// The strings are released only now, because the decided checks refer to
+		// them.
 		x.decoder.ReleaseStrings()
 	}
 

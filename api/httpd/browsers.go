@@ -3,8 +3,8 @@ package httpd
 import "slices"
 
 // fromPage reports whether a web page made a browser send a request. The data
-// plane, which serves no pages, refuses those. Browsers reveal them in two
-// headers that pages can't change. Every POST by a page has an Origin. That
+// plane, which serves no pages, refuses such requests. Browsers reveal them in
+// two headers that pages can't change. Every POST by a page has an Origin. That
 // alone keeps pages from spending quota, even pages whose host name resolves to
 // this node (DNS rebinding). Sec-Fetch-Site marks requests without an Origin,
 // such as links and images. Two of its values pass: none means that a person

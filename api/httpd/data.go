@@ -92,8 +92,8 @@ func (r *route) bodyLimit() int {
 }
 
 // getExchange returns an exchange for a request that has arrived, from the pool
-// or a new one. It counts the request now, so that the caller who has the answer
-// finds it counted.
+// or a new one. It counts the request now, so that a caller that has the answer
+// finds its request counted.
 func (h *handlers) getExchange() *exchange {
 	x, ok := h.exchanges.Get().(*exchange)
 	if !ok {

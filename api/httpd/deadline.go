@@ -35,7 +35,7 @@ func (d *deadline) request(t, began time.Time) {
 // pendingMove reports whether the caller must move the underlying deadline, and
 // to when: slack after the requested time. It must if the underlying deadline
 // is earlier than requested, or later by more than slack, or if only one of the
-// two is none.
+// two is set.
 func (d *deadline) pendingMove(began time.Time, slack time.Duration) (t time.Time, moves bool) {
 	want, have := d.requested.Load(), d.applied.Load()
 	late := have - want

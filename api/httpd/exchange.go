@@ -23,7 +23,7 @@ type request struct {
 	header         headerLines     // nil: the fast path has already checked all headers
 	peer           net.Addr
 	conn           *api.Connection // nil: unknown
-	isDesk         bool            // it came to the admin plane, where nobody waits
+	isDesk         bool            // it came to the admin plane, which holds no answer back
 	isPipelined    bool            // another request on the connection has arrived, and would wait for this one
 	// Both are set only if there is a tracer.
 	traceparent, tracestate string

@@ -173,12 +173,12 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	e := s.readBody(ctx, x, r.bodyLimit())
 	if t != nil {
 		t.handled++
-		// The framing has seen all that arrived. If that has another head, its
-		// request waits behind this one.
+		// The framing has seen all input that arrived. If that has another head,
+		// another request waits behind this one.
 		x.isPipelined = t.frame.Heads() > t.handled
 	}
 
-	// What is left of the body is unread, so no request can follow.
+	// After an error, the rest of the body is unread, so no request can follow.
 	x.hangUp = e != nil
 	if r != nil && r.bodyIgnored && x.hangUp && e.Code == api.TooLarge {
 		e = nil
@@ -201,10 +201,9 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	s.answer(ctx, x)
 }
 
-// target returns a request's path and query, exactly as they were sent. To a
-// proxy that allows or denies by the path, dot segments and encoded characters
-// must not lead to another route, and below authPrefix proxies append their
-// callers' paths.
+// target returns a request's path and query, exactly as they were sent. Dot
+// segments and encoded characters must not lead past a proxy that allows or
+// denies by the path. Below authPrefix, proxies append their callers' paths.
 func target(ctx *fasthttp.RequestCtx) (path, query string) {
 	return framing.SplitTarget(codec.UnsafeString(ctx.RequestURI()))
 }

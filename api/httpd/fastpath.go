@@ -95,9 +95,9 @@ func parseFast(b []byte) (r fastRequest, ok bool) {
 			break
 		}
 
-		// Headers of the same length share a case: sec-fetch-site has that of
-		// content-length, and origin that of expect. What marks a request of a
-		// page goes to the library, whose headers fromPage reads.
+		// Headers of the same length share a case: sec-fetch-site with
+		// content-length, and origin with expect. A request with a header that marks
+		// pages goes to the library, so that fromPage sees it.
 		switch len(name) {
 		case len("host"):
 			if framing.IsName(name, "host") {
@@ -220,7 +220,7 @@ func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 	if !ok || c.ProbesOnly || mayWait(r.body) || s.handlers.ClosesConnections() {
 		return false, nil
 	}
-	// This comes before anything is decided: the cost would be taken for an
+	// This comes before the decision. Otherwise the cost would be taken for an
 	// answer that a displaced connection can't send.
 	if !c.BeginAnswer() {
 		return true, net.ErrClosed
@@ -246,8 +246,9 @@ func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 		s.handlers.serve(route, x)
 	}
 
-	// The exchange's own body is put back here, and not only at the end: the charge
-	// for the answer would count the input, which goes back to the pool anyway.
+	// The exchange's own buffer is put back before the answer is charged.
+	// Otherwise the charge would count the input, which goes back to the pool
+	// anyway.
 	x.request.body = ownBuffer
 	closes := x.hangUp || c.closesAfterAnswer() || c.HasUsedUpRequests()
 	_ = c.SetWriteDeadline(x.began.Add(s.server.WriteTimeout)) // only records it, so it can't fail
@@ -331,7 +332,8 @@ func (d *dateHeader) at(now time.Time) []byte {
 	if t := d.last.Load(); t != nil && t.second == second {
 		return t.text
 	}
-	// Several may make the text of a new second at once; all are the same.
+	// Several goroutines may make the text of a new second at once; all are the
+	// same.
 	t := &dateText{second: second, text: now.UTC().AppendFormat(nil, "Mon, 02 Jan 2006 15:04:05 GMT")}
 	d.last.Store(t)
 	return t.text

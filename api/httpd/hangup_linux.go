@@ -39,9 +39,9 @@ func pollHungUp(list []*heldAnswer) (gone []*heldAnswer) {
 	return gone
 }
 
-// awaitReset reports whether w's caller is gone altogether, rather than has
-// only closed its sending side: then the answer that it has just been sent
-// brings a reset.
+// awaitReset reports whether w's caller is gone altogether, and has not only
+// closed its sending side. If it is gone, the answer just sent to it brings a
+// reset.
 func awaitReset(w *heldAnswer) bool {
 	if w.fd < 0 {
 		return false

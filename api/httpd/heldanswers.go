@@ -86,7 +86,7 @@ func (ha *heldAnswers) takeRoom() bool {
 	return true
 }
 
-// freeRoom frees it, after the answer was sent or could not be.
+// freeRoom frees the room of an answer, after it was sent or could not be.
 func (ha *heldAnswers) freeRoom() {
 	ha.mu.Lock()
 	defer ha.mu.Unlock()
@@ -108,17 +108,17 @@ func (ha *heldAnswers) closeIfEmptyLocked() {
 // keep keeps w, for which takeRoom has taken room, until it is due.
 func (ha *heldAnswers) keep(w *heldAnswer) {
 	if p := w.place.inQueue; p != nil {
-		// Wait is not called under our lock: the queue calls moveUp while it holds
-		// its own, and moveUp takes ours. If moveUp comes first, the timer below
-		// has the new time.
+		// Wait is not called under ha.mu: the queue calls moveUp under its own lock,
+		// and moveUp takes ha.mu. If moveUp comes first, the timer below has the new
+		// time.
 		w.inQueue = p.Wait(func(goesOn time.Time) { ha.moveUp(w, goesOn) })
 	}
 
 	ha.mu.Lock()
 	defer ha.mu.Unlock()
 	ha.all[w] = struct{}{}
-	// The room of the answer was taken before all were released, and awaitEmpty
-	// waits until it is free. So its answer is sent now.
+	// releaseAll was called after takeRoom, and awaitEmpty waits until this
+	// answer's room is free. So the answer is sent now.
 	if ha.ended {
 		ha.releaseLocked(w, true)
 		return
@@ -195,8 +195,8 @@ func (ha *heldAnswers) count() int {
 }
 
 // watch runs until close. It calls releaseAll when the node drains, and sends
-// the answers of callers that hung up. A caller that closed only its sending
-// side so gets its answer early, with the rest of the delay.
+// the answers of callers that hung up. So a caller that closed only its sending
+// side gets its answer early, with the rest of the delay.
 func (ha *heldAnswers) watch(draining <-chan struct{}) {
 	tick := time.NewTicker(hangUpInterval)
 	defer tick.Stop()
@@ -214,7 +214,7 @@ func (ha *heldAnswers) watch(draining <-chan struct{}) {
 		}
 
 		// The lock is free while the system is asked, because there may be tens of
-		// thousands to ask about. An answer may be sent meanwhile and its
+		// thousands of connections. An answer may be sent meanwhile and its
 		// descriptor be reused: then release no longer finds it.
 		polled = polled[:0]
 		ha.mu.Lock()

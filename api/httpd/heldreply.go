@@ -39,7 +39,7 @@ func newHeldReply(x *exchange) heldReply {
 	r.text = append(b, x.Body...)
 	if i := bytes.Index(x.Body, []byte(delayField)); i >= 0 {
 		r.delayStart = r.bodyStart + i
-		// The value is a number, so it ends where one of these stands.
+		// The value is a number, so it ends before a comma or a brace.
 		for r.delayEnd = r.delayStart + len(delayField); r.delayEnd < len(r.text) &&
 			r.text[r.delayEnd] != ',' && r.text[r.delayEnd] != '}'; {
 			r.delayEnd++

@@ -47,7 +47,7 @@ func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 }
 
 // park holds back w's answer. The library no longer uses t. c is the library's
-// view of it, which still has what the library has read ahead.
+// view of t, and still has the input that the library has read ahead.
 func (s *Server) park(w *heldAnswer, t *lentConn, c net.Conn) {
 	w.conn = t.connection
 	w.fd = w.conn.Descriptor()
@@ -91,8 +91,8 @@ func (s *Server) sendHeld(w *heldAnswer, left time.Duration) {
 		_, err = c.Write(text)
 	}
 
-	// Its room is freed only now: the text was in memory until it was sent, and
-	// awaitEmpty waits until all rooms are free.
+	// The answer's room is freed only now: the text was in memory until it was
+	// sent, and awaitEmpty waits until all rooms are free.
 	s.handlers.Budget.Give(w.charged)
 	s.held.freeRoom()
 
@@ -114,8 +114,8 @@ func (s *Server) sendHeld(w *heldAnswer, left time.Duration) {
 	_ = c.closeNow()
 }
 
-// goOn serves c after an answer that was held back. unread is what came with
-// its request, and has passed the framing.
+// goOn serves c after an answer that was held back. unread is input that came
+// with that answer's request, and has passed the framing.
 func (s *Server) goOn(c *connection, unread []byte) {
 	if len(unread) == 0 {
 		s.serve(c)

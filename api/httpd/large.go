@@ -33,8 +33,8 @@ func (h *handlers) newLargeReply(body []byte, size int64, conn net.Conn) (r *lar
 
 // Close releases the reply and its charge, whether it was sent or not.
 func (r *largeReply) Close() error {
-	// These are read now: once the reply is back in the pool, another answer
-	// may have it.
+	// Both are read before the reply goes back to the pool, where another answer
+	// may take it.
 	h := r.handlers
 	size := r.size
 	h.Budget.Finish(&r.Transfer)

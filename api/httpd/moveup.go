@@ -7,11 +7,12 @@ import (
 )
 
 // resetTimeout bounds how long a connection that has been answered early is
-// watched for a sign that its caller is gone. Those that wait behind such a
-// caller move up.
+// watched for a sign that its caller is gone. If the caller is gone, those that
+// wait behind it move up.
 const resetTimeout = 250 * time.Millisecond
 
-// place is what a check or a reservation has taken in advance, whose answer may be held back.
+// place is what a check or a reservation whose answer may be held back has
+// taken in advance.
 type place struct {
 	inQueue *limiter.QueuePlace // others can have it; nil: they can't
 	// giveBack gives it back if others can't have it; nil: it stays taken.
@@ -35,8 +36,8 @@ func (h *handlers) notePlace(x *exchange) {
 // mayBeLeft reports whether w's place is of use to others, or can be given back.
 func (w *heldAnswer) mayBeLeft() bool { return w.inQueue != nil || w.place.giveBack != nil }
 
-// moveUp makes w go on at an earlier time than before. Its answer is held no
-// longer than it was to be.
+// moveUp makes w go on at an earlier time than before. Its answer is not held
+// longer than planned.
 func (ha *heldAnswers) moveUp(w *heldAnswer, goesOn time.Time) {
 	ha.mu.Lock()
 	defer ha.mu.Unlock()

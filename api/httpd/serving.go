@@ -93,7 +93,8 @@ func (s *Server) serveInput(c *connection, input []byte) afterRequest {
 }
 
 // receiveHead receives the rest of the head that begins with input. It returns
-// what has arrived that passes the framing, and the error that ends it, if any.
+// the received bytes that pass the framing, and the error that ended the input,
+// if any.
 func (s *Server) receiveHead(c *connection, input []byte) (head []byte, err error) {
 	heads := c.frame.Heads()
 	n, err := c.frame.Filter(input, nil)
@@ -199,8 +200,8 @@ func (t *lentConn) run() afterRequest {
 		return isHeld // park reads from t
 	}
 
-	// These are read now: once t is back in the pool, another connection may have
-	// it.
+	// toldEOF is read before t goes back to the pool, where another connection may
+	// take it.
 	goesOn := t.toldEOF
 	t.endStall()
 	s.buffers.Put(t.unread)
@@ -217,7 +218,8 @@ func (t *lentConn) run() afterRequest {
 	return awaitsRequest
 }
 
-// Read returns what was received before, and after it what else belongs to the request.
+// Read returns the input that was received before, and then more input of the
+// request.
 func (t *lentConn) Read(b []byte) (int, error) {
 	switch {
 	case len(t.unread) > 0:
@@ -228,20 +230,20 @@ func (t *lentConn) Read(b []byte) (int, error) {
 			return n, nil
 		}
 
-		// What is left moves to the front. A slice of it could not go back to
-		// the pool, which knows its buffers by their capacity.
+		// The rest moves to the front. A slice of the buffer could not go back to the
+		// pool, which knows its buffers by their capacity.
 		rest := copy(t.unread, t.unread[n:])
 		t.unread = t.unread[:rest]
 		return n, nil
 	case t.readErr != nil:
 		return 0, t.readErr
 	case t.held:
-		// This is for readBuffered, which wants what the library has read ahead,
-		// and must not wait for more.
+		// This is for readBuffered, which reads the input that the library has read
+		// ahead, and must not wait for more.
 		return 0, os.ErrDeadlineExceeded
 	case t.between:
-		// No other request has begun. So that the library lets go of its
-		// buffers, it must believe that the caller has gone; serve waits.
+		// No other request has begun. The library lets go of its buffers only if it
+		// believes that the caller has gone. serve waits for the next request.
 		t.toldEOF = true
 		return 0, io.EOF
 	}
@@ -252,8 +254,8 @@ func (t *lentConn) Read(b []byte) (int, error) {
 // receiveMore receives more of a request whose head has arrived.
 func (t *lentConn) receiveMore(b []byte) (n int, err error) {
 	if !t.stallCharged && !t.isCharged {
-		// While this caller keeps the node waiting, the library and a handler
-		// hold memory for it. So it is charged, and may lose its seat.
+		// While this caller keeps the node waiting, the library and a handler hold
+		// memory for it. So the memory is charged, and the caller may lose its seat.
 		if !t.server.handlers.Budget.Hold(&t.stall, lentMemory, t) {
 			t.closeIfStranger()
 			t.readErr = errNoRoom
@@ -269,7 +271,8 @@ func (t *lentConn) receiveMore(b []byte) (n int, err error) {
 	return n, err
 }
 
-// SetReadDeadline bounds the next reads. What a request has spent before the library got it counts.
+// SetReadDeadline bounds the next reads. The time that the request took before
+// the library got it counts.
 func (t *lentConn) SetReadDeadline(at time.Time) error {
 	if !at.IsZero() {
 		at = at.Add(-t.spent)
@@ -289,7 +292,7 @@ func (t *lentConn) Close() error {
 // NetConn returns the underlying connection.
 func (t *lentConn) NetConn() net.Conn { return t.connection }
 
-// endStall ends what was charged while the caller kept a request waiting.
+// endStall gives back what was charged while the caller kept a request waiting.
 func (t *lentConn) endStall() {
 	if t.stallCharged {
 		t.server.handlers.Budget.Release(&t.stall)

@@ -29,7 +29,7 @@ type transport struct {
 // inputBuffers lends the buffers that input is read into.
 type inputBuffers struct{ pool sync.Pool }
 
-// inputSize is their size in bytes: any head fits.
+// inputSize is the size of these buffers in bytes. Any head fits.
 const inputSize = dataHeaderBytes
 
 // Get returns a buffer.
@@ -48,9 +48,9 @@ func (p *inputBuffers) Put(b []byte) {
 	}
 }
 
-// smallInput is the size of the buffer that a connection with TLS has of its
-// own. It can't wait without one, because TLS does not tell what it has
-// buffered. More is read in further steps.
+// smallInput is the size of the buffer that each connection with TLS keeps. It
+// can't wait without one, because TLS does not tell what it has buffered.
+// Longer input takes several reads.
 const smallInput = 512
 
 func (t *transport) wrap(c *api.Connection) *connection {
@@ -104,7 +104,8 @@ func (c *connection) isClosed() bool { return c.state.Load() == stateClosed }
 func (c *connection) closesAfterAnswer() bool { return c.state.Load() == stateLast }
 
 // end notes that a request is over. It reports false if Close was called in the
-// meantime: it has returned nil, and the caller must close the connection.
+// meantime. Close has then returned nil, and the caller of end must close the
+// connection.
 func (c *connection) end() bool { return c.state.CompareAndSwap(stateServing, stateIdle) }
 
 // Close closes the connection, at once or after the request in progress.
@@ -113,7 +114,8 @@ func (c *connection) Close() error {
 		state := c.state.Load()
 		switch state {
 		case stateServing:
-			// The request in progress is answered, and then end closes it.
+			// The request in progress is answered. Then end makes its caller close the
+			// connection.
 			if c.state.CompareAndSwap(state, stateLast) {
 				return nil
 			}
@@ -142,8 +144,8 @@ func (c *connection) handshake(timeout time.Duration) error {
 	if !ok {
 		return nil
 	}
-	// The connection's own method is passed by: it only notes deadlines for its
-	// own reads, and not for those of the handshake.
+	// This bypasses c.SetDeadline, which only records deadlines for c's own reads
+	// and writes, and not for those of the handshake.
 	if err := c.Connection.SetDeadline(time.Now().Add(timeout)); err != nil {
 		return err
 	}
@@ -201,9 +203,10 @@ func (c *connection) Read(b []byte) (int, error) {
 	return c.stream.Read(b)
 }
 
-// receive waits for input. What take takes, it puts back and waits for more;
-// the rest it returns in a buffer, which the caller must put back. It returns at
-// least one byte or an error. A nil take leaves all.
+// receive waits for input. If take takes the input, receive puts the buffer
+// back and waits for more. Otherwise it returns the input in a buffer, which
+// the caller must put back: at least one byte, or an error. A nil take takes
+// nothing.
 func (c *connection) receive(take rawconn.Take) (b []byte, err error) {
 	if c.late == nil {
 		return c.receiveInto(take)
@@ -222,7 +225,7 @@ func (c *connection) receive(take rawconn.Take) (b []byte, err error) {
 	return b, err
 }
 
-// receiveInto is receive with a buffer that waits, too.
+// receiveInto is receive for a connection that can't wait without a buffer.
 func (c *connection) receiveInto(take rawconn.Take) ([]byte, error) {
 	for {
 		b := c.small
@@ -236,7 +239,7 @@ func (c *connection) receiveInto(take rawconn.Take) ([]byte, error) {
 			return nil, err
 		}
 
-		// If the read has failed, too, the next one returns the error again.
+		// If the read has also failed, the next one returns the error again.
 		if take == nil {
 			return b[:n], nil
 		}
@@ -253,8 +256,9 @@ func (c *connection) receiveInto(take rawconn.Take) ([]byte, error) {
 }
 
 // beginRequest begins the request whose first bytes are input, and answers it
-// if it is for the fast path. It is a [rawconn.Take], and so must not read from
-// the connection, which closing it may do. The caller of receive closes it.
+// if it is for the fast path. It is a [rawconn.Take], so it must not read from
+// the connection, nor close it, which may read. The caller of receive closes
+// it.
 func (c *connection) beginRequest(input []byte) (answered bool, err error) {
 	if !c.NoteInput() || !c.begin() {
 		return false, net.ErrClosed

@@ -22,8 +22,8 @@ type spec struct {
 	asks func(*session, [][]byte, *check) failure
 	// run executes the command and writes its reply. An error closes the connection.
 	run func(*session, [][]byte) error
-	// alone reports whether a command that asks is executed by run all the same,
-	// because of its other words. May be nil.
+	// alone reports whether run executes a command that has asks, because of its
+	// other words. May be nil.
 	alone func([][]byte) bool
 	// firstKey, lastKey and keyStep say which words are keys, as COMMAND does; 0: none.
 	firstKey, lastKey, keyStep int
@@ -166,7 +166,7 @@ func (c *session) permit(need api.Scope) failure {
 	switch {
 	case e == nil:
 		if token != nil {
-			c.Trust() // again, if a token was withdrawn meanwhile, and it was another
+			c.Trust() // again, after another token was withdrawn
 		}
 		return ""
 	case e.Code == api.Unauthorized: // it was valid, and is no more

@@ -36,7 +36,7 @@ func connectSpecs() []spec {
 	}
 }
 
-// replyError writes an error reply; it is a step of commands that fail.
+// replyError writes an error reply, for commands that fail.
 func (c *session) replyError(f failure) error {
 	c.execution.out.fail(f)
 	return nil
@@ -128,8 +128,7 @@ func (c *session) hello(args [][]byte) error {
 		return c.replyError(badName)
 	}
 
-	// The protocol changes only now: what failed above was answered in the one
-	// in use.
+	// The protocol changes only now: failures above are answered in the old one.
 	c.resp3 = resp3
 	w := &c.execution.out
 	w.resp3 = resp3
@@ -176,7 +175,8 @@ const badName failure = "ERR Client names cannot contain spaces, newlines or spe
 // maxClientName bounds a connection's name, in bytes.
 const maxClientName = 128
 
-// setName sets the name of the connection. It reports false if that is not one.
+// setName sets the name of the connection. It reports false if name is not
+// valid.
 func (c *session) setName(name []byte) bool {
 	if len(name) > maxClientName {
 		return false

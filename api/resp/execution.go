@@ -68,15 +68,15 @@ func (s *Server) execution() *execution {
 	return &execution{spare: &s.checks}
 }
 
-// putBack returns ex to the pool. What refers to input is cleared already.
+// putBack returns ex to the pool. Its checks have been reset already.
 func (s *Server) putBack(ex *execution) {
 	if ex.charged > 0 {
 		s.Budget.Give(ex.charged)
 		ex.charged = 0
 	}
 
-	// No check stays beyond those that are free of charge: else there would be
-	// as many as the longest run of each execution had.
+	// Only the checks that are free of charge stay. Otherwise each execution would
+	// keep as many as its longest run had.
 	for i := freeChecks; i < len(ex.checks); i++ {
 		s.checks.Put(ex.checks[i])
 		ex.checks[i] = nil
@@ -87,7 +87,7 @@ func (s *Server) putBack(ex *execution) {
 	if cap(ex.args) > maxStrangerArguments {
 		ex.args = nil
 	}
-	// They point into the input, whose buffer another connection gets.
+	// The words point into the input, whose buffer another connection gets.
 	clear(ex.args[:cap(ex.args)])
 	s.executions.Put(ex)
 }
@@ -106,8 +106,8 @@ func (ex *execution) makeRoom(b *api.Budget) bool {
 	if ex.pending < taken {
 		return true
 	}
-	// There are twice as many each time, so that a long run asks the budget
-	// only a few times.
+	// The room doubles each time, so that a long run asks the budget only a few
+	// times.
 	if !b.Take(int64(taken) * checkMemory) {
 		return false
 	}

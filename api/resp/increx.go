@@ -11,8 +11,8 @@ import (
 )
 
 // INCREX of Redis 8.8 is a limiter if it has an upper bound and an expiry that
-// only its first call sets: a window from the first hit. That much of it is
-// served.
+// only its first call sets: a window from the first hit. The door serves only
+// this use.
 
 func increxSpecs() []spec {
 	return []spec{{
@@ -61,7 +61,7 @@ type increxWord struct {
 	refused  bool
 }
 
-// increxWords are the options of INCREX. Those of a limiter come first.
+// increxWords are the options of INCREX. The options of a limiter come first.
 var increxWords = [...]increxWord{
 	{text: "ubound", option: upperBound, hasValue: true},
 	{text: "ex", option: expires, hasValue: true, unit: time.Second},
@@ -253,8 +253,8 @@ func (c *session) decrex(words [][]byte) error {
 	return nil
 }
 
-// lower lowers the count of q as call says: without SATURATE, by all of that or
-// not at all.
+// lower lowers the count of q as call says: without SATURATE, in full or not at
+// all.
 func (c *session) lower(q *check, call *increxCall) (used, applied int64, err error) {
 	before, err := c.server.Decider.Kept(rules.IncrexNamespace, q.values[0])
 	if err != nil {
@@ -264,8 +264,8 @@ func (c *session) lower(q *check, call *increxCall) (used, applied int64, err er
 	left := before.Used + call.by
 	isTooMuch := left < 0 && call.given&saturate == 0
 	changesNothing := before.Used == 0 || call.by == 0
-	// A count that stays above the upper bound stays as it is, even if SATURATE is
-	// given, with which Redis would lower it to the bound.
+	// A count that would stay above the upper bound is not lowered. With SATURATE,
+	// Redis would lower it to the bound.
 	isOverBound := max(0, left) > max(0, call.upper)
 	if isTooMuch || changesNothing || isOverBound {
 		return before.Used, 0, nil

@@ -14,8 +14,8 @@ import (
 const keptOfLongKey = 480
 
 // keyText returns a key of Redis, which is any bytes, as the text that a
-// subject needs. No two keys of usual length have the same text: what is not
-// UTF-8, and the percent sign, is percent-encoded. Most keys are their own
+// subject needs. No two keys of usual length have the same text: bytes that are
+// not UTF-8, and percent signs, are percent-encoded. Most keys are their own
 // text, which then points into key.
 func keyText(key []byte) string {
 	if isPlainKey(key) {

@@ -11,8 +11,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// The commands about keys ask about what CL.THROTTLE, THROTTLE and INCREX
-// count, as Redis does about its keys. A name may be a key of each.
+// The commands about keys ask about the counts of CL.THROTTLE, THROTTLE and
+// INCREX, as those of Redis ask about its keys. A name may be a key of each.
 
 // keyNamespaces are the namespaces in which a name is looked up.
 var keyNamespaces = [...]string{rules.CellNamespace, rules.ThrottleNamespace, rules.IncrexNamespace}
@@ -50,9 +50,10 @@ const namesAtOnce = 64
 type keyCall func(namespace, key string) (limiter.Kept, error)
 
 // askAboutKeys makes a call for each name in each namespace that the caller may
-// use, and returns what was counted: of several keys of a name, the last to
-// end; if there is none, Used is 0. Names must stay as they are meanwhile. It
-// fails as the first name does, which fails if the caller may use no namespace.
+// use, and returns what each name has counted: if a name is several keys, the
+// one that ends last; if it is none, Used is 0. The names must not change
+// meanwhile. It fails if a call fails, or if a name may be asked about in no
+// namespace.
 func (c *session) askAboutKeys(names [][]byte, call keyCall) ([]limiter.Kept, failure) {
 	asks, refused := c.keyAsks(names)
 	if len(asks) == 0 {
@@ -81,7 +82,7 @@ func (c *session) askAboutKeys(names [][]byte, call keyCall) ([]limiter.Kept, fa
 		}
 	}
 
-	// A name that nobody could be asked about must not look like an unused key.
+	// A name that could not be asked about must not look like an unused key.
 	if slices.Contains(answered, false) {
 		return nil, refused
 	}
@@ -182,7 +183,8 @@ func (c *session) del(args [][]byte) error {
 	})
 }
 
-// replyCount asks about some names after others, and writes how many of them were in use.
+// replyCount asks about the names in chunks, and writes how many of them were
+// in use.
 func (c *session) replyCount(names [][]byte, ask func(names [][]byte) ([]limiter.Kept, failure)) error {
 	n := int64(0)
 	for chunk := range slices.Chunk(names, namesAtOnce) {

@@ -58,7 +58,8 @@ const (
 	optSlotTTL  // TTL of a slot
 )
 
-// maxName bounds the names of rules, limits and units, in bytes; there are no longer ones.
+// maxName bounds the names of rules, limits and units, in bytes. No name is
+// longer.
 const maxName = 128
 
 // text returns a word as text, which points into it. It must be valid UTF-8, of
@@ -92,7 +93,7 @@ func (n *keyQuery) read(set *rules.Set, words [][]byte, allowed option) (f failu
 	rest := words[1:]
 	rule := set.Rule(n.Rule)
 	if rule == nil {
-		return "" // the decider says so
+		return "" // the decider reports it
 	}
 
 	for range min(len(rule.Key), len(rest)) {
@@ -183,7 +184,7 @@ func readTTL(word []byte, least, most time.Duration) (time.Duration, failure) {
 // either begins the next cost.
 type costReader struct {
 	list             []limiter.UnitCost
-	hasCost, hasUnit bool   // whether the last of list has it
+	hasCost, hasUnit bool   // whether the last cost in list has it
 	unitWithoutCost  string // a unit that was given without a cost; empty: none
 }
 
@@ -235,7 +236,8 @@ func (cr *costReader) noteMissing() {
 	}
 }
 
-// finish returns the costs. If explicit is set, each unit needs one; otherwise it is 1.
+// finish returns the costs. If explicit is set, each unit needs a cost;
+// otherwise a missing cost is 1.
 func (cr *costReader) finish(explicit bool) ([]limiter.UnitCost, failure) {
 	cr.noteMissing()
 	if explicit && cr.unitWithoutCost != "" {
@@ -328,7 +330,8 @@ func (s *Server) limitFields(f *fields, a *limiter.Answer, t *limiter.LimitAnswe
 	f.rate(&shown)
 }
 
-// window writes the window of a limit or, of slots, after what time one ends.
+// window writes the window of a limit or, for slots, the time after which one
+// ends.
 func (f *fields) window(shown *rules.Shown) {
 	name := "window_ms"
 	if shown.Slots {
@@ -350,7 +353,7 @@ func (f *fields) rate(shown *rules.Shown) {
 	f.w.integer(codec.Millis(shown.Per))
 }
 
-// unlimitedFields writes what a decision says that no limit took part in.
+// unlimitedFields writes the fields of a decision in which no limit took part.
 func (s *Server) unlimitedFields(f *fields, a *limiter.Answer) {
 	rule := a.UnlimitedRule()
 	if rule != nil && a.Allowed {

@@ -33,7 +33,7 @@ func (e protocolError) Error() string { return string(e) }
 // browser may have sent it.
 const errHTTP = protocolError("a request of HTTP")
 
-// reader finds commands in what a connection receives. It remembers how far an
+// reader finds commands in the input of a connection. It remembers how far an
 // incomplete command goes, so that no byte is looked at again when more
 // arrives.
 type reader struct {
@@ -44,7 +44,7 @@ type reader struct {
 
 // command is a command as far as it has arrived. Positions count from its first byte.
 type command struct {
-	at      int     // what is before it was read
+	at      int     // the bytes before it have been read
 	missing int     // arguments still to come; 0 before the first line has been read
 	next    int     // announced length of the next argument; −1 before its line has been read
 	args    []int32 // where each argument begins and ends
@@ -63,9 +63,9 @@ func (c *command) reset() {
 }
 
 // read reads the command that begins b and appends its arguments, which are
-// parts of b, to args. length is how many bytes it takes. If it has not arrived
-// as a whole, length is 0, and read must be called again with more; nothing
-// before that may change. A command without arguments does nothing.
+// parts of b, to args. length is how many bytes it takes. If the command has
+// not arrived as a whole, length is 0, and read must be called again with the
+// same bytes and more. A command without arguments does nothing.
 func (r *reader) read(b []byte, args [][]byte) (_ [][]byte, length int, err error) {
 	c := &r.incomplete
 	if c.missing == 0 {
@@ -137,7 +137,8 @@ func (r *reader) mostBytes() int {
 	return maxCommand
 }
 
-// readArgument reads one argument of an array. It reports false if that has not arrived.
+// readArgument reads one argument of an array. It reports false if the argument
+// has not arrived.
 func (r *reader) readArgument(b []byte) (arrived bool, err error) {
 	c := &r.incomplete
 	if c.next < 0 {
@@ -168,7 +169,7 @@ func (r *reader) readArgument(b []byte) (arrived bool, err error) {
 }
 
 // readLength reads a line with a length: the sign that it must begin with, and
-// a number. It reports false if it has not arrived.
+// a number. It reports false if the line has not arrived.
 func (r *reader) readLength(b []byte, sign byte) (length int, ok bool, err error) {
 	c := &r.incomplete
 	line := b[c.at:]
@@ -241,8 +242,7 @@ func (r *reader) readInline(b []byte, args [][]byte) (_ [][]byte, length int, er
 		return args, 0, protocolError(fmt.Sprintf("Protocol error: expected '*', got '%s'", printable(b[:1])))
 	}
 
-	// This comes before any error reply: what a page sends must get no answer
-	// at all.
+	// This comes before any error reply: a page must get no answer at all.
 	if isHTTP(line) {
 		return args, 0, errHTTP
 	}
@@ -327,8 +327,8 @@ func parseInt(b []byte) (n int64, ok bool) {
 	return 0, false
 }
 
-// parseLoosely parses a number as redis-cell and throttlecrab do: with leading
-// zeros or a plus sign, too.
+// parseLoosely parses a number as redis-cell and throttlecrab do: leading zeros
+// and a plus sign are allowed.
 func parseLoosely(b []byte) (n int64, ok bool) {
 	n, ok = parseInt(b)
 	if ok {

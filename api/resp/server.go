@@ -17,13 +17,13 @@ import (
 
 // Bounds of the door in time.
 const (
-	// readTimeout is from a command's first byte to its last; also until a
-	// token is shown, if one is needed.
+	// readTimeout bounds the time from a command's first byte to its last, and the
+	// time until a token is shown, if one is needed.
 	readTimeout  = 10 * time.Second
 	idleTimeout  = time.Hour // clients keep connections for long, and expect them to stay open
 	writeTimeout = 30 * time.Second
-	// authLogPause is how long no further line is logged about callers that send a
-	// token although none is needed.
+	// authLogPause is the least time between two log lines about callers that send
+	// a token although none is needed.
 	authLogPause = time.Minute
 )
 
@@ -107,7 +107,7 @@ func (s *Server) readWithin() time.Duration { return cmp.Or(s.Timeout, readTimeo
 func (s *Server) noteNeedlessToken(from net.Addr) {
 	now := time.Now().UnixNano()
 	last := s.authNoted.Load()
-	// Of several callers at once, one is logged.
+	// If several callers come at once, only one is logged.
 	if now-last < int64(authLogPause) || !s.authNoted.CompareAndSwap(last, now) {
 		return
 	}

@@ -28,9 +28,9 @@ const (
 	// keptPending is the capacity up to which a buffer for the beginning of a
 	// command is kept while nothing is in it.
 	keptPending = 512
-	// placesFactor is how much more than its bytes an incomplete command may take,
-	// because the reader notes where its arguments are: at least 6 bytes long, each
-	// takes 8 more.
+	// placesFactor is how many times its bytes an incomplete command may take. The
+	// reader notes where each argument is: an argument has at least 6 bytes, and
+	// its note takes 8 more.
 	placesFactor = 3
 	// flushSize is how many bytes of replies are sent before further commands are executed.
 	flushSize = 16 << 10
@@ -298,7 +298,7 @@ func (c *session) handle(b []byte) error {
 var errNoRoom = errors.New("the memory for incomplete commands is used up")
 
 // join returns b, preceded by the beginning of the command that b continues. It
-// fails if there is no room for it.
+// fails if the budget has no room.
 func (c *session) join(b []byte) ([]byte, error) {
 	n := len(c.pending)
 	switch {
@@ -326,8 +326,8 @@ func (c *session) reserve(n int) error {
 	}
 
 	size := max(n, 2*cap(c.pending), keptPending)
-	// The old charge goes first: with both at once, a caller could fail for
-	// lack of room that it has itself.
+	// The old charge is given back first. Otherwise a caller could fail for lack
+	// of room that it holds itself.
 	c.uncharge()
 
 	if size > headroom {
@@ -342,7 +342,7 @@ func (c *session) reserve(n int) error {
 	return nil
 }
 
-// uncharge ends what is charged for pending.
+// uncharge gives back what is charged for pending.
 func (c *session) uncharge() {
 	if c.charged > 0 {
 		c.server.Budget.Release(&c.held)
@@ -424,8 +424,8 @@ func (c *session) executeAll(work []byte) (rest []byte, err error) {
 		}
 	}
 
-	// This is done even after an error: what came before the broken command is
-	// decided and answered, in order.
+	// decide is called even after an error: the checks before the broken command
+	// are decided and answered, in order.
 	c.decide()
 	return rest, err
 }
@@ -457,8 +457,8 @@ func (c *session) flush() error {
 	n, err := c.stream.Write(ex.out.b)
 	ex.out.b = ex.out.b[:0]
 
-	// What the caller may have read stays held: it may work by now. releaseUnsent
-	// gives back the rest.
+	// Slots whose replies the caller may have read stay held: it may be at work
+	// already. releaseUnsent releases the rest.
 	ex.acquired = slices.DeleteFunc(ex.acquired, func(s unsentSlot) bool { return s.end <= n })
 
 	return err

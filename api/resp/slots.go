@@ -100,7 +100,8 @@ func (c *session) releaseSlot(words [][]byte) error {
 	return nil
 }
 
-// releaseUnsent gives back the slots of which the caller does not know: nobody else would.
+// releaseUnsent releases the slots that the caller does not know of. Nobody
+// else would.
 func (c *session) releaseUnsent() {
 	for _, slot := range c.execution.acquired {
 		c.server.Decider.ReleaseUnanswered(slot.Slot)

@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// CL.THROTTLE is the command of redis-cell, which Dragonfly has, too. Its limit
+// CL.THROTTLE is the command of redis-cell; Dragonfly has it as well. Its limit
 // comes with each call: a token bucket.
 
 const cellUsage failure = "Cell error: Store error: Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]"
@@ -176,8 +176,8 @@ func verdictOn(q *check) (v verdict) {
 	return v
 }
 
-// seconds returns d in seconds as redis-cell does: less than a millisecond is
-// dropped, more is rounded up.
+// seconds returns d in seconds as redis-cell does: a rest of less than a
+// millisecond is dropped, any other is rounded up.
 func seconds(d time.Duration) int64 {
 	whole := int64(d / time.Second)
 	if d%time.Second >= time.Millisecond {
@@ -196,7 +196,7 @@ func (v *verdict) roundAsCell(q *check) {
 	}
 
 	unit := time.Duration(q.limit[0].PerMS) * time.Millisecond / time.Duration(q.limit[0].Limit)
-	const longest = 1 << 53 // with it, nothing overflows
+	const longest = 1 << 53 // up to it, nothing overflows
 	if unit < time.Millisecond || v.limit > longest/int64(unit/time.Microsecond) {
 		return // redis-cell can't express such a limit, or overflows on it
 	}

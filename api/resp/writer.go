@@ -49,7 +49,7 @@ func (w *writer) fail(f failure) {
 // array begins an array of n replies, which the caller writes next.
 func (w *writer) array(n int) { w.line('*', int64(n)) }
 
-// set begins a set, of which RESP2 has none.
+// set begins a set; in RESP2, which has no sets, an array.
 func (w *writer) set(n int) {
 	if w.resp3 {
 		w.line('~', int64(n))
@@ -131,7 +131,7 @@ func (f *fields) end() {
 	end := len(w.b)
 	w.mapOf(f.n)
 
-	// The head was appended; it belongs in front.
+	// mapOf has appended the head, which belongs in front.
 	var head [24]byte
 	n := copy(head[:], w.b[end:])
 	copy(w.b[f.start+n:], w.b[f.start:end])

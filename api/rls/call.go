@@ -210,8 +210,8 @@ func (c *Call) matchDescriptors(set *rules.Set) *api.Error {
 		}
 	}
 
-	// This is not in the loop before: a quota is in shadow if there is another
-	// one, so all must be counted.
+	// This needs a loop of its own: a quota is in shadow if there is another one,
+	// so all must be counted first.
 	for i := range c.descriptors {
 		d := &c.descriptors[i]
 		if d.givesBack || !d.isLimited() {
@@ -403,9 +403,9 @@ func (c *Call) setStatuses() {
 }
 
 // setStatusesOf sets the statuses of the descriptors of one subject from la.
-// There are several if a descriptor stands more than once in the request. As in
-// the reference server, each of them then sees the hits of those before it.
-// refused means that the check was refused, so that no limit took anything.
+// There are several if the request repeats a descriptor. As in the reference
+// server, each of them then sees the hits of those before it. refused means
+// that the check was refused, so that no limit took anything.
 func (c *Call) setStatusesOf(la *limiter.LimitAnswer, refused bool) {
 	subject := &c.query.Subjects[la.Subject]
 	cost := subject.Costs[0].Cost
@@ -436,8 +436,7 @@ func (c *Call) setStatusesOf(la *limiter.LimitAnswer, refused bool) {
 		switch {
 		case !la.Allowed:
 			remaining = before - taken
-			// The sum of the hits did not fit, so that at least the last of them is
-			// over.
+			// The sum of the hits did not fit, so at least the last descriptor is over.
 			overLimit = looks || taken == cost || remaining < 0
 		case !refused:
 			remaining -= taken
@@ -476,8 +475,7 @@ func (c *Call) setStatus(d *descriptor, la *limiter.LimitAnswer, remaining int64
 		}
 	}
 	s.reset = seconds(wait)
-	// The window ends by the clock even if nothing of it is used. ResetAfter is
-	// 0 then.
+	// The window ends by the clock even if it is unused, and ResetAfter is 0.
 	if s.unit != 0 && la.Limit.Kind == algorithms.FixedWindow {
 		s.reset = secondsUntilNext(c.Answer.Now.Wall, s.unit)
 	}
@@ -545,8 +543,8 @@ func (c *Call) giveBack(d *api.Doors) *api.Error {
 			continue
 		}
 
-		// fillSubject uses c's scratch space, which the calls of AskAll, several at
-		// once, must not share.
+		// fillSubject uses c's scratch space, which concurrent calls of AskAll must
+		// not share.
 		subjects := make([]limiter.Subject, 1)
 		c.fillSubject(&subjects[0], desc, hits, counters.CheckMode)
 		gifts = append(gifts, gift{desc, subjects, nil})

@@ -92,7 +92,7 @@ func (m *message) nextField() (field protowire.Number, n uint64, b []byte, ok bo
 		n, size = protowire.ConsumeVarint(m.rest)
 	case protowire.BytesType:
 		b, size = protowire.ConsumeBytes(m.rest)
-		// It is never nil: that is how callers tell bytes from a number.
+		// b must not be nil: callers tell bytes from a number by it.
 		if b == nil {
 			b = m.rest[:0]
 		}

@@ -6,9 +6,9 @@
 // the page is visible, it fetches JSON from its own node once a second.
 //
 // app.js asks the node and opens the page of the address. Each page is a
-// module, and a template in index.html. confirm.js is the only place that
-// changes anything: it first shows what the node says that a change would do,
-// and in which name.
+// module, and a template in index.html. confirm.js is the only place that makes
+// changes. It first shows what a change would do, as the node says, and in
+// which name.
 //
 // Data from a node is untrusted: callers choose rule names, keys and
 // attributes. The page puts them only into text nodes and attributes that it

@@ -24,9 +24,9 @@ var types = map[string]string{
 	".svg":  "image/svg+xml",
 }
 
-// policy is the content security policy. The page may use its own origin for
-// what it needs, and nothing else, and no page may frame it. The last two
-// directives are for what default-src does not cover.
+// policy is the content security policy. The page may load only from its own
+// origin, and no page may frame it. The last two directives are for what
+// default-src does not cover.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; frame-ancestors 'none'; " +
 	"base-uri 'none'; form-action 'none'"
 

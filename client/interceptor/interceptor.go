@@ -71,7 +71,7 @@ type Options struct {
 	SlotTTL time.Duration
 
 	// EachMessage checks each message that a stream receives, like a call of its
-	// own: the first one is part of the check of the stream's beginning. If one is
+	// own. The check at the stream's beginning covers the first one. If one is
 	// refused, the handler's RecvMsg returns the status that ends the stream.
 	EachMessage bool
 
@@ -135,7 +135,8 @@ func attributes(trustedHops int) func(context.Context, string) map[string]string
 
 // Unary returns an interceptor that checks each call before its handler runs.
 // In the handler, client.FromContext returns the decision. Unary panics if
-// Options.Key is set without Options.Rule.
+// Options.Key is set without Options.Rule, or Options.Slots without an Acquirer
+// or with EachMessage.
 func Unary(c client.Checker, o Options) grpc.UnaryServerInterceptor {
 	g := newGuard(c, o)
 	return func(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -185,8 +186,9 @@ func (s *stream) RecvMsg(m any) error {
 // Context returns the context with the decision.
 func (s *stream) Context() context.Context { return s.ctx }
 
-// admit checks a call. It returns the context for its handler, and what to do
-// after it; or the status that refuses it. It passes the headers to set.
+// admit checks a call, and passes the headers to set. It returns the context
+// for the handler and the function to call after it, or the status that refuses
+// the call.
 func (g *guard) admit(
 	ctx context.Context, method string, set func(metadata.MD) error,
 ) (context.Context, func(), error) {

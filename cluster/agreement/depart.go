@@ -49,7 +49,8 @@ func (e Depart) apply(next *State) Result {
 	return Result{}
 }
 
-// Departure returns how a node departed, or nil if it did not, or that was forgotten.
+// Departure returns a node's departure, or nil if there was none or it was
+// forgotten.
 func (s *State) Departure(id ring.NodeID) *Departure {
 	at := slices.IndexFunc(s.Departed, func(d Departure) bool { return d.Node == id })
 	if at < 0 {

@@ -24,10 +24,10 @@ type Edition struct {
 	Hash   [sha256.Size]byte
 }
 
-// Transition is the edition that an entry which may change rules or regions was
-// proposed for, and the edition that it results in. Every node parses rules
-// when it applies them. Without transitions, builds that parse them differently
-// would diverge unnoticed.
+// Transition belongs to an entry that may change rules or regions: the edition
+// that the entry was proposed for, and the edition that results from it. Every
+// node parses rules when it applies them. Without transitions, builds that
+// parse rules differently would diverge unnoticed.
 type Transition struct{ Base, Result Edition }
 
 // Edition returns the edition of s.

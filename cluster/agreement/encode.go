@@ -144,7 +144,7 @@ type stampedEntry struct {
 	Entry
 	level      Level // the level needed to read it
 	release    string
-	transition *Transition // nil if there are none
+	transition *Transition // nil if there is none
 }
 
 func (b *Build) decode(entry []byte) (stampedEntry, error) {

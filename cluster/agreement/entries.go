@@ -10,22 +10,24 @@ import (
 // beside the rules, in bytes.
 const MaxEntriesChange = 4 << 20
 
-// Entries changes entries beside the rules: all of Changes, or none. Its
-// result's version is that of the entries. Repeating it with the same Request
-// changes nothing and returns the first answer again. Only the primary region's
-// leader proposes it.
+// Entries changes entries beside the rules: all of Changes, or none. Its result
+// has the version of the entries. Repeating it with the same Request changes
+// nothing and returns the first answer again. Only the primary region's leader
+// proposes it.
 type Entries struct {
 	Request RequestID        `json:"request"`
 	Changes []entries.Change `json:"changes"`
 }
 
-// EndEntries removes the entries that end at or before a time, in Unix ms: some
-// thousands at a time. Only the primary region's leader proposes it.
+// EndEntries removes the entries that end at or before a time, in Unix ms. If
+// there are many, it removes only those that ended first. Only the primary
+// region's leader proposes it.
 type EndEntries struct {
 	Before int64 `json:"before"`
 }
 
-// AdoptEntries copies changes of the primary's entries, or a part of them: one of both.
+// AdoptEntries copies changes of the primary's entries, or a page of all of
+// them. Exactly one of the fields is set.
 type AdoptEntries struct {
 	Records []*entries.Record `json:"records,omitempty"`
 	Page    *entries.Page     `json:"page,omitempty"`

@@ -15,7 +15,7 @@ const (
 	// fit in one message.
 	MaxAdopt = 15 << 20
 
-	maxTexts = MaxHeldBytes + 5*rules.MaxDocument // bounds all documents in it, in bytes, when uncompressed
+	maxTexts = MaxHeldBytes + 5*rules.MaxDocument // bounds all documents of an Adopt, in bytes, when uncompressed
 )
 
 // Adopt copies the primary's regions and rules, as [State.AppendAdopt] wrote

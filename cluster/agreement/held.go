@@ -9,9 +9,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// MaxClockSpread is by how much the latest clock of any region may be ahead of
-// the earliest one when a version is recorded. If one of them is wrong by more,
-// nobody knows in which windows the older versions still count.
+// MaxClockSpread is how far the latest clock of any region may be ahead of the
+// earliest one when a version is recorded. If a clock is wrong by more, nobody
+// knows in which windows the older versions still count.
 const MaxClockSpread = time.Minute
 
 // windowSlack, in ms, is added to the longest window before a recorded version
@@ -47,8 +47,8 @@ func (r *Regions) holdVersion(h *rules.History) error {
 		held = held[:len(held)-1] // fresh replaces it: both give regions the same shares
 	}
 
-	// Nothing is dropped here: the time of a write is that of one node's clock,
-	// which may be wrong by days.
+	// Nothing is dropped here, because the time of a write comes from one node's
+	// clock, which may be wrong by days.
 	r.Held = append(held, fresh)
 
 	size := 0

@@ -74,8 +74,8 @@ type regionCache struct {
 type Primary struct {
 	Region string  `json:"region"`
 	World  WorldID `json:"world"` // used if there is none yet; not zero
-	// PrimaryEpoch is the minimum of the new primary epoch, for a primary that
-	// other regions are ahead of; 0 if there is none.
+	// PrimaryEpoch is the lowest allowed value of the new primary epoch, for a
+	// primary that is behind another region; 0 if there is none.
 	PrimaryEpoch int64 `json:"term,omitempty"`
 	When         int64 `json:"when,omitempty"` // Unix ms
 }

@@ -32,7 +32,8 @@ type State struct {
 	Index   uint64    `json:"index"`            // index of the last entry applied
 	// Hash is chained over all entries and their outcomes: nodes with the same
 	// Index but different Hashes have diverged. ComparedHash is its value before
-	// the last entry whose index is a multiple of HashEvery. In JSON it keeps an older name, as Processes do.
+	// the last entry whose index is a multiple of HashEvery. ComparedHash has an
+	// older name in JSON, and so has Processes.
 	Hash         Hash   `json:"hash"`
 	ComparedHash HashAt `json:"check"`
 	Level        Level  `json:"level"` // the feature level; at least 1, never decreases

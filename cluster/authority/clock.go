@@ -68,8 +68,8 @@ func (c *Clock) Boottime() time.Duration {
 	bracket := anchor{at: before}
 	after := time.Now()
 	if took, ok := bracket.since(after); ok && took <= maxBracket {
-		// The anchor is as of after: readings may then lag by as much as this took, but
-		// are never ahead.
+		// The anchor gets the later time. So readings may lag by as long as this
+		// reading took, but are never ahead.
 		c.anchor.Store(&anchor{at: after, boot: boot})
 	}
 

@@ -12,8 +12,8 @@ import (
 
 // Confirmations records which nodes still follow a leader: for each node, the
 // newest of the leader's messages that it has answered, and the node's Raft
-// term at that time. Messages are numbered, so that no clock matters. The zero
-// value is empty.
+// term at that time. Messages are numbered, so that no clock is needed. The
+// zero value is empty.
 //
 // A leader that a majority of the voters follows has not been replaced. Each
 // later leader needs the vote of one of these voters, and a node that has voted
@@ -67,9 +67,10 @@ func (c *Confirmations) LastAnswered(id ring.NodeID) uint64 {
 // Await waits until a majority of the voters has answered, in the given term,
 // messages sent after the call to Await. self counts without an answer if it is
 // a voter: the caller must check afterwards that it still leads in the term.
-// Await asks for the voters anew before each count: after each answer, and every
-// confirmInterval without one. So it never counts by a set from before the call,
-// and never waits for a voter that has been removed. The error is the context's.
+// Await asks for the voters anew before each count: after each answer, and
+// every confirmInterval without one. So it never uses a set of voters from
+// before the call, and never waits for a voter that has been removed. The error
+// is the context's.
 func (c *Confirmations) Await(ctx context.Context, self ring.NodeID, term uint64, voters func() []ring.NodeID) error {
 	lastBefore := c.sent.Load() // messages with higher numbers were sent after the call
 

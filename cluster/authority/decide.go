@@ -52,8 +52,8 @@ func (rs *reignState) nextEntry(in *decisionInput) agreement.Entry {
 	rs.dropStale(in)
 	rs.observeRing(in)
 
-	// Entries are proposed one at a time, by urgency: what frees partitions comes
-	// before what moves them.
+	// Entries are proposed one at a time, the most urgent first: those that free
+	// partitions come before those that move partitions.
 	for _, next := range []func(*decisionInput) agreement.Entry{rs.registerEntry, rs.endEntry,
 		rs.settleEntry, rs.leaveEntry, rs.ringEntry} {
 		e := next(in)
@@ -198,10 +198,10 @@ func (rs *reignState) whyEnd(in *decisionInput, r *record, id ring.NodeID) agree
 	return ""
 }
 
-// isFailing reports whether there is reason to end r's node: because it asks
-// without success, because it doesn't ask although it is reachable, or because
-// it lags: until it has applied the newest revision, it takes no copies, and no
-// ring change ends. At most one such node is ended per failingPause, and only
+// isFailing reports whether there is reason to end r's node: it asks without
+// success, it asks nothing although it is reachable, or it lags. A node that
+// lags takes no copies until it has applied the newest revision, and no ring
+// change ends. At most one failing node is ended per failingPause, and only
 // while at least half of the ring has authority without it.
 func (rs *reignState) isFailing(in *decisionInput, r *record) bool {
 	failing := r.failingSince != never && in.now-r.failingSince >= failingPatience &&
@@ -239,7 +239,7 @@ func (rs *reignState) dropStale(in *decisionInput) {
 			return false
 		}
 
-		// What counted against a member must not end the node once it is back.
+		// The evidence against a former member must not end the node once it is back.
 		r.ending = false
 		return rs.silence(in.now, max(r.lastAsked, r.nextAsked)) >= recordTTL
 	})

@@ -16,8 +16,8 @@
 // around it.
 //
 // A leader's first entry, agreement.Reign, is its mark in the log. Its reign
-// lasts until the next mark of any leader. That may be its own: a leader that
-// finds another's mark last must start over.
+// lasts until the next mark of any leader. That mark may be the leader's own: a
+// leader that finds another's mark last in the log must start over.
 //
 // Why a node is never valid when its Ended is applied: let node X have
 // authority from a grant, and let leader L propose Ended{X}. If L made the

@@ -59,7 +59,7 @@ type GranterConfig struct {
 	// returned, it includes that entry.
 	State func() *agreement.State
 	// Propose returns the entry's result after this node has applied it. After an
-	// error the entry may be applied all the same.
+	// error, the entry may still be applied.
 	Propose func(ctx context.Context, e agreement.Entry) (agreement.Result, error)
 	// Confirm returns nil if, at some moment after the call, this node led in the
 	// Raft term in which it proposed the mark of the reign, and no later leader had
@@ -94,8 +94,8 @@ type Granter struct {
 }
 
 // reign is a leader's time from its mark in the log to the next mark of any
-// leader; see the package comment. A leader
-// whose proposal or confirmation fails begins a new reign.
+// leader; see the package comment. A leader whose proposal or confirmation
+// fails begins a new reign.
 type reign struct {
 	number uint64
 	ctx    context.Context
@@ -156,8 +156,8 @@ func (g *Granter) StartLeading() { g.setLeading(true) }
 func (g *Granter) StopLeading() { g.setLeading(false) }
 
 func (g *Granter) setLeading(lead bool) {
-	// The channel has no buffer: once the loop has received this, it ends the reign
-	// before it answers anything.
+	// The channel has no buffer. So once this send is done, the loop ends the
+	// reign before it answers anything.
 	select {
 	case g.leadChanges <- lead:
 	case <-g.ctx.Done():
@@ -189,10 +189,10 @@ func (g *Granter) Committed(ctx context.Context) (uint64, error) {
 
 // RequireApplied reports whether every node that may have authority has applied
 // the entry at index, which this node must have applied. If so, no node that
-// has not applied it will get authority: not from this leader, and not from a
-// later one, because a leader requires the newest rules that it has applied
-// when its reign begins. Like Answer, RequireApplied waits for a confirmation,
-// because a deposed leader's knowledge of the nodes proves nothing.
+// lacks the entry will get authority, from this leader or a later one: each
+// leader requires the newest rules that it has applied when its reign begins.
+// Like Answer, RequireApplied waits for a confirmation, because a deposed
+// leader's knowledge of the nodes proves nothing.
 func (g *Granter) RequireApplied(ctx context.Context, index uint64) bool {
 	return g.submit(ctx, &pendingRequest{buildReply: func(rs *reignState, now time.Duration, _ *agreement.State) Reply {
 		return Reply{Granted: rs.requireApplied(now, index)}

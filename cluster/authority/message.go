@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// Validity is how long authority lasts. Its holder counts from when it sent the
-	// request. In docs/guarantees.md, A is this and the 1 % of EndingWait.
+	// Validity is how long authority lasts. Its holder counts from when it sent
+	// the request. In docs/guarantees.md, A is EndingWait.
 	Validity = 2 * time.Second
 	// EndingWait is how long a leader waits until authority that it granted has
 	// certainly expired: Validity plus 1 %, the maximum by which two nodes' clocks

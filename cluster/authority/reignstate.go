@@ -12,8 +12,8 @@ const (
 	// silencePatience is how long a node must send no requests to count as silent.
 	silencePatience = time.Second
 	// unreachablePatience is how long a majority must report a node unreachable
-	// before it is ended even though it still asks, and how long a reachable node
-	// must ask nothing.
+	// before the node is ended although it still asks. It is also how long a
+	// reachable node must ask nothing before it is ended.
 	unreachablePatience = 3 * time.Second
 	// wantedPatience is how long the set of wanted nodes must stay the same before
 	// a ring is proposed.
@@ -193,8 +193,8 @@ func (rs *reignState) recordOf(s *agreement.State, id ring.NodeID) *record {
 		rs.records[id] = r
 	}
 
-	// What is known about the old process says nothing about the new one, but for
-	// the node's own alarm and end.
+	// Facts about the old process say nothing about the new one. Only the alarm
+	// and the end concern the node itself.
 	boot := s.Boot(id)
 	if r.boot != boot {
 		next := newRecord(boot)
@@ -204,7 +204,7 @@ func (rs *reignState) recordOf(s *agreement.State, id ring.NodeID) *record {
 		next.endingSince = r.endingSince
 		next.endingReason = r.endingReason
 
-		// The new process has asked already. As one that never has, it could count as
+		// The new process has asked already. Without that record, it could count as
 		// silent at once.
 		if r.nextBoot == boot {
 			next.lastAsked = r.nextAsked

@@ -33,14 +33,14 @@ func (rs *reignState) handleRequest(now time.Duration, s *agreement.State, q *Re
 	r.unreachable = q.Unreachable
 	r.relayed = q.Relayed
 
-	// A node that has not applied its own end reports what was true before that.
+	// A node that has not applied its own end reports facts from before that end.
 	if q.Generation == s.Generation(q.Node) {
 		r.settledEpoch = q.SettledEpoch
 		r.applied = q.Applied
 	}
 
-	// From now on, judge also refuses what the process sent before and what
-	// arrives late.
+	// From now on, judge also refuses this process's earlier requests, and those
+	// that arrive late.
 	if q.GivingUp {
 		r.gaveUp = true
 	}

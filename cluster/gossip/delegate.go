@@ -29,9 +29,9 @@ var (
 // after its last report. Each sync with a member reports it again.
 const twinMemory = time.Minute
 
-// events implements memberlist's callbacks. Most run under its lock of members,
-// so they must neither block nor call it: they copy their arguments into the
-// table, log, and signal.
+// events implements memberlist's callbacks. Most run under memberlist's lock of
+// members, so they must neither block nor call memberlist: they copy their
+// arguments into the table, log, and signal.
 type events struct{ *Gossip }
 
 // parseMember returns the Member that memberlist's node describes.
@@ -203,9 +203,10 @@ func (e events) NotifyConflict(existing, other *memberlist.Node) {
 		slog.LevelError, "name", m.Name, "id", other.Name, "stays", existing.Address(), "refused", other.Address())
 }
 
-// twins has when a node ID was first claimed by a second process. A node that
-// restarts at another address is one until the others notice that its old
-// process is gone; two processes that both live go on.
+// twins holds when each node ID was first claimed by a second process. A node
+// that restarts at another address makes such a claim until the others notice
+// that its old process is gone. The claims of two processes that both live go
+// on.
 type twins map[string]time.Time
 
 const (

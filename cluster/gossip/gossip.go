@@ -278,9 +278,9 @@ func (g *Gossip) announce(wait time.Duration) {
 	}
 }
 
-// Leave announces that this node is leaving. It waits until that is sent or ctx
-// ends, and never longer than some seconds. The node still answers until Close.
-// A second Leave has no effect.
+// Leave announces that this node is leaving. It waits until the announcement is
+// sent or ctx ends, and never longer than some seconds. The node still answers
+// until Close. A second Leave has no effect.
 func (g *Gossip) Leave(ctx context.Context) error {
 	g.mu.Lock()
 	if g.closed {
@@ -296,8 +296,8 @@ func (g *Gossip) Leave(ctx context.Context) error {
 		return err
 	}
 
-	// If the other nodes refuse this process, it must not announce that the one they
-	// know leaves.
+	// If the other nodes refuse this process, it must not announce that the
+	// process they know leaves.
 	isRefused := g.hasRecentTwin(time.Now())
 
 	g.self = next

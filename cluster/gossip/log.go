@@ -46,7 +46,8 @@ func (l *logLimiter[K]) shouldLog(key K, now time.Time) bool {
 	return true
 }
 
-// eventKey identifies a recurring event, of which only one in repeatAfter is logged.
+// eventKey identifies a recurring event, which is logged at most once per
+// repeatAfter.
 type eventKey struct {
 	text string
 	id   ring.NodeID

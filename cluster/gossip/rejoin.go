@@ -286,9 +286,10 @@ func (g *Gossip) targets(ctx context.Context, extraLive int) []netip.AddrPort {
 	return append(targets, met[:min(extraLive, len(met))]...)
 }
 
-// countNamed returns the number of nodes that the seeds, given by their
-// resolved addresses, name, and self. One seed may name several nodes. Without
-// an address it counts as one node, and so does an address of each family.
+// countNamed returns the number of nodes that the seeds name, including self.
+// seeds holds the resolved addresses of each seed. A seed may name several
+// nodes. Without an address, it counts as one node. An IPv4 and an IPv6 address
+// of one seed count as one node.
 func countNamed(seeds [][]netip.AddrPort, self netip.AddrPort) int {
 	known := map[netip.AddrPort]bool{self: true}
 	n := 1
@@ -315,8 +316,8 @@ func countNamed(seeds [][]netip.AddrPort, self netip.AddrPort) int {
 	return n
 }
 
-// NamedNodes returns the number of nodes that Config.Join names, and this one;
-// 0 before the first lookup.
+// NamedNodes returns the number of nodes that Config.Join names, including this
+// one; 0 before the first lookup.
 func (g *Gossip) NamedNodes() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

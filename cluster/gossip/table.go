@@ -160,8 +160,8 @@ func (tb *table) members(self Member) []Member {
 // Departures are the processes that announced that they leave. Nodes send them
 // with each exchange of lists, because memberlist's message that a member is
 // dead may overtake and replace the member's own message that it is leaving. A
-// node that missed the latter takes the member for failed until it gets the
-// departure.
+// node that missed the member's own message takes the member for failed until
+// it gets the departure.
 
 // maxDepartures is the number of departures sent, the most recent ones.
 const maxDepartures = 64

@@ -20,8 +20,8 @@ const (
 	// maxStreams bounds the accepted connections that are open; further ones are
 	// closed at once. memberlist itself bounds only the number that it answers.
 	maxStreams = 256
-	// maxStreamsFrom bounds the open ones from one address, so that it can't keep out
-	// all other addresses.
+	// maxStreamsFrom bounds the open connections from one address, so that it
+	// can't keep out all others.
 	maxStreamsFrom = maxStreams * 3 / 4
 	// streamRoom is the memory in bytes that each accepted connection may use to
 	// receive a message. Beyond it, they share sharedRoom, which is enough for four
@@ -95,7 +95,7 @@ type transport struct {
 	ctx     context.Context // ends when Shutdown begins
 	cancel  context.CancelFunc
 	down    chan struct{} // closed when the wrapped transport has ended
-	done    chan struct{} // closed when pass has ended
+	done    chan struct{} // closed when forward has ended
 
 	mu          sync.Mutex         // guards the fields below
 	open        map[*conn]struct{} // nil once shut down

@@ -15,8 +15,8 @@ import (
 var (
 	// ErrNotOwner means that the partition's token is not here, or no longer is.
 	ErrNotOwner = errors.New("this node does not own the partition")
-	// ErrUnconfirmed means that no node that would take over the partition has
-	// acknowledged the changes.
+	// ErrUnconfirmed means that a copy target can't be reached, or that there is
+	// neither a copy target nor a disk.
 	ErrUnconfirmed = errors.New("neither a standby nor the disk has the changes")
 	// ErrBusy means that too many confirmations are waiting.
 	ErrBusy = errors.New("too many confirmations are waiting")
@@ -33,8 +33,8 @@ type confirmation struct {
 	// nil until the changes are sent.
 	lastMessages map[*progress]uint64
 	done         chan error // capacity 1
-	// debts means that it is for debts: maxConfirms does not apply, and copy
-	// targets that can't be reached don't count.
+	// debts means that the confirmation is for debts: maxConfirms does not apply,
+	// and copy targets that can't be reached don't count.
 	debts   bool
 	notes   bool // it is for notes alone
 	dropped bool // no caller waits for it any more
@@ -64,16 +64,16 @@ func (k *Keeper) CanConfirm(p int) bool {
 }
 
 // Confirm returns once every change made in p before the call would survive the
-// loss of this process: it is at the standby, to which it is pushed at once, or
-// on disk if there is no standby. It fails with ErrNotOwner, ErrUnconfirmed or
-// ErrBusy, or with the error of ctx or Config.Save. After an error the changes
-// may still survive.
+// loss of this process. It pushes the changes to the standby at once, or saves
+// them to disk if there is no standby. It fails with ErrNotOwner,
+// ErrUnconfirmed or ErrBusy, or with the error of ctx or Config.Save. After an
+// error the changes may still survive.
 func (k *Keeper) Confirm(ctx context.Context, p int) error {
 	return k.confirm(ctx, &confirmation{p: p})
 }
 
-// ConfirmNotes is Confirm for what was changed in the notes of p. If there is
-// neither a standby nor a disk, nothing can survive, and it returns at once.
+// ConfirmNotes is Confirm for changes of the notes of p. If there is neither a
+// standby nor a disk, nothing can survive, and it returns nil at once.
 func (k *Keeper) ConfirmNotes(ctx context.Context, p int) error {
 	return k.confirm(ctx, &confirmation{p: p, notes: true})
 }
@@ -109,9 +109,9 @@ func (k *Keeper) confirm(ctx context.Context, c *confirmation) error {
 	return nil
 }
 
-// awaitStandbys returns once the standbys that can be reached have every change
-// made in the debited partitions before the call, at most after standbyWait. It
-// adds to refused the partitions where they don't have them by then.
+// awaitStandbys waits, at most for standbyWait, until the standbys that can be
+// reached have every change made in the debited partitions before the call. It
+// adds to refused the partitions for which that fails.
 func (k *Keeper) awaitStandbys(debited, refused map[int]bool) {
 	// All confirmations are registered before the push, so one serves them all.
 	var list []*confirmation
@@ -155,9 +155,10 @@ func (k *Keeper) await(ctx context.Context, c *confirmation) error {
 	}
 }
 
-// pushForConfirms pushes what new confirmations wait for. If messages are being
-// sent at this moment, the loop does it next, for all confirmations in one
-// message. If none are, there is no reason to wake another goroutine for it.
+// pushForConfirms pushes the changes that new confirmations wait for. If
+// messages are being sent at this moment, the loop pushes them next, for all
+// confirmations in one message. Otherwise this goroutine does, without waking
+// another one.
 func (k *Keeper) pushForConfirms() {
 	if !k.sendMu.TryLock() {
 		wake.Signal(k.confirmWake)
@@ -168,7 +169,7 @@ func (k *Keeper) pushForConfirms() {
 	k.confirmAll()
 }
 
-// addConfirmation registers a confirmation, which the loop works on.
+// addConfirmation registers a confirmation for confirmAll.
 func (k *Keeper) addConfirmation(c *confirmation) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -248,9 +249,9 @@ func (k *Keeper) completeConfirms() {
 	}
 }
 
-// pushFor pushes the changes that new confirmations wait for. Debts are of many
-// partitions, so one pass over all changes takes less than one over each
-// partition.
+// pushFor pushes the changes that new confirmations wait for. Debts concern
+// many partitions, so one pass over all changes takes less time than a pass
+// over each partition.
 func (k *Keeper) pushFor(waiting []*confirmation) {
 	isNew := func(c *confirmation) bool { return c.lastMessages == nil }
 	if slices.ContainsFunc(waiting, func(c *confirmation) bool { return isNew(c) && c.debts }) {
@@ -281,10 +282,10 @@ func (k *Keeper) lastMessages(state *adoptedState, p int) map[*progress]uint64 {
 	return last
 }
 
-// checkConfirmation reports whether c's result is known, and the result. It is
-// nil once all copy targets of the partition have a complete copy and have
-// acknowledged the messages up to c.lastMessages. A copy begun after those
-// includes everything. The caller must hold mu.
+// checkConfirmation reports whether c's result is known, and returns the
+// result. The result is nil once all copy targets of the partition have a
+// complete copy and have acknowledged the messages up to c.lastMessages. A copy
+// begun after these messages includes all changes. The caller must hold mu.
 func (k *Keeper) checkConfirmation(state *adoptedState, c *confirmation) (decided bool, err error) {
 	pt := &k.parts[c.p]
 	if pt.phase != owning || pt.lineage != c.lineage {

@@ -19,8 +19,8 @@ func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire
 			s = head
 			taken = k.beginPush(state, c.From, h.seq, s)
 			if taken {
-				// The sender counted the records by its clock, so this node's follows
-				// that one before they are put.
+				// The sender counted the records by its clock. So the partition's clock
+				// here follows the sender's before the records are put.
 				k.config.Table.Follow(now, s.p, s.wall)
 			}
 			return taken
@@ -38,8 +38,9 @@ func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire
 }
 
 // beginPush reports whether to accept a section of sender's push. It declines a
-// section if the token is here, if a newer push has arrived already, or if what
-// comes before it is missing: the beginning of its copy, or earlier changes.
+// section if the sender is not an owner, if the token is here, if a newer push
+// has arrived already, or if an earlier part is missing: the beginning of the
+// copy, or earlier changes.
 func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64, s section) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -78,8 +79,8 @@ func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64
 		return false
 	}
 
-	// After a gap, a change may have a debtor's number, but not all of the debts
-	// that it covers.
+	// After a gap, the changes may include a debtor's last number, but not all of
+	// the debts up to that number.
 	if s.flags&sectionCopy == 0 && (s.tenure != pt.tenure || s.round != pt.round+1) {
 		return false
 	}
@@ -110,14 +111,14 @@ func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Instant, 
 		delete(pt.unconfirmed, rec.Key)
 	}
 
-	// The owner's counter need not include what this node admitted without it.
+	// The owner's counter may lack the costs that this node admitted without the
+	// owner.
 	k.debts.markOverwritten(rec.Key)
 	k.config.Table.Put(now, rec) // if there is no room, the copy lacks this counter
 }
 
 // kindsOf returns the counters of p that are here, and their kinds. It leaves
-// out notes, which expire by themselves, and of which some have the keys of
-// counters.
+// out notes: they expire by themselves, and some have the keys of counters.
 func (k *Keeper) kindsOf(p int) map[counters.Key]algorithms.Kind {
 	kinds := map[counters.Key]algorithms.Kind{}
 	_ = k.config.Table.Copy(p, func(records []counters.Record) error {
@@ -149,9 +150,9 @@ func (k *Keeper) endPush(s section) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
-	// In between, this node may have become the owner, or have forgotten its
-	// copies. The sender sees that in the agreed state, too, so it would be no use
-	// to send the copy again.
+	// Meanwhile, this node may have become the owner, or have forgotten its
+	// copies. The sender sees either in the agreed state, so it need not send the
+	// copy again.
 	pt := &k.parts[s.p]
 	if pt.lineage != s.lineage || pt.source.IsZero() {
 		return true

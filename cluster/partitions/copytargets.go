@@ -34,9 +34,10 @@ const (
 // here. Keeper.mu guards them, except for the messages being assembled.
 type copyTargets struct {
 	nodes map[ring.NodeID]*copyTarget
-	// mayLackCopies is false if every copy target of every partition whose token is here
-	// has a copy, or is getting one. Whatever may leave one without sets it: a new
-	// state, a token that arrives, and a copy that is forgotten.
+	// mayLackCopies is false if every copy target of every partition whose token
+	// is here has a copy, or is getting one. Each event that may leave a copy
+	// target without a copy sets it: a new state, a token that arrives, or a copy
+	// that is forgotten.
 	mayLackCopies bool
 }
 
@@ -219,8 +220,8 @@ func appendOthers(self ring.NodeID, buf []ring.NodeID, nodes ...ring.NodeID) []r
 	return buf
 }
 
-// pushesChanges reports whether this node makes changes, in a partition in this
-// phase, that its copy targets need.
+// pushesChanges reports whether the copy targets of a partition in this phase
+// need this node's changes.
 func (ph phase) pushesChanges() bool { return ph == owning || ph == freezing }
 
 // partitionSet is a set of partitions.
@@ -269,8 +270,8 @@ func (k *Keeper) pushPartitions(list *partitionSet) {
 	})
 }
 
-// collect runs push, which collects changes of the partitions that push changes
-// at that moment, and sends them.
+// collect runs push with the partitions whose changes this node pushes at that
+// moment, and sends the changes that push has collected.
 func (k *Keeper) collect(push func(pushing *partitionSet)) {
 	k.debitMu.Lock()
 
@@ -357,7 +358,7 @@ func (k *Keeper) pushCopies() (missed bool) {
 }
 
 // copyTo sends a complete copy of p to node, a copy target in state, unless
-// node already has one or has too much unacknowledged.
+// node already has one, or has too many unacknowledged bytes.
 func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 	k.mu.Lock()
 	t := k.targets.targetOf(node)
@@ -456,9 +457,9 @@ func (k *Keeper) flush(t *copyTarget) {
 	t.sections = nil
 }
 
-// isAnswer reports whether err, the result of a call, is an answer of the copy
-// target. One that can't accept the message, because it has not applied the
-// agreed state yet, still answers.
+// isAnswer reports whether err, the result of a call, shows that the copy
+// target has answered. A target that refuses the message, for example because
+// it has not applied the agreed state yet, has answered, too.
 func isAnswer(err error) bool {
 	remote, ok := errors.AsType[*peer.RemoteError](err)
 	return err == nil || ok && (remote.Code == codeBehind || remote.Code == codeRefused)

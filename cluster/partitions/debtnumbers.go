@@ -19,7 +19,7 @@ import (
 // twice.
 
 // debtNumber is the number of a debt. A node's numbers in a partition rise,
-// from one of its processes to the next, too.
+// also from one of its processes to the next.
 type debtNumber struct {
 	bootIndex uint64 // the entry that registered the process which first reported the debt; zero before
 	n         uint64
@@ -48,8 +48,8 @@ func (ds *debts) makeFinal(d *debt) {
 	}
 }
 
-// renumber gives d, for which the owner has no room, another number, as a later
-// debt may have been noted by now.
+// renumber gives d another number after the owner had no room for d. The owner
+// may have noted a later debt by now, which covers the old number.
 func (ds *debts) renumber(d *debt) {
 	if !ds.remove(d) {
 		return
@@ -129,8 +129,8 @@ const maxDebtsOfOne = 16
 func (ds *debts) includeDebts(p int, now algorithms.Instant) {
 	noted := ds.noteOf(p, ds.self, now)
 	for _, d := range ds.inOrder(p) {
-		// This stops instead of skipping the debt: the note of a later number would
-		// cover it, and it would never be debited.
+		// The loop ends here and does not skip the debt: the note of a later number
+		// would cover the debt, which would then never be debited.
 		if len(ds.ofCounter(d.key)) >= maxDebtsOfOne && !d.number.isReported() {
 			break // those without a final number are last
 		}
@@ -152,17 +152,17 @@ func (ds *debts) debit(node ring.NodeID, d *debt, now algorithms.Instant) bool {
 			return true
 		}
 
-		// The note covers debts that found no room, too, and does not say which. One
-		// that found none has no counter. So if the counter is in use, this debt was
-		// debited, and the answer to it was lost. If it is not, the debtor reports the
-		// debt again, under another number. It may have been debited and have drained
-		// since: then it is debited twice, which costs quota, but makes none.
+		// The note also covers debts that found no room, and does not say which. A
+		// debt that found no room has no counter. So if the counter is in use, this
+		// debt was debited, and the answer was lost. Otherwise the debtor reports the
+		// debt again, under another number. If it was debited and has drained since,
+		// it is debited twice, which costs quota, but makes none.
 		used, _ := ds.table.Usage(now, d.key, &d.limit)
 		return used > 0
 	}
 
-	// The note keeps lacksRoom: an earlier debt, which had no room, may be reported
-	// again, too.
+	// The note keeps lacksRoom, because an earlier debt that had no room may be
+	// reported again.
 	ds.putNote(node, d, noted.lacksRoom, now)
 	err := ds.table.ForceCapped(now, d.key, &d.limit, d.taken, d.capped(d.cost))
 	if err != nil && !noted.lacksRoom {
@@ -176,10 +176,10 @@ func debtorKey(p int, node ring.NodeID) notes.Key {
 	return notes.PartitionKey(notes.Debtor, p, xxh3.Hash(node[:]))
 }
 
-// lackedRoom is the body of such a note if some of the debts had no room.
+// lackedRoom is the body of a debtor's note if some of the debts had no room.
 const lackedRoom = "no room"
 
-// debtorNote is what the counters of a partition include of a node's debts.
+// debtorNote says which of a node's debts the counters of a partition include.
 type debtorNote struct {
 	found     bool
 	last      debtNumber

@@ -37,7 +37,7 @@ type owedCost struct {
 }
 
 // capped returns cost, at most the limit's capacity: no subject must be locked
-// out for longer than it takes to regain that.
+// out for longer than the limit takes to regain its capacity.
 func (o *owedCost) capped(cost int64) int64 { return min(cost, o.limit.Capacity()) }
 
 // timeLeft returns the time until no part of the capped cost counts.
@@ -56,7 +56,8 @@ func (o *owedCost) timeLeft(now algorithms.Instant) time.Duration {
 		return 0
 	}
 
-	// A state that is not fresh still counts, whatever rounding makes of its rest.
+	// A state that is not fresh still counts, even if the time left is rounded to
+	// zero.
 	return max(1, o.limit.Describe(s, now, 0, true).ResetAfter)
 }
 
@@ -77,7 +78,8 @@ func (o *owedCost) append(b []byte, now algorithms.Instant) []byte {
 	return binary.AppendUvarint(b, uint64(o.cost))
 }
 
-// decodeOwedCost decodes what owedCost.append encoded elapsed nanoseconds ago.
+// decodeOwedCost decodes a cost that owedCost.append encoded elapsed
+// nanoseconds ago.
 func decodeOwedCost(d *wire.Decoder, now algorithms.Instant, elapsed int64) (o owedCost) {
 	o.limit.Decode(d, 0)
 	age, window := int64(min(d.Uvarint(), 1<<61)), d.Varint()
@@ -87,8 +89,8 @@ func decodeOwedCost(d *wire.Decoder, now algorithms.Instant, elapsed int64) (o o
 }
 
 // debt is the cost that this node admitted from one counter without its owner,
-// as a standby or in fallback. Once it has been reported, it never changes, and
-// what is admitted from then on is another debt.
+// as a standby or in fallback. Once reported, a debt never changes. Costs
+// admitted from then on are another debt.
 type debt struct {
 	key    counters.Key
 	number debtNumber
@@ -108,8 +110,8 @@ type debt struct {
 	included bool
 }
 
-// append encodes what other nodes and the next process need to know of d.
-// bootIndex stands in if d has not been reported yet.
+// append encodes the fields of d that other nodes and the next process need. If
+// d has not been reported yet, bootIndex takes the place of d's own.
 func (d *debt) append(b []byte, bootIndex uint64, now algorithms.Instant) []byte {
 	b = counters.AppendKey(b, d.key)
 	b = binary.AppendUvarint(b, cmp.Or(d.number.bootIndex, bootIndex))
@@ -117,7 +119,7 @@ func (d *debt) append(b []byte, bootIndex uint64, now algorithms.Instant) []byte
 	return d.owedCost.append(b, now)
 }
 
-// decodeDebt decodes what debt.append encoded elapsed nanoseconds ago.
+// decodeDebt decodes a debt that debt.append encoded elapsed nanoseconds ago.
 func decodeDebt(d *wire.Decoder, now algorithms.Instant, elapsed int64) *debt {
 	owed := &debt{key: counters.DecodeKey(d), number: debtNumber{bootIndex: d.Uvarint(), n: d.Uvarint()}}
 	owed.owedCost = decodeOwedCost(d, now, elapsed)
@@ -288,8 +290,8 @@ func (ds *debts) addDebt(op *counters.Op, taken algorithms.TakeRecord, lacking i
 }
 
 // lackingCost returns how much this node admitted in op's current window that
-// the counter here lacks. It is 0 for buckets and sliding windows, which drain
-// while the recorded debt does not.
+// the counter here lacks. It is 0 for limits other than fixed windows: their
+// counters drain, but the recorded debt does not.
 func (ds *debts) lackingCost(now algorithms.Instant, op *counters.Op) (cost int64) {
 	if op.Limit.Kind != algorithms.FixedWindow {
 		return 0
@@ -302,8 +304,8 @@ func (ds *debts) lackingCost(now algorithms.Instant, op *counters.Op) (cost int6
 	return cost
 }
 
-// forgive takes op's cost, admitted at the given time, off its debt, unless
-// that has been reported meanwhile.
+// forgive takes op's cost, admitted at the given time, off its debt, unless the
+// debt has been reported meanwhile.
 func (ds *debts) forgive(at algorithms.Instant, op *counters.Op) {
 	d := ds.unreported(op.Key)
 	if d == nil || !d.sameWindow(takeRecordNow(op.Limit, at)) {

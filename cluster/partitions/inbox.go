@@ -43,11 +43,12 @@ func (k *Keeper) Handle(p *peer.Peers) {
 }
 
 // maxPromptPush is the size in bytes up to which the goroutine that has read a
-// push may handle it: a few changes, whose confirmation somebody may wait for.
+// push may handle it: such a push has few changes, and a caller may wait for
+// their confirmation.
 const maxPromptPush = 4 << 10
 
-// enqueue queues a message from another keeper, or handles it at once if that
-// takes no time and none is in front of it. It does not block.
+// enqueue queues a message from another keeper, or handles it at once if it is
+// a short push and no other message is in front of it. It does not block.
 func (k *Keeper) enqueue(c *peer.Call) {
 	c.CopyBody()
 
@@ -73,7 +74,7 @@ func (k *Keeper) enqueue(c *peer.Call) {
 }
 
 // hasRevisionOf reports whether this node has applied the state of a message's
-// sender, so nothing need be waited for.
+// sender, so the message can be handled without a wait.
 func (k *Keeper) hasRevisionOf(body []byte) bool {
 	return k.adopted.Load().Revision >= wire.NewDecoder(body).Uvarint()
 }
@@ -104,8 +105,8 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 
 	switch {
 	case ended:
-		// Neither node's state matters: what this node had when it was ended is
-		// final.
+		// Neither node's agreed state matters, because the copies that this node had
+		// when it was ended are final.
 	case !hasRevision && wantsCopies:
 		// The sender may be the new process of an owner. This node may not apply its
 		// registration for a long time, for example while its disk is full. Still, the

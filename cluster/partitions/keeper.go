@@ -36,9 +36,9 @@ type Config struct {
 	Authority func() bool
 	// Interval is the time between pushes to the standbys; 100 ms by default.
 	Interval time.Duration
-	// Patience is how long a node that searches for the newest copy waits for a
-	// node that it can't reach; for one that it can reach, slowPatience times as
-	// long. 2 s by default.
+	// Patience is how long a search for the newest copy waits for a node that
+	// can't be reached. For a node that can be reached, it may wait slowPatience
+	// times as long. 2 s by default.
 	Patience time.Duration
 	// StandbyCounters bounds the counters kept while acting as a standby; 65,536 by default.
 	StandbyCounters int64
@@ -94,10 +94,10 @@ type Keeper struct {
 	learned [ring.Partitions]atomic.Uint64
 
 	// Locks are taken in this order: receiveMu, sendMu, debitMu, mu, and then
-	// those of the table: a shard, a partition of notes. (setPhase, DecideAsStandby
-	// and debts.putNote take those under mu.) So code that holds a lock of the
-	// table must not call the Keeper. That is why Table.Copy and Table.Replicate
-	// yield without a lock.
+	// those of the table: a shard, a partition of notes. (setPhase,
+	// DecideAsStandby and debts.putNote take those under mu.) So code that holds a
+	// lock of the table must not call the Keeper. For this reason, Table.Copy and
+	// Table.Replicate yield without a lock.
 
 	// debitMu is held while a debt is debited and while changes are collected, so
 	// a copy has either a debt and its number, or neither.
@@ -124,8 +124,8 @@ type Keeper struct {
 	collecting bool
 	// hadOthers is set once another node has been in a ring since this process
 	// began. Before that, changes need not be sent. Afterwards they are collected
-	// even if this node is alone again, because the table frees reset counters only
-	// then.
+	// even if this node is alone again, because the table frees reset counters
+	// only when their changes are collected.
 	hadOthers  bool
 	confirms   []*confirmation // waiting confirmations
 	confirming int             // confirmations that are not for debts: at most maxConfirms
@@ -142,9 +142,9 @@ type Keeper struct {
 	loopWake   chan struct{} // capacity 1: there may be work before the next tick
 
 	inbox chan message
-	// receiveMu is held while a message from another keeper is handled; waiting
-	// counts those in inbox, and the one from it that is being handled. So each
-	// sender's are handled in order.
+	// receiveMu is held while a message from another keeper is handled. waiting
+	// counts the messages in inbox, and the one from inbox that is being handled.
+	// So each sender's messages are handled in order.
 	receiveMu sync.Mutex
 	waiting   atomic.Int64
 
@@ -194,9 +194,9 @@ type partState struct {
 	pusherBoot   uint64 // boot of the process that pushed last
 	lastPush     uint64 // number of its last push
 	sectionCount uint64 // sections received so far of a copy in progress
-	// While a complete copy is sent again, unconfirmed holds the counters here that it has
-	// not brought yet: they are reset when it ends. It is nil otherwise, and in all
-	// phases but away and handedOver.
+	// While a complete copy is sent again, unconfirmed holds the counters here
+	// that the copy has not brought yet. They are reset when the copy ends.
+	// unconfirmed is nil otherwise, and in all phases but away and handedOver.
 	unconfirmed map[counters.Key]algorithms.Kind
 
 	search *search // recovering: what is known about copies elsewhere
@@ -214,7 +214,8 @@ func (pt *partState) setReceiver(state *adoptedState, node ring.NodeID) {
 }
 
 // receiverReplaced reports whether the receiver of this node's flip has been
-// ended since, even if it has come back, or has begun another process.
+// ended since, or has begun another process. It is true even if the receiver
+// has come back.
 func (pt *partState) receiverReplaced(state *adoptedState) bool {
 	return state.Boot(pt.receiver) != pt.receiverBoot || state.Generation(pt.receiver) != pt.receiverGeneration
 }
@@ -302,7 +303,8 @@ func (state *adoptedState) hasOtherMembers(self ring.NodeID) bool {
 	return slices.ContainsFunc(state.From.Members(), isOther) || slices.ContainsFunc(state.To.Members(), isOther)
 }
 
-// neverHadOthers reports whether no other node has been in a ring so far: nobody needs changes.
+// neverHadOthers reports whether no other node has been in a ring so far. Until
+// then, no node needs changes.
 func (k *Keeper) neverHadOthers() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -323,7 +325,7 @@ func (k *Keeper) forgetAll() {
 		k.enterPhase(p, away)
 		k.parts[p] = partState{voided: k.parts[p].voided}
 
-		// Without a token or a copy, counters here are a checkpoint's. This
+		// Without a token or a copy, the counters here come from a checkpoint. This
 		// process needs them once it is registered.
 		if hadCounters {
 			k.config.Table.Drop(p)
@@ -392,8 +394,9 @@ func (k *Keeper) release(p int) {
 }
 
 // takeOver handles a partition that from assigns to this node while it is
-// unknown whether its token is here. If an earlier owner may have flipped it,
-// this node asks the other side. If this node has no copy, it fetches one.
+// unknown whether its token is here. If an earlier owner may have handed the
+// token over, this node asks the other side. If this node has no copy, it
+// fetches one.
 func (k *Keeper) takeOver(state *adoptedState, p int) {
 	pt := &k.parts[p]
 	from, to := state.Owner(p)

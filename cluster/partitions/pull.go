@@ -11,8 +11,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// answerCopyRequest answers an owner how new the copies here are, or sends it
-// the copies. They include the costs that this node admitted as a standby.
+// answerCopyRequest tells an owner how new the copies here are, or sends the
+// owner the copies. They include the costs that this node admitted as a
+// standby.
 func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool, d *wire.Decoder) {
 	list := decodePartitions(d)
 	if err := d.Done("list of partitions"); err != nil {
@@ -38,7 +39,7 @@ func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool
 		whole := pt.complete || ended && pt.hasAllCounters()
 		reply = appendFinding(reply, p, finding{whole: whole, version: pt.version})
 		if c.Method == MethodPull && whole {
-			// The version is noted before the copy is read: what is sent may be newer
+			// The version is noted before the copy is read. So the copy may be newer
 			// than its version says, but never older.
 			versions[i] = pt.version
 			// An owner that does not know of its end has decided alone, too.
@@ -67,7 +68,8 @@ func (k *Keeper) anyNotOwnedBy(state *adoptedState, node ring.NodeID, list []int
 	})
 }
 
-// sendCopies sends the copies here to the caller of c, and replies once it has them.
+// sendCopies sends the copies here to the caller of c, and replies once the
+// caller has them.
 func (k *Keeper) sendCopies(c *peer.Call, list []int, versions []version) {
 	k.reportDebtsFirst(c.From.Node, list)
 
@@ -86,7 +88,7 @@ func (k *Keeper) sendCopies(c *peer.Call, list []int, versions []version) {
 	c.Reply(nil)
 }
 
-// copySender sends the copies that a node asked for, in messages of some
+// copySender sends the copies that a node asked for, in messages of about
 // messageSize bytes.
 type copySender struct {
 	keeper  *Keeper
@@ -249,7 +251,8 @@ const mergeTolerance = time.Second
 // process that never saw the ring with the ended node, so it asks every ended
 // node that can be reached, whatever it owned.
 
-// endedNodes lists the nodes that were ended, have been in no ring since, and can be reached.
+// endedNodes lists the nodes that were once ended, are in no ring now, and can
+// be reached.
 func (k *Keeper) endedNodes(state *adoptedState) (list []ring.NodeID) {
 	for id := range state.Generations {
 		if id != k.config.Self && state.Boot(id) != 0 && !state.InRing(id) && k.config.Calls.Reachable(id) {

@@ -13,10 +13,10 @@ import (
 const (
 	// copyInfoTimeout bounds how long a node may take to answer how new its copies are.
 	copyInfoTimeout = 2 * time.Second
-	// pullTimeout bounds how long it may take to send them.
+	// pullTimeout bounds how long a node may take to send its copies.
 	pullTimeout = 30 * time.Second
-	// slowPatience multiplies Config.Patience for a node that can be reached, if
-	// this node has no complete copy or the other node has one, too.
+	// slowPatience multiplies Config.Patience for a node that can be reached,
+	// unless this node has a complete copy and that node is not known to have one.
 	slowPatience = 5
 	// copyMessageTimeout bounds the call that sends one message of a copy.
 	copyMessageTimeout = 5 * time.Second
@@ -87,8 +87,8 @@ func (k *Keeper) continueSearches() (searching bool) {
 		k.beginLineage(p)
 	}
 
-	// The calls are marked before they are made: receiveCopy takes only what was
-	// asked for.
+	// The calls are marked before they are made, because receiveCopy takes only
+	// copies that were asked for.
 	for call := range requests {
 		k.pending[call] = true
 	}
@@ -130,8 +130,8 @@ func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, 
 		f, known := s.found[node]
 		switch {
 		case known && f.boot == state.Boot(node):
-			// The node has answered. An answer of an earlier process is void: that
-			// one's memory is gone.
+			// The node has answered. An answer of an earlier process is void, because
+			// its memory is gone.
 		case !k.shouldWaitFor(pt, node):
 			s.giveUpOn(node, state.Boot(node))
 		default:
@@ -168,8 +168,8 @@ func (s *search) giveUpOn(node ring.NodeID, boot uint64) {
 func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 	waited := time.Since(pt.search.since)
 
-	// With a complete copy here, and none known there, checks should not wait
-	// long.
+	// If this node has a complete copy, and the other is not known to have one,
+	// checks should not wait long.
 	if !k.config.Calls.Reachable(node) || pt.complete && !pt.search.found[node].whole {
 		return waited < k.config.Patience
 	}
@@ -179,9 +179,9 @@ func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 }
 
 // nextToFetch returns the node to fetch a copy from next, or zero if there is
-// none. Of each lineage it picks the newest copy, if that is newer than the one
-// here. It picks incomplete copies, such as those from a checkpoint, only if
-// there is no whole one.
+// none. It picks the newest copy of each lineage, if that copy is newer than
+// the one here. It picks incomplete copies, such as those from a checkpoint,
+// only if there is no whole one.
 func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID) ring.NodeID {
 	for i, node := range nodes {
 		f := s.found[node]
@@ -263,15 +263,16 @@ func (k *Keeper) requestCopies(state *adoptedState, call pendingCall, list []int
 	})
 }
 
-// copiesAnswered handles the answer to a question about list's copies, which
-// are found, or to a request for them. boot is the process that was asked.
+// copiesAnswered handles the answer to a question how new the copies of list
+// are, with the findings found, or the answer to a request for these copies.
+// boot is the process that was asked.
 func (k *Keeper) copiesAnswered(call pendingCall, boot uint64, list []int, found map[int]finding, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
 	delete(k.pending, call)
 	if call.method == MethodPull {
-		// If the rest of a copy is missing, it will not come.
+		// If a copy is incomplete, the rest will not come any more.
 		delete(k.incoming, call.node)
 	}
 

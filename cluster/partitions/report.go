@@ -14,8 +14,9 @@ import (
 
 const (
 	// fallbackReportDelay is the delay before fallback debts are reported to an
-	// owner that is back, plus as much again at random. By then all nodes have
-	// debts to report, and the owner has to bring its standbys up to date.
+	// owner that is back, plus as much again at random. When an owner comes back,
+	// all nodes have debts to report, and the owner must bring its standbys up to
+	// date.
 	fallbackReportDelay = time.Second
 	// pruneInterval is the time between two searches for expired debts.
 	pruneInterval = 10 * time.Second
@@ -78,8 +79,8 @@ func (k *Keeper) reportDebts() {
 			continue
 		}
 
-		// New debts wait until those reported before are acknowledged, so that a
-		// counter has at most one of each.
+		// New debts wait until those reported before are acknowledged, so that the
+		// debts of a counter stay few.
 		reportedBefore := list[0].number.isReported()
 		for _, d := range list {
 			if d.number.isReported() != reportedBefore || len(reports[owner]) >= debtsPerMessage {
@@ -167,13 +168,13 @@ func (k *Keeper) handleDebtsReply(owner ring.NodeID, list []*debt, answers []byt
 }
 
 // acceptDebts debits what another node admitted while it could not reach this
-// one. It refuses a debt whose counter this node does not own, or has no room
-// for, and all debts while it has no authority: a node that has been ended would
-// forget them. The debtor drops what is taken, so the answer waits until each
-// standby that can be reached has it. If one of them does not get it in time,
-// the debts taken in its partition are refused. While this node pulls copies
-// from the debtor, it debits the debts in them and acknowledges none, because a
-// copy from another node may still replace the counters here.
+// one. It refuses a debt whose counter this node does not own, and all debts
+// while it has no authority: a node that has been ended would forget them. The
+// debtor drops the debts that are taken, so the answer waits until each standby
+// that can be reached has them. If a standby does not get them in time, the
+// debts taken in its partition are refused. While this node pulls copies from
+// the debtor, it debits the debts in them and acknowledges none, because a copy
+// from another node may still replace the counters here.
 func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	merging := k.isPullingFrom(c.From.Node)
 	if !k.config.Authority() && !merging {
@@ -202,8 +203,8 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 
 		p := owed.key.Partition()
 		answer := debtRefused
-		// Once a debt is refused, later ones are, too: the note of a later debt would
-		// make the refused one count as debited.
+		// Once a debt is refused, later ones are refused, too: the note of a later
+		// debt would make the refused one count as debited.
 		if !refused[p] {
 			answer = k.debit(c.From.Node, owed, now, merging)
 			if answer == debtRefused {
@@ -237,9 +238,10 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	})
 }
 
-// refuseDebited refuses the debts that were debited in refused partitions. One
-// that found no room keeps that answer: under the number that it has, it would
-// count as debited once another debt of its counter has found room.
+// refuseDebited refuses the debts that were debited in refused partitions. A
+// debt that found no room keeps that answer, so that it gets another number:
+// under its present one, it would count as debited once another debt of its
+// counter has found room.
 func refuseDebited(list []*debt, answers []byte, refused map[int]bool) {
 	for i, owed := range list {
 		if refused[owed.key.Partition()] && answers[i] == debtTaken {
@@ -249,8 +251,8 @@ func refuseDebited(list []*debt, answers []byte, refused map[int]bool) {
 }
 
 // answerDebts answers a report of debts, which this node has debited in the
-// given generation. If it was ended in the meantime, it has forgotten them, and
-// the next owner continues without them.
+// given generation. If this node was ended in the meantime, it has forgotten
+// the debts, and the next owner continues without them.
 func (k *Keeper) answerDebts(c *peer.Call, generation int64, answers []byte) {
 	if k.ctx.Err() != nil || !k.config.Authority() || k.adopted.Load().Generation(k.config.Self) != generation {
 		c.Fail(codeRefused, "this node no longer has authority")
@@ -260,7 +262,7 @@ func (k *Keeper) answerDebts(c *peer.Call, generation int64, answers []byte) {
 }
 
 // debit debits a debt of node once, and returns the answer to it. If merging is
-// true, this node takes it even while it still searches for its counters.
+// true, this node takes the debt even while it still searches for its counters.
 func (k *Keeper) debit(node ring.NodeID, d *debt, now algorithms.Instant, merging bool) (answer byte) {
 	k.debitMu.Lock()
 	defer k.debitMu.Unlock()
@@ -301,8 +303,8 @@ func (k *Keeper) reportDebtsFirst(node ring.NodeID, list []int) {
 
 	for _, message := range messages {
 		ctx, cancel := context.WithTimeout(k.ctx, debtsTimeout)
-		// A node that merges copies debits them and answers with an error all the
-		// same. So an error says nothing.
+		// A node that merges copies debits the debts and still answers with an error.
+		// So the error is ignored.
 		_, _ = k.config.Calls.Call(ctx, node, MethodDebts, message)
 		cancel()
 	}
@@ -324,7 +326,8 @@ func (k *Keeper) AppendDebts(b []byte) []byte {
 
 // RestoreDebts adopts the debts that an earlier process of this node wrote, as
 // AppendDebts encoded them. Debts already recorded stay as they are. It returns
-// the number of adopted debts; after an error, those are the ones before it.
+// the number of counters whose debts it has adopted; after an error, of those
+// before it.
 func (k *Keeper) RestoreDebts(b []byte) (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

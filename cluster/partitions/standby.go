@@ -75,7 +75,8 @@ func (k *Keeper) DecideAsStandby(
 	return verdict
 }
 
-// giveBackShare puts back what op has just taken from the counters kept while acting as a standby.
+// giveBackShare gives back the cost that op has just taken from
+// standbyCounters.
 func (k *Keeper) giveBackShare(now algorithms.Instant, op *counters.Op) {
 	taken := op.TakeRecord()
 	// The cost was taken a moment ago under mu, so nothing has drained faster since.
@@ -127,11 +128,11 @@ func takeRecordNow(l *algorithms.Limit, now algorithms.Instant) algorithms.TakeR
 }
 
 // DecideAlone decides ops on this node alone, in fallback; the caller has
-// already applied the shares. If this node has counters of ops, as an owner
-// without authority, as a standby or from a checkpoint, they must admit the ops
-// too, under the whole limits; otherwise the verdict is Refused, and nothing is
-// owed. Admitted costs are a debt to the owner, reported once the owner is
-// known. An op without a cost owes nothing. The verdict is never Shut.
+// already applied the shares. This node may have counters of ops: as an owner
+// without authority, as a standby or from a checkpoint. These must also admit
+// the ops, under the whole limits. If they do not, the verdict is Refused, and
+// nothing is owed. Admitted costs are a debt to the owner, reported once the
+// owner is known. An op without a cost owes nothing. The verdict is never Shut.
 func (k *Keeper) DecideAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -180,16 +181,16 @@ func (k *Keeper) DecideAlone(now algorithms.Instant, ops []counters.Op) counters
 }
 
 // countsHere reports whether costs admitted here are counted in the counters
-// here: the next owner of p continues from them, or pushes over them. While p
-// moves, and after a restart, they may be replaced or merged, so they are only
-// peeked at.
+// here: the next owner of p continues from these counters, or its pushes
+// overwrite them. While p moves, and after a restart, the counters may be
+// replaced or merged, so they are only peeked at.
 func (k *Keeper) countsHere(p int) bool {
 	pt := &k.parts[p]
 	return pt.phase == owning || pt.phase == away && pt.complete && !pt.source.IsZero() && pt.source != k.config.Self
 }
 
-// copyDecision copies to op the decision on asked, which is op with what the
-// counter here lacks added to the cost.
+// copyDecision copies to op the decision on asked. asked is op with a cost that
+// includes what the counter here lacks.
 func (k *Keeper) copyDecision(op, asked *counters.Op) {
 	lacking := asked.Cost - op.Cost
 	op.Decision, op.Full = asked.Decision, asked.Full

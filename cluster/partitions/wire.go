@@ -15,8 +15,8 @@ const (
 	// MethodPush brings copies and changes; the reply lists the partitions that the
 	// receiver declined.
 	MethodPush peer.Method = 48 + iota
-	// MethodFlip offers tokens, or asks for them; the reply lists those that the
-	// receiver has.
+	// MethodFlip offers tokens, or asks whether the receiver has taken them; the
+	// reply lists those that it has.
 	MethodFlip
 	// MethodCopyInfo asks how new the receiver's copies of partitions are; the
 	// reply has findings.
@@ -85,9 +85,10 @@ type section struct {
 	wall int64
 }
 
-// append writes s with as many of the records as fill a message, at least one
-// if there are any: a record with a log may have tens of thousands of entries.
-// It returns the remaining records, and turns s into the head of their section.
+// append writes s with as many of the records as fill a message. It writes at
+// least one, if there are any: one record with a long log may be larger than a
+// message. It returns the remaining records, and turns s into the head of their
+// section.
 func (s *section) append(b []byte, records []counters.Record, now algorithms.Instant) ([]byte, []counters.Record) {
 	s.sectionCount++
 	b = binary.AppendUvarint(b, uint64(s.p))

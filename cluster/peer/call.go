@@ -20,8 +20,8 @@ type Code uint8
 const CodeTooLarge Code = 255
 
 var (
-	// ErrUnreachable means that there is no connection to the node, or it is
-	// silent, or it broke before the reply arrived.
+	// ErrUnreachable means that there is no connection to the node, or that the
+	// connection is silent, or broke before the reply arrived.
 	ErrUnreachable = errors.New("the node is unreachable")
 	// ErrNotSent is wrapped by the errors of calls that certainly never left this
 	// node. ErrBusy and ErrTooLarge imply it. After any other error, the call may

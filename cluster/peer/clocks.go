@@ -10,10 +10,10 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Nodes compare their wall clocks, with the pulse: one asks another for its
-// time and assumes that the answer was made in the middle of the round trip. Of
-// the last eight round trips, the shortest counts. One that took long, or in
-// which this process did not run or its clock was set, proves nothing.
+// Nodes compare their wall clocks at pulses: a node asks another for its time
+// and assumes that the answer was made in the middle of the round trip. The
+// shortest of the last eight round trips counts. A round trip proves nothing if
+// it took long, if this process did not run meanwhile, or if its clock was set.
 
 // MethodClock asks for the remote's wall clock: eight bytes, Unix nanoseconds.
 // It belongs to this package.
@@ -23,12 +23,12 @@ const (
 	clockSamples = 8 // round trips of which the best counts
 	// clockRoundTrip bounds a round trip that counts. A clock is known to within half of it.
 	clockRoundTrip = 100 * time.Millisecond
-	// clockPause is the least time between two questions to a node; with many
-	// nodes, clockPauseEach for each of them.
+	// clockPause is the least time between two questions to a node. With many
+	// nodes, the least time is clockPauseEach for each of them.
 	clockPause     = time.Second
 	clockPauseEach = 20 * time.Millisecond
-	// clockJump is how much the wall clock may have moved against Boottime between
-	// two readings, unless it was set.
+	// clockJump is how much the wall clock may move against Boottime between two
+	// readings. A clock that has moved by more was set.
 	clockJump = 20 * time.Millisecond
 	// clockAge is how long the best of a node's samples counts if no newer one arrives.
 	clockAge = 30 * time.Second
@@ -149,8 +149,8 @@ func (cs *clocks) note(id ring.NodeID, region string, sent, received bothClocks,
 	r.samples = r.samples[max(0, len(r.samples)-clockSamples):]
 }
 
-// Clocks returns what the clocks of the other nodes say that this one has
-// reached lately, in order of their IDs.
+// Clocks returns the clocks of the other nodes that this one has reached
+// lately, in order of their IDs.
 func (p *Peers) Clocks() (list []Clock) {
 	now := p.config.Boottime()
 	p.clocks.mu.Lock()

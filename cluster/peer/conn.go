@@ -142,8 +142,8 @@ func (c *conn) run(ctx context.Context) error {
 	return c.endReason()
 }
 
-// breakOff ends the connection and fails the waiting calls with err. Later
-// calls of it have no effect.
+// breakOff ends the connection and fails the waiting calls with err. Only its
+// first call has an effect.
 func (c *conn) breakOff(err error) {
 	isFirst := c.failCalls(err, true)
 	if !isFirst {
@@ -160,7 +160,8 @@ func (c *conn) breakOff(err error) {
 	c.socket.Close()
 }
 
-// restTime bounds how long what is queued may still be sent to a remote that has closed its side.
+// restTime bounds how long queued messages may still be sent to a remote that
+// has closed its side.
 const restTime = 100 * time.Millisecond
 
 // awaitWriter lets the writer send what is queued. A remote that closes still
@@ -177,8 +178,8 @@ func (c *conn) awaitWriter() {
 }
 
 // failCalls fails the waiting calls, and new ones until the connection
-// recovers; if forGood is true, it never does. It returns false if the
-// connection was broken already.
+// recovers. If forGood is true, the connection never recovers. It returns false
+// if the connection was broken already.
 func (c *conn) failCalls(why error, forGood bool) (first bool) {
 	// This comes before the calls fail: a caller that tries again at once must not
 	// get the direct connection again.
@@ -385,8 +386,8 @@ func (c *conn) serve(m message) error {
 		return errMessage
 	}
 
-	// The reader sends what the handler replies at once, together with the replies
-	// to the messages that follow.
+	// If the handler replies before it returns, the reader sends the reply
+	// together with those to the messages that follow.
 	call.inReader.Store(true)
 	c.handlers.dispatch(call)
 	call.inReader.Store(false)
@@ -473,8 +474,8 @@ func (c *conn) startCall(m Method, body []byte, timeout time.Duration, done func
 	return o, nil
 }
 
-// put queues a message. The caller must see to it that it is sent: by flush, or
-// by waking the writer, which sends what others put meanwhile along with it.
+// put queues a message. The caller must then flush, or wake the writer, which
+// also sends the messages that others have put meanwhile.
 func (c *conn) put(m message) error {
 	err := c.queue.put(m)
 	if errors.Is(err, ErrUnreachable) {

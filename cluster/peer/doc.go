@@ -29,11 +29,11 @@
 // messages: calls from the node that dialled, replies in the other direction.
 // So two nodes that call each other have two connections.
 //
-// A sender whose message is alone writes it, and a connection's reader answers
-// all that it has read in one write, as far as that needs no waiting. The
-// connection's writer does the rest, and everything under TLS and through a
-// tunnel. Messages queued during a write go out right after it, without a
-// timer.
+// A caller whose call is the only one in flight writes it. A connection's
+// reader writes the replies to all that it has read at once. Both write only
+// what needs no waiting. The connection's writer writes the rest, and
+// everything under TLS and through a tunnel. Messages queued during a write go
+// out right after it, without a timer.
 //
 // Each end sends a heartbeat, which is an empty message, every fifth of
 // Config.Silence, or every 400 ms over a far connection. A node sends the

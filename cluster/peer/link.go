@@ -24,7 +24,7 @@ const (
 	// stableTime is how long a connection must last for the pauses to start over.
 	stableTime = time.Second
 	// stopTime is how long failed dials are not logged after a node has closed its
-	// connection: it is stopping, which gossip may report later.
+	// connection: the node is stopping, and gossip may report that only later.
 	stopTime = 2 * time.Second
 )
 
@@ -63,7 +63,7 @@ func (l *link) label() string {
 }
 
 // relayPeriod is the time in which at most one tunnel is logged for each link:
-// on a busy machine they may come and go in seconds.
+// on a busy machine, tunnels may come and go in seconds.
 const relayPeriod = time.Minute
 
 // relayLog decides which tunnels of one link are logged.
@@ -164,8 +164,8 @@ func (l *link) run(ctx context.Context) {
 // logLoss logs that a connection was lost.
 func (l *link) logLoss(ctx context.Context, err error) {
 	level := slog.LevelWarn
-	// If the node has closed it, it is stopping, or gossip will soon report its
-	// failure.
+	// If the node has closed the connection, the node is stopping, or gossip will
+	// soon report its failure.
 	if errors.Is(err, io.EOF) {
 		level = slog.LevelDebug
 	}
@@ -213,8 +213,7 @@ func (l *link) runConn(ctx context.Context, s *socket, end func(old *conn)) erro
 	}
 
 	if before != c.remote.Boot {
-		// The last process ended, or there was none: the direct connection to this one
-		// never failed.
+		// The node has a new process: no direct connection to it has failed yet.
 		l.probation.Store(0)
 	}
 
@@ -247,8 +246,8 @@ func (l *link) dialSecond(ctx context.Context, c *conn) {
 }
 
 // replace dials a second connection, unless one is being dialled already. If
-// stillWanted returns true once it is established, it replaces the current one,
-// which end ends.
+// stillWanted returns true once the new connection is established, it replaces
+// the old one, and end ends the old one.
 func (l *link) replace(ctx context.Context, stillWanted func() bool, end func(old *conn)) {
 	if l.dialingSecond.Swap(true) {
 		return
@@ -261,8 +260,8 @@ func (l *link) replace(ctx context.Context, stillWanted func() bool, end func(ol
 		}
 
 		use := err == nil && stillWanted()
-		// The flag is cleared before runConn, which returns only when the new connection
-		// has ended: that may need a replacement, too.
+		// The flag is cleared before runConn, which returns only when the new
+		// connection has ended: the new one may need a replacement, too.
 		l.dialingSecond.Store(false)
 
 		switch {
@@ -308,7 +307,7 @@ func expectNode(node ring.NodeID, remote Identity) error {
 
 // provesGone reports whether a failed dial shows that the node's process has
 // ended: its machine answers that nobody listens at the address, or another
-// node does. A process listens there as long as it lives.
+// node answers there. A process listens at its address as long as it lives.
 func provesGone(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errOtherNode)
 }

@@ -86,8 +86,8 @@ func (p *Peers) handleIncoming(raw net.Conn) {
 
 	if err != nil {
 		s.Close()
-		// What happens while this node or the remote stops is not logged. A health
-		// probe, too, closes without a word.
+		// Failures while this node or the remote stops are not logged, and neither
+		// are health probes, which close without sending anything.
 		if p.ctx.Err() == nil && !errors.Is(err, ErrClosed) && !errors.Is(err, io.EOF) &&
 			p.shouldLog(err, s.remote.Node, &p.loggedOnce, host+" ") {
 			p.log.Warn("peer connection refused", "remote", host, "error", err)
@@ -223,7 +223,7 @@ func (p *Peers) runHandshake(ctx context.Context, s *socket, handshake func() er
 	stop := context.AfterFunc(ctx, func() { _ = s.raw.SetDeadline(time.Unix(1, 0)) })
 	err := handshake()
 
-	// If the deadline was set, if only after the last byte, the connection can't be
+	// If the deadline was set, even after the last byte, the connection can't be
 	// used any more.
 	inTime := stop()
 	if !inTime && err == nil {

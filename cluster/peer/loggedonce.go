@@ -28,11 +28,11 @@ type loggedOnce struct {
 	count  int       // events logged since began. Invariant: <= maxLogged
 }
 
-// isNew reports whether what was not logged yet, and remembers it.
+// isNew reports whether the event what was not logged yet, and remembers it.
 func (lo *loggedOnce) isNew(what string) bool { return lo.isDue(what, math.MaxInt64) }
 
-// isDue reports whether what was not logged within the last pause. If so, it
-// remembers it as logged now.
+// isDue reports whether the event what was not logged within the last pause. If
+// so, it remembers the event as logged now.
 func (lo *loggedOnce) isDue(what string, pause time.Duration) bool {
 	lo.mu.Lock()
 	defer lo.mu.Unlock()
@@ -66,7 +66,8 @@ func (p *Peers) shouldLog(err error, node ring.NodeID, logged *loggedOnce, where
 	return logged.isNew(where + causeOf(err))
 }
 
-// forget drops every note that begins with a host, so that it is logged again.
+// forget forgets every event that begins with a host, so that it is logged
+// again.
 func (lo *loggedOnce) forget(host string) {
 	lo.mu.Lock()
 	defer lo.mu.Unlock()

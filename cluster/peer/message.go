@@ -70,7 +70,8 @@ func (a *assembler) feed(b []byte, visit func(message) error) error {
 		rest = rest[n:]
 	}
 
-	// If nothing was taken of what was held, partial has all of it already.
+	// If partial had bytes and no message is complete, partial has all bytes
+	// already.
 	switch {
 	case cap(a.partial) > 2*readSize && len(rest) <= readSize:
 		a.partial = slices.Clone(rest) // one large message must not hold memory forever

@@ -56,9 +56,9 @@ func (l *link) receivesDirectly() bool {
 		l.peers.now()-c.lastReceived.Load() < int64(c.limits.unreachable*2/5)
 }
 
-// onQuiet is called while c, the direct connection, has been silent for at least
-// half as long as makes it unreachable. It begins to look for another path. The
-// pulse calls it.
+// onQuiet begins to look for another path. After a longer silence, it dials a
+// second connection. The pulse calls it while c, the direct connection, has
+// been silent for at least half of the time that makes c unreachable.
 func (l *link) onQuiet(c *conn) {
 	if l.conn.Load() != c || l.kind != kindPeer {
 		return
@@ -225,8 +225,8 @@ func (l *link) tryRelays(ctx context.Context, attempts *sync.WaitGroup) {
 	}
 }
 
-// openTunnel opens a tunnel through a relay, if that receives data from the
-// node, unless another attempt opens one first.
+// openTunnel opens a tunnel through a relay, if the relay receives data from
+// the node, unless another attempt opens one first.
 func (l *link) openTunnel(ctx context.Context, relay *link) {
 	via := relay.conn.Load()
 	if via == nil {

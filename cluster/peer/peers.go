@@ -171,8 +171,8 @@ const finishTime = time.Second
 // finish lets handlers end, sends the queued replies and lets the callers read
 // them: if a reply were lost, its caller would ask again, and the cost would be
 // counted twice. Calls that arrive in this phase are not served. Each caller
-// closes its connection once it has read everything. What handlers then have
-// sent to other nodes goes out, too.
+// closes its connection once it has read everything. The messages that handlers
+// have sent to other nodes go out, too.
 func (p *Peers) finish() {
 	p.finishing.Store(true)
 	deadline := time.Now().Add(finishTime)

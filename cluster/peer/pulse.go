@@ -68,10 +68,10 @@ func (p *Peers) pulse() {
 	}
 }
 
-// countedSilence returns the silence that a check adds when it comes passed
-// after the last one, and was planned after wait. If it is late by more than
-// half of every, this process did not run, and other nodes may have been
-// sending all along.
+// countedSilence returns the silence that a check adds. passed is the time
+// since the last check, and wait the time that was planned. If the check is
+// late by more than half of every, this process did not run, and other nodes
+// may have been sending all along.
 func countedSilence(passed, wait, every time.Duration) time.Duration {
 	if passed-wait > every/2 {
 		return min(wait, every/2)

@@ -56,8 +56,8 @@ func (q *queue) put(m message) error {
 }
 
 // take returns the bytes that are to be written next. The caller must write
-// them and then call giveBack. It returns none if there are none, or another
-// goroutine is writing.
+// them and then call giveBack. It returns no bytes if the queue is empty, or if
+// another goroutine is writing.
 func (q *queue) take() []byte {
 	q.mu.Lock()
 	defer q.mu.Unlock()

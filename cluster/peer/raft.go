@@ -77,8 +77,8 @@ func (r RaftLayer) Dial(address string, timeout time.Duration) (net.Conn, error)
 		return nil, err
 	}
 
-	// RaftLayer.Close ends Raft first, and then closes what is past its
-	// handshake. It may have missed this one.
+	// RaftLayer.Close ends Raft first, and then closes the sockets that are past
+	// their handshakes. It may have missed this socket.
 	if p.raftDone.Err() != nil {
 		s.Close()
 		return nil, net.ErrClosed

@@ -57,7 +57,7 @@ func (p *Peers) PathUnsure(to ring.NodeID) bool {
 	now := p.boottime()
 	last := p.stalls.lastPulse.Load()
 	if last != 0 && p.isStall(now-last) {
-		return true // this process runs again only since a moment
+		return true // this process has only just begun to run again
 	}
 
 	resumed := p.stalls.resumed.Load()

@@ -107,7 +107,7 @@ func (p *Peers) onward(target ring.NodeID) (*socket, error) {
 
 	s := &socket{kind: kindTunnel}
 	err := errNoTunnel
-	// The tunnel is counted before the dial, so that those that are being made
+	// The tunnel is counted before the dial, so that tunnels that are being made
 	// count, too.
 	if p.relayedTunnels.Add(1) <= maxRelayed {
 		var raw net.Conn

@@ -52,7 +52,7 @@ func (w *wanState) changed() <-chan struct{} {
 	return w.gossip.Changed()
 }
 
-// step enters or leaves the pool as required, and while in it updates
+// step enters or leaves the pool as required. In the pool, it updates
 // announcements, the view and addresses.
 func (p *Pool) step(now time.Time) {
 	p.mu.Lock()
@@ -137,8 +137,8 @@ func (p *Pool) enter(now time.Time, members int, learned []string) {
 // exit leaves the pool. Calls in flight may finish; other entry nodes forward new ones.
 func (p *Pool) exit() {
 	p.log.Debug("this node is no longer an entry node of its region", "region", p.config.Self.Region)
-	// First, so that new calls go through other entry nodes while this one
-	// leaves.
+	// This comes first, so that new calls go through other entry nodes while this
+	// one leaves.
 	p.view.Store(emptyView)
 	ctx, cancel := context.WithTimeout(p.ctx, leaveTime)
 	defer cancel()

@@ -66,8 +66,8 @@ func parseForward(b []byte) (region string, m peer.Method, timeout time.Duration
 	return region, m, timeout, d.Rest(), nil
 }
 
-// forwardedCall is a call that an entry node of this region is to forward. As
-// long as certainly nothing was sent, the next one is tried.
+// forwardedCall is a call that an entry node of this region is to forward. If
+// certainly nothing was sent, the next entry node is tried.
 type forwardedCall struct {
 	pool     *Pool
 	request  []byte // for MethodForward

@@ -73,7 +73,7 @@ func (r reports) regions() []Region {
 func byName(a, b Region) int { return cmp.Compare(a.Name, b.Name) }
 
 // withAnswer returns r with another answer added. An answer from a node that is
-// not an entry node only removes its previous one.
+// not an entry node only removes that node's previous answer.
 func (r reports) withAnswer(a answer) reports {
 	var all reports
 	if a.IsEntryNode {
@@ -168,11 +168,13 @@ func (p *Pool) pollOwnEntry(id ring.NodeID) bool {
 		return false
 	}
 
-	// It is dated by the question, so that a slow answer is not trusted for longer.
+	// The answer gets the time of the question, so that a slow answer is not
+	// trusted for longer.
 	a.from, a.at = id, sent
 	a.Regions = slices.DeleteFunc(a.Regions, func(r Region) bool { return r.Name == p.config.Self.Region })
 
-	// Only the loop of polls stores reports, so none is lost between the two.
+	// Only the loop of polls stores reports, so none is lost between Load and
+	// Store.
 	updated := (*p.reports.Load()).withAnswer(a)
 	p.reports.Store(&updated)
 

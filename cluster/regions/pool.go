@@ -36,7 +36,7 @@ type Region struct {
 	Follows   string // the region that most of its entry nodes believe to be the primary
 	Reachable bool   // a call would be sent
 	Members   int    // its node count, as it announces
-	Address   string // host:port of a node there, of its entry nodes; empty if none is known
+	Address   string // host:port of one of its entry nodes; empty if none is known
 }
 
 // Pool is a node's access to other regions.
@@ -225,8 +225,8 @@ func (p *Pool) Regions() []Region {
 	}
 
 	for _, r := range reported.regions() {
-		// An entry node trusts its own view. Only if it has just become one does it
-		// still use reports.
+		// An entry node trusts its own view. It uses reports only for regions that
+		// its view lacks, and only while the newest report is recent.
 		if v.region(r.Name) == nil && len(all) < maxRegions &&
 			(!v.isEntry || time.Since((*reported)[0].at) < 3*pollAllInterval) {
 			r.Reachable = p.isReachableViaOwnEntry(*reported, r.Name)

@@ -133,7 +133,7 @@ func buildRegion(name string, all []gossip.Member, before *region) (*region, tro
 		}
 	}
 
-	// Of equals, those that are linked already come first: a link should not
+	// Among equals, nodes that are linked already come first: a link should not
 	// change without need.
 	rank := func(m gossip.Member) int {
 		n := 0
@@ -208,8 +208,8 @@ func (r *region) chooseCluster(all []gossip.Member) trouble {
 		r.name, others, r.cluster))
 }
 
-// mostFrequent returns the text with the highest count, and of several the
-// first in alphabetical order.
+// mostFrequent returns the text with the highest count. If several have that
+// count, it returns the first in alphabetical order.
 func mostFrequent(counts map[string]int) string {
 	texts := slices.Sorted(maps.Keys(counts))
 	if len(texts) == 0 {

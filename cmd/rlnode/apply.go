@@ -270,7 +270,8 @@ func (ch *change) reasons(d *admin.Difference) (out []reason) {
 		out = append(out, reason{text, piece.Name})
 	}
 
-	// What somebody wrote since the last apply is lost, unless it is just what --remove names.
+	// What somebody wrote since the last apply would be lost, unless --remove
+	// names it.
 	lost := slices.DeleteFunc(slices.Clone(d.OutsidePieces), func(p rules.PieceChange) bool {
 		return removed[p.Name] && slices.Contains(ch.Remove, p.Name)
 	})
@@ -299,7 +300,8 @@ func howToPermit(reasons []reason) string {
 	return strings.Join(flags, " ") + ", or with --force"
 }
 
-// write puts the change in force if the version that it was compared with still is.
+// write puts the change in force if the version that it was compared with is
+// still in force.
 func (ch *change) write(env *environment, n *remote, d *admin.Difference) error {
 	r := request{method: http.MethodPut, path: "/v1/rules", contentType: "application/yaml",
 		body: ch.source, query: url.Values{}}

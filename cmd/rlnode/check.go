@@ -36,8 +36,8 @@ func (c *checkCmd) Run(env *environment) error {
 	return exitOf(c.ask(env))
 }
 
-// exitOf returns the error that ends a command which asked for a decision; nil
-// if that was to allow.
+// exitOf returns the error that ends a command that asked for a decision; nil
+// if the check was allowed.
 func exitOf(allowed bool, err error) error {
 	switch {
 	case err != nil:

@@ -181,7 +181,7 @@ func (c *topCmd) Run(env *environment) error {
 		clear = "\x1b[H\x1b[2J" // move to the corner and clear the screen
 	}
 
-	// One for all rounds: each would keep a connection.
+	// All rounds share one client, because each client would keep a connection.
 	node, err := c.client()
 	if err != nil {
 		return err

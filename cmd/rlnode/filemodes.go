@@ -20,9 +20,8 @@ const (
 	othersSearch fs.FileMode = 0o001
 )
 
-// checkFiles warns of files that other users of the machine may read or write
-// though they must not, as ssh does. With
-// --strict-files, it returns an error instead.
+// checkFiles warns, as ssh does, of files that other users of the machine may
+// read or write but must not. With --strict-files, it returns an error instead.
 func (c *serveCmd) checkFiles(log *slog.Logger) error {
 	if runtime.GOOS == "windows" {
 		return nil // its modes say nothing

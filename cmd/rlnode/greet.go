@@ -16,8 +16,8 @@ import (
 )
 
 // logHints logs hints once the node is ready. With text logs, it also prints
-// the node's URLs and a command to try. That is not a log line, where quotes
-// would be escaped and the command would not work as printed.
+// the node's URLs and a command to try. They are not a log line: it would
+// escape quotes, and the command would not work as printed.
 func (c *serveCmd) logHints(log *slog.Logger, w io.Writer, n *node.Node, files uint64) {
 	if c.alone {
 		log.Info("nodes on other machines can't join this one: without --cluster-secret-file, the ports between nodes stay on loopback")

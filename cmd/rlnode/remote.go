@@ -114,7 +114,7 @@ func printTable[R any](w io.Writer, header string, rows []R, line func(R) string
 // remote is a client of one plane of a node.
 type remote struct {
 	base      string // scheme and host
-	flag      string // that set base
+	flag      string // the flag that set base
 	token     string
 	tokenVar  string // the variable that may hold the token
 	timeout   time.Duration
@@ -236,9 +236,9 @@ func (rm *remote) send(ctx context.Context, r request) (*reply, error) {
 	return answer, nil
 }
 
-// problem returns the error that an answer reports, with a hint which flags may
-// help. Where a code stands for mistakes of several kinds, the first words of
-// the detail tell them apart: api/admin/admin.go, api/codec/read.go and
+// problem returns the error that an answer reports, with a hint at flags that
+// may help. Where a code stands for mistakes of several kinds, the first words
+// of the detail tell them apart: api/admin/admin.go, api/codec/read.go and
 // limiter.ErrKey have these.
 func (rm *remote) problem(answer *reply) *problem {
 	p := newProblem(answer)
@@ -307,7 +307,8 @@ func (rm *remote) open(ctx context.Context, r request) (*http.Response, error) {
 	return resp, nil
 }
 
-// read reads an answer to its end. The call waits for it as long as patience.
+// read reads an answer to its end. patience is how long the call waits for the
+// answer, for messages.
 func (rm *remote) read(resp *http.Response, patience time.Duration) (*reply, error) {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply+1))
@@ -387,8 +388,8 @@ func (p *problem) Error() string {
 	return fmt.Sprintf("the node answers %d: %s%s", p.Status, text, p.hint)
 }
 
-// decides reports whether r is a decision. A 403 is one with the code denied,
-// and an error with any other.
+// decides reports whether r is a decision. A 403 with the code denied is a
+// decision. With any other code, it is an error.
 func (r *reply) decides() bool {
 	return r.status == http.StatusOK || r.status == http.StatusTooManyRequests ||
 		r.status == http.StatusForbidden && newProblem(r).Code == "denied"

@@ -56,7 +56,7 @@ func (c *serveCmd) Run(env *environment) error {
 // serve starts the node, waits for a signal and stops it. Starting and stopping
 // each run in a goroutine, so that serve notices signals meanwhile. The first
 // signal during the start, or the second during the stop, ends the program at
-// once. That is like a crash, which every file survives.
+// once. Like after a crash, every file stays valid.
 func serve(ctx context.Context, config node.Config, signals <-chan os.Signal) error {
 	log := config.Logger
 	var n *node.Node

@@ -254,7 +254,8 @@ func (c *serveCmd) warn(log *slog.Logger, environ []string) {
 }
 
 // checkFounders refuses a number of founders that survives no more failures
-// than one node fewer would. A node with data founds nothing, so it only warns.
+// than one node fewer would. For a node with data, which founds nothing, it
+// only warns.
 func (c *serveCmd) checkFounders(log *slog.Logger) error {
 	if c.BootstrapExpect == 0 || c.BootstrapExpect%2 == 1 {
 		return nil

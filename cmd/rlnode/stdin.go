@@ -5,8 +5,8 @@ import (
 	"io"
 )
 
-// stoppableReader reads from in until ctx ends, also while a read waits, as it
-// does at a terminal.
+// stoppableReader reads from in until ctx ends. That also ends a read that
+// waits, as at a terminal.
 type stoppableReader struct {
 	ctx context.Context
 	in  io.Reader

@@ -25,7 +25,7 @@ type eitherPlane struct {
 	connection
 }
 
-// data returns the data plane; if only the admin plane's address is given, that.
+// data returns the data plane, or the admin plane if only its address is given.
 func (e *eitherPlane) data() (*remote, error) {
 	if e.Addr == "" && e.Admin != "" {
 		return e.admin()
@@ -34,8 +34,8 @@ func (e *eitherPlane) data() (*remote, error) {
 	return e.newRemote("--addr", "RLNODE_API_TOKEN", cmp.Or(e.Addr, "http://127.0.0.1:8080"), &token, &file)
 }
 
-// probed returns the plane to probe, which needs no token: the data plane or,
-// if only the admin plane's address is given, that.
+// probed returns the plane to probe, which needs no token: the data plane, or
+// the admin plane if only its address is given.
 func (e *eitherPlane) probed() (*remote, error) {
 	noToken, noFile := "", ""
 	if e.Addr == "" && e.Admin != "" {

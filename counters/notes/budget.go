@@ -80,7 +80,7 @@ type budget struct {
 	refused atomic.Int64
 }
 
-// madeOf returns the notes made here that are inline, or that are not.
+// madeOf returns the notes made here with the given Inline.
 func (b *budget) madeOf(inline bool) *madeNotes {
 	if inline {
 		return &b.madeInline
@@ -88,13 +88,13 @@ func (b *budget) madeOf(inline bool) *madeNotes {
 	return &b.made
 }
 
-// madeNotes are notes by group, oldest first. Some may be gone already, or were
-// made anew since and are listed again.
+// madeNotes are notes by group, oldest first. Some may be gone already. Others
+// were made anew since, and are listed again.
 type madeNotes struct {
 	byGroup map[uint32][]madeNote
 	count   int
-	// isPartial means that older notes may be missing for a moment. Then none gives
-	// way: it could be the newest.
+	// isPartial means that older notes may be missing for a moment. No note gives
+	// way meanwhile, because it could be the newest.
 	isPartial bool
 }
 
@@ -130,15 +130,15 @@ func (m *madeNotes) takeFirst(group uint32) *madeNote {
 	return &first
 }
 
-// groupsSeen bounds the groups among which one is chosen to give way: a
-// stranger can make very many, one for each namespace.
+// groupsSeen bounds the groups among which one is chosen to give way. Strangers
+// can make very many groups, one for each namespace.
 const groupsSeen = 64
 
 // give removes and returns the note that must go so that a group can have
 // another one; nil if there is none. It takes the oldest note of that group, if
 // the group has its even share already, and otherwise of a group that has more.
-// So no group loses notes to others while it has few. Among more than
-// groupsSeen groups, it picks the largest of groupsSeen random ones.
+// So no group loses notes to others while it has few. give looks at no more
+// than groupsSeen groups, in random order.
 func (m *madeNotes) give(group uint32) *madeNote {
 	if m.isPartial {
 		return nil
@@ -192,14 +192,14 @@ func addTo[K comparable](sums *map[K]int64, key K, n int64) {
 	}
 }
 
-// How reservations share their budget, and the rates of their buckets theirs.
-// One alone gets two thirds. The more take part, the less each may take. The
-// last one still finds something, because a share never exceeds a multiple of
-// what it leaves free.
+// Reservations, the rates of their buckets, and slots each have a budget, which
+// rules and subjects share. One alone gets two thirds. The more take part, the
+// less each may take. The last one still finds something, because a share never
+// exceeds a multiple of what it leaves free.
 const (
 	greed    = 4    // a share is at most that many times what is free
-	spare    = 10   // one part in that many is no share's: it is for those who have little
-	pittance = 1024 // having less than one part in that many is having little
+	spare    = 10   // one part in that many is reserved for those who have little
+	pittance = 1024 // those with less than one part in that many have little
 )
 
 // mayTake returns how much one rule, or one subject of a rule, may have of a

@@ -10,8 +10,8 @@ import (
 
 // Copy returns all notes of p.
 func (s *Store) Copy(p int) []Note {
-	// This is set before the notes are read: from now on, changes are listed
-	// for replicas.
+	// copied is set before the notes are read: from now on, changes are listed for
+	// replicas.
 	s.copied.Store(true)
 	part := s.partitions[p].Load()
 	if part == nil {
@@ -45,8 +45,8 @@ func (s *Store) Changes(p int, reader Readers, wanted func(Kind) bool, list []No
 	if reader == Replicas {
 		changed = &part.unsent
 	} else if !part.isSaved {
-		// Nothing was listed before the first call. But what had changed was
-		// marked, so notes that were read from disk are left out below.
+		// Nothing was listed before the first call, so all notes are listed now.
+		// Notes from disk are not marked, and are left out below.
 		part.isSaved = true
 		part.unsaved = slices.Collect(maps.Keys(part.notes))
 	}
@@ -98,8 +98,8 @@ func (s *Store) MarkAllChanged(p int) int {
 	return len(lp.part.notes)
 }
 
-// Replace sets a note of the standby's copy to n, the owner's. If it was
-// removed or has expired, it goes.
+// Replace sets a note of the standby's copy to n, the owner's. It removes the
+// note if n was removed or has expired.
 func (s *Store) Replace(n *Note, steady int64) {
 	lp := s.Lock(n.Partition(), steady)
 	defer lp.Unlock()
@@ -120,7 +120,7 @@ func (s *Store) Replace(n *Note, steady int64) {
 }
 
 // Merge combines n with the store's own copy when neither is known to be newer.
-// It keeps the one that comes after the other.
+// It keeps the one that is later in the order of yieldsTo.
 func (s *Store) Merge(n *Note, steady int64) {
 	lp := s.Lock(n.Partition(), steady)
 	defer lp.Unlock()
@@ -134,7 +134,7 @@ func (s *Store) Merge(n *Note, steady int64) {
 			merged = stored
 		}
 		merged.Until = max(n.Until, stored.Until)
-		if n.Kind == Resets { // a floor: the higher one forgets what either has forgotten
+		if n.Kind == Resets { // the higher floor covers what either copy has forgotten
 			merged.Minor = max(n.Minor, stored.Minor)
 		}
 	}
@@ -180,9 +180,9 @@ func (lp Locked) forget(k Key) {
 
 // Sweep drops what has expired from the next fraction (0…1) of the partitions,
 // and the answers of settlements that are older than AnswerLife. Reservations
-// that are over and were not settled give way, with their rates, while
-// reservations, or rates, take more than half of their room. Slots of the
-// partitions that are owned count as expired.
+// that are over and were not settled give way while reservations take more than
+// half of their room, and so do rates that only late settlements need. Slots
+// that ended count as expired if this node owns their partition.
 func (s *Store) Sweep(steady int64, fraction float64, owned func(p int) bool) {
 	for range int(fraction * ring.Partitions) {
 		p := int(uint64(s.sweepNext.Add(1)) % ring.Partitions)
@@ -203,7 +203,7 @@ func (s *Store) sweep(p int, steady int64, owned bool) {
 
 	for k, e := range lp.part.notes {
 		switch {
-		// Readers need no message: copies and records on disk expire by themselves.
+		// Readers receive nothing: copies and records on disk expire by themselves.
 		case int64(e.until) <= lp.second:
 			lp.forget(k)
 		case k.Kind == Reservation:
@@ -216,9 +216,9 @@ func (s *Store) sweep(p int, steady int64, owned bool) {
 	lp.part.shrink()
 }
 
-// sweepReservation drops the parts of a reservation that nobody still needs,
-// or that others need more. A standby makes the same changes by itself, so
-// nothing is sent.
+// sweepReservation drops the answer of a reservation once it is old, or the
+// whole reservation if others need its room. The standby sweeps its copy by
+// itself, so an old answer is not sent again.
 func (lp Locked) sweepReservation(n Note, steady int64) {
 	isOver := n.Rank == Expired || n.IsDue(steady) && n.Body == ""
 	switch {
@@ -230,8 +230,9 @@ func (lp Locked) sweepReservation(n Note, steady int64) {
 	}
 }
 
-// sweepRate shortens the life of a rate, if only late settlements need it and
-// its room is. What was taken before can then no longer come back late.
+// sweepRate shortens the life of a rate that only late settlements need, if
+// others need its room. What was taken before can then no longer come back
+// late.
 func (lp Locked) sweepRate(n Note, steady int64) {
 	shorter := lp.second + RateMemory
 	isLate := n.Rank > 0 && n.Until-LateSettling <= lp.second && n.Until > shorter
@@ -267,8 +268,9 @@ func (p *partition) shrink() {
 	}
 }
 
-// forgetMade shortens the lists of what this node made once about half of their
-// notes are gone or were made anew since: that costs each note only a small part.
+// forgetMade shortens the lists of what this node made, once about half of
+// their notes are gone or were made anew since. So the cost for each note stays
+// small.
 func (s *Store) forgetMade(steady int64) {
 	for i := range s.budgets {
 		b := &s.budgets[i]
@@ -291,7 +293,7 @@ func (s *Store) compactMade(m *madeNotes, steady int64) {
 	s.mu.Unlock()
 
 	for group, list := range old {
-		// With the store unlocked: a partition is locked before it.
+		// The store is unlocked here: a partition is locked before it.
 		var kept []madeNote
 		for _, one := range list {
 			if s.has(one, steady) {

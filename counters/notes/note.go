@@ -11,15 +11,16 @@ import (
 // Kind says what a note is about.
 type Kind uint8
 
-// The kinds. Rank and Minor say what orders two notes of one key.
+// The kinds. Rank and Minor order two notes of one key.
 const (
 	// Reservation: a reservation was made, at this home. Rank is Open, Expired or
 	// Settled. While it is open, Minor is how long after At it ends, in
-	// nanoseconds, and Body has what to do then, if that is more than to charge it.
-	// Then Body is the answer, for AnswerLife, and Minor 1 if it was settled late.
+	// nanoseconds, and Body says what to do at its end, if that is more than to
+	// charge it. Once it is settled or its end was carried out, Body is the
+	// answer, for AnswerLife, and Minor is 1 if it was settled late.
 	Reservation Kind = iota
-	// Rate: what a bucket does not remember by itself. Rank is the highest rate, in
-	// units per window, at which it has drained since the oldest of its
+	// Rate: the part of a bucket's past that its state lacks. Rank is the highest
+	// rate, in units per window, at which it has drained since the oldest of its
 	// reservations was made; 0 if it has none. Minor is how many units were put
 	// back into it since the note was made. ID is the counter's.
 	Rate
@@ -33,14 +34,14 @@ const (
 	// reset in its partition. ID is 0 for all counters.
 	Reset
 	// Resets: a partition has had Rank resets, of which those up to Minor are no
-	// longer all known. At At, it last forgot rates of which late settlements still
-	// depended. Key is PartitionKey.
+	// longer all known. At is when it last forgot rates that late settlements may
+	// still need. Key is PartitionKey.
 	Resets
 	// Debtor: the counters of a partition include all debts of a node up to the number Rank, Minor.
 	Debtor
-	// Slot: a slot of a limit is held. Rank identifies the limit, as Key.Counter of
-	// a counter does. Minor is how long after At it ends, in nanoseconds. Body has
-	// its units and, at its end, who holds it. See slots.go.
+	// Slot: a slot of a limit is held. Rank identifies the limit, as Key.Counter
+	// of a counter does. Minor is how long after At it ends, in nanoseconds. Body
+	// has its units and nonce, and then who holds it. See slots.go.
 	Slot
 	// Lost: slots of a partition may have been lost at At, with all copies. Key is PartitionKey.
 	Lost
@@ -59,8 +60,8 @@ const (
 	// MaxBody bounds the body of a note, in bytes. The answer of a reservation of
 	// 256 limits fits, unless names are very long.
 	MaxBody = 64 << 10
-	// Bytes is what a note takes of its budget, and at most of memory, besides its
-	// body. Maps double, so most notes take less.
+	// Bytes is what a note takes of its budget, besides its body. It takes at most
+	// that much memory; maps double, so most notes take less.
 	Bytes = 256
 	// dueBytes is what the schedule takes for a reservation, at most; slices double.
 	dueBytes = 64
@@ -86,13 +87,13 @@ func PartitionKey(kind Kind, p int, id uint64) Key {
 // Note is a fact kept with the counters of its partition until it expires.
 type Note struct {
 	Key
-	// Rank and Minor count something that depends on the Kind; see its constants.
-	// Of two copies of a note that have no order, the one with the higher Rank
-	// stays; if equal, with the higher Minor.
+	// The meaning of Rank and Minor depends on the Kind: see its constants. If
+	// neither of two copies of a note is known to be newer, yieldsTo decides which
+	// stays.
 	Rank, Minor uint64
 	At          int64  // when it was made, or settled: steady nanoseconds
 	Until       int64  // when it expires: Unix seconds on the steady clock; 0 if it was removed
-	Group       uint32 // of a reservation: identifies its rule
+	Group       uint32 // identifies the rule, if it concerns one
 	Inline      bool   // its subject came with its limits
 	Body        string
 }
@@ -110,7 +111,7 @@ func (n *Note) size() int64 {
 }
 
 // end returns when n ends, an open reservation or a slot: steady nanoseconds.
-// Both keep in Minor how long after At that is.
+// Minor is how long after At that is.
 func (n *Note) end() int64 { return n.At + int64(n.Minor) }
 
 // yieldsTo reports whether m replaces n if neither of the two copies of a note
@@ -127,8 +128,8 @@ func (n *Note) yieldsTo(m *Note) bool {
 
 // The encoding of a note, for another node or for disk: Rank, Minor, the
 // seconds until it expires (0 if it was removed or has expired), how long ago
-// it was made, Group, and the body, all as varints or with one as their length;
-// Inline is a byte.
+// it was made, Group, Inline and the body. Numbers are varints, Inline is a
+// byte, and a varint before the body has its length.
 
 // Append appends n, except for its key, as of steady.
 func (n *Note) Append(b []byte, steady int64) []byte {

@@ -2,7 +2,7 @@ package notes
 
 // A reset begins a new life of a subject's counters, or of one of them: what
 // was taken in an earlier life does not come back. So a partition numbers its
-// resets. What may come back carries the number as of its taking, and is
+// resets. A cost that may come back carries the number as of its Take, and is
 // dropped if its subject was reset since.
 
 // ResetKey returns the key of the note of a reset: of one counter of a subject
@@ -30,8 +30,8 @@ func (lp Locked) resetsKey(subject uint64) Key {
 	return PartitionKey(Resets, Key{Subject: subject}.Partition(), 0)
 }
 
-// IsResetSince reports whether a counter was reset after its partition had had
-// that many resets, or may have been.
+// IsResetSince reports whether a counter was, or may have been, reset after its
+// partition had had that many resets.
 func (lp Locked) IsResetSince(subject, counter, resets uint64) bool {
 	numbers, found := lp.Get(lp.resetsKey(subject))
 	if !found {
@@ -62,8 +62,8 @@ func (lp Locked) raiseFloor(subject, number uint64) {
 	}
 }
 
-// forgetRates records that, of the partition of subject, rates of buckets are
-// being forgotten that late settlements may need.
+// forgetRates records that the partition of subject is forgetting rates that
+// late settlements may need.
 func (lp Locked) forgetRates(subject uint64, steady int64) {
 	numbers, _ := lp.Get(lp.resetsKey(subject))
 	numbers.Key = lp.resetsKey(subject)

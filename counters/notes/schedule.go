@@ -7,10 +7,10 @@ import (
 	"github.com/rlnode/rlnode/internal/wake"
 )
 
-// A reservation may say what becomes of it if nobody settles it in time. Then
-// its Body says so while it is open, and its home carries that out. So a store
-// keeps these reservations in order of their ends, those of copies as well:
-// this node may own them by then.
+// A reservation may say what becomes of it if nobody settles it in time. Its
+// Body says so while it is open, and its home carries it out. So a store keeps
+// such reservations in the order of their ends. It includes those of copies,
+// because this node may own them by then.
 
 // schedule holds the open reservations with a Body, soonest end first. One that
 // was settled or removed stays until its end.
@@ -74,7 +74,8 @@ func (n *Note) IsDue(steady int64) bool {
 func (n *Note) schedules() bool { return n.Kind == Reservation && n.Rank == Open && n.Body != "" }
 
 // TakeDue returns, up to most, the open reservations with a Body that ended at
-// or before steady, each once. What is not carried out must be put off.
+// or before steady, each once. The caller must put off those that it does not
+// carry out.
 func (s *Store) TakeDue(steady int64, most int) (list []Note) {
 	for len(list) < most {
 		k, isDue := s.schedule.take(steady)
@@ -82,8 +83,8 @@ func (s *Store) TakeDue(steady int64, most int) (list []Note) {
 			break
 		}
 
-		// The schedule is locked after a partition, so it is unlocked again by
-		// now.
+		// take has unlocked the schedule, which must not be locked before a
+		// partition.
 		lp := s.Lock(k.Partition(), steady)
 		n, found := lp.Get(k)
 		lp.Unlock()
@@ -99,7 +100,7 @@ func (s *Store) TakeDue(steady int64, most int) (list []Note) {
 // PutOff makes TakeDue return a reservation again, at the given steady time.
 func (s *Store) PutOff(k Key, at int64) { s.schedule.add(due{at, k}) }
 
-// NextDue returns when the next reservation ends with a Body, if there is one: steady nanoseconds.
+// NextDue returns when the next reservation with a Body ends, if there is one: steady nanoseconds.
 func (s *Store) NextDue() (at int64, found bool) {
 	s.schedule.mu.Lock()
 	defer s.schedule.mu.Unlock()

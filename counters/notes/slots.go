@@ -11,9 +11,8 @@ import (
 )
 
 // A slot is a note of kind Slot. What is held of a limit is the sum of its
-// slots that have not ended, wherever they came from: so the store keeps a sum
-// and the next ends for each limit, which it derives from the notes and nothing
-// else.
+// slots that have not ended, wherever they came from. So the store keeps a sum
+// and the next ends for each limit, which it derives only from the notes.
 
 const (
 	// MaxWho bounds what a slot says of its holder, in bytes.
@@ -35,8 +34,8 @@ type Slots struct {
 // SlotInfo is a slot that is held.
 type SlotInfo struct {
 	ID uint64 // of the slot, among those of a limit
-	// Nonce is of the attempt that acquired it: what was meant for an earlier one
-	// with the same ID does not concern it.
+	// Nonce is that of the attempt that acquired the slot. Requests that were
+	// meant for an earlier slot with the same ID do not concern it.
 	Nonce    uint64
 	Units    int64  // how many it takes of the limit
 	Repeated bool   // another request with the same id was answered with it
@@ -46,7 +45,7 @@ type SlotInfo struct {
 }
 
 // Key returns the key of the note of a slot. A slot of several limits of one
-// subject has as many notes.
+// subject has a note for each limit.
 func (s Slots) Key(id uint64) Key { return Key{Subject: s.Subject, ID: id ^ s.Counter, Kind: Slot} }
 
 // Note returns the note of a slot.
@@ -103,9 +102,9 @@ type limitSlots struct {
 	// ends has the end of each slot, and earlier ends of those that were renewed or
 	// released since: a heap.
 	ends endList
-	// latest is a time after which no slot ends. It is computed anew once more than
-	// a quarter of the slots have changed, and always for at most exactEnds slots.
-	// changes counts since then.
+	// latest is a time after which no slot ends. It is computed anew once more
+	// than a quarter of the slots have changed. For at most exactEnds slots, it is
+	// always computed anew. changes counts since then.
 	latest  int64
 	changes int
 }
@@ -160,15 +159,15 @@ func (lp Locked) countSlot(n *Note, sign int64) {
 		return
 	}
 
-	// Each renewal and release leaves an end behind. At twice the number of
-	// slots, compacting costs each of them only a small part. Here a standby
-	// compacts, too, which answers nothing about slots.
+	// Each renewal and release leaves an end behind. At twice the number of slots,
+	// compacting costs each of them only a small part. A standby answers nothing
+	// about slots, so it compacts here.
 	if len(slots.ends) > 2*slots.count+exactEnds {
 		lp.compact(key, slots)
 	}
 
-	// If it goes, its end stays in the heap, where finding it would mean
-	// reading all. It is passed over when it is first.
+	// The end of a slot that goes stays in the heap, because finding it would mean
+	// reading the whole heap. It is passed over when it is first.
 	if sign > 0 {
 		heap.Push(&slots.ends, slotEnd{n.end(), n.ID})
 		slots.latest = max(slots.latest, n.end())
@@ -186,8 +185,8 @@ func (lp Locked) current(key Slots, e slotEnd) bool {
 func (lp Locked) endSlots(key Slots, steady int64) *limitSlots {
 	slots := lp.part.slots[key]
 
-	// Ends that are not current go as well, so that the first one is a slot's:
-	// nextEnd relies on it.
+	// Ends that are not current go as well, so that the first end is that of a
+	// slot: nextEnd relies on it.
 	for slots != nil && len(slots.ends) > 0 && (slots.ends[0].at <= steady || !lp.current(key, slots.ends[0])) {
 		e, _ := heap.Pop(&slots.ends).(slotEnd)
 		if !lp.current(key, e) {
@@ -211,11 +210,11 @@ func (lp Locked) compact(key Slots, slots *limitSlots) {
 	slots.ends = slices.Clip(slices.Compact(slots.ends)) // sorted, it is a heap
 }
 
-// HeldSlots returns how many units of key are held at steady, and how long it
-// takes, in nanoseconds and if no slot is renewed, until no more than rest of
-// them are held (untilFits), and until none is (untilAll). Both are 0 if
-// nothing is held. With more than exactEnds slots, untilAll may be somewhat too
-// long.
+// HeldSlots returns how many units of key are held at steady. It also returns
+// how long it takes, in nanoseconds, until no more than rest of them are held
+// (untilFits), and until none is (untilAll), provided that no slot is renewed.
+// Both are 0 if nothing is held. With more than exactEnds slots, untilAll may
+// be somewhat too long.
 func (lp Locked) HeldSlots(key Slots, steady, rest int64) (held, untilFits, untilAll int64) {
 	slots := lp.endSlots(key, steady)
 	if slots == nil {
@@ -238,8 +237,9 @@ const (
 	// maxEndsRead bounds the ends that are read for one answer.
 	maxEndsRead = 64
 	// maxEndsListed bounds the ends that are read for a list. If there are too few
-	// slots among them, the ends are compacted first, which takes long if there are
-	// very many. It is not needed again before as many slots were renewed.
+	// slots among them, the ends are compacted first, which takes long if there
+	// are very many. Compacting is needed again only after about as many slots
+	// were renewed.
 	maxEndsListed = 4096
 )
 
@@ -259,8 +259,8 @@ func (lp Locked) nextEnd(key Slots, slots *limitSlots, rest int64) int64 {
 // readEnds calls read with the slots of key in the order of their ends, until
 // read returns false or most ends were read.
 func (lp Locked) readEnds(key Slots, slots *limitSlots, most int, read func(SlotInfo) bool) {
-	// The heap stays as it is, and is not sorted: no end is before its parent,
-	// so a second heap, of places, has the next one in front.
+	// The heap is neither changed nor sorted. No end is before its parent, so a
+	// second heap, of indexes into the first, has the next end in front.
 	next := indexHeap{slots.ends, []int{0}}
 	var last slotEnd
 	for range most {
@@ -271,7 +271,7 @@ func (lp Locked) readEnds(key Slots, slots *limitSlots, most int, read func(Slot
 		i, _ := heap.Pop(&next).(int)
 		e := slots.ends[i]
 
-		// A slot that was renewed to the same end has that twice.
+		// A slot that was renewed to the same end has two equal ends.
 		if e != last && lp.current(key, e) {
 			k := Key{Subject: key.Subject, ID: e.id, Kind: Slot}
 			before := lp.part.notes[k]
@@ -290,7 +290,7 @@ func (lp Locked) readEnds(key Slots, slots *limitSlots, most int, read func(Slot
 	}
 }
 
-// indexHeap is a heap of places in a heap of ends.
+// indexHeap is a heap of indexes into a heap of ends.
 type indexHeap struct {
 	ends    endList
 	indexes []int
@@ -367,7 +367,7 @@ func (lp Locked) ReleaseSlots(key Slots) (units int64) {
 	return units
 }
 
-// InlineSlots returns the limits of a subject, which came with calls, of which slots are held.
+// InlineSlots returns the Counter of each limit of subject that has slots, inline or not.
 func (lp Locked) InlineSlots(subject uint64) (counters []uint64) {
 	for key := range lp.part.slots {
 		if key.Subject == subject {
@@ -378,8 +378,8 @@ func (lp Locked) InlineSlots(subject uint64) (counters []uint64) {
 }
 
 // MarkLost records that slots of p may have been lost by steady, with all
-// copies: p refuses new ones for as long as the lost ones may be held. It is
-// known until the given time, in Unix seconds on the steady clock.
+// copies: p refuses new ones for as long as the lost ones may be held. The loss
+// is known until the given time, in Unix seconds on the steady clock.
 func (s *Store) MarkLost(p int, steady, until int64) {
 	lp := s.Lock(p, steady)
 	defer lp.Unlock()
@@ -406,9 +406,9 @@ func (s *Store) AddHeldSlots(p int, steady int64, held map[uint32]int64) {
 	}
 }
 
-// maxLimitsEnded bounds the limits whose slots one reading of metrics may end,
-// in each partition: others wait for its lock. What it leaves out of very many
-// goes with the next readings, because a map begins anywhere.
+// maxLimitsEnded bounds the limits whose slots one reading of metrics may end
+// in each partition, because others wait for the partition's lock. The next
+// readings end the rest, because iteration over a map begins anywhere.
 const maxLimitsEnded = 4096
 
 // endSlotsOf drops slots that ended at or before steady, of at most so many limits.
@@ -423,8 +423,8 @@ func (lp Locked) endSlotsOf(most int, steady int64) {
 	}
 }
 
-// InlineGroup stands for all groups of limits that come with the call, which
-// strangers choose.
+// InlineGroup stands for all groups of limits that come with the call, because
+// strangers choose those groups.
 const InlineGroup = 0
 
 func (s *Store) countExpired(slot entry) {

@@ -25,19 +25,19 @@ type Store struct {
 	mu      sync.Mutex // guards everything below; locked after a partition
 	budgets [purposes]budget
 	// expiredSlots counts, by rule or under InlineGroup, the slots that ended by
-	// themselves while this node owned them. Rules are at most as many as those
-	// that ever had slots here.
+	// themselves while this node owned them. It has no more rules than ever had
+	// slots here.
 	expiredSlots map[uint32]int64
 }
 
 const (
-	// LateSettling is how long after its end a reservation may be settled, in
-	// seconds, unless its room is needed.
+	// LateSettling is how long, in seconds, a reservation may still be settled
+	// after its end, unless its room is needed.
 	LateSettling = 600
-	// RateMemory is how long, in seconds, a note of kind Rate is kept at least
-	// after something was put back, or taken since: longer than a grant or the cost
-	// of a refused check may take to come back. A reservation keeps it for its own
-	// time.
+	// RateMemory is how long, in seconds, a note of kind Rate is kept after a cost
+	// was put back. After a later Take, it is kept for at least half as long: a
+	// grant, or the cost of a refused check, comes back sooner. A reservation
+	// keeps the rate as long as its place.
 	RateMemory = 120
 )
 
@@ -54,7 +54,8 @@ func New(forReservations int64) *Store {
 }
 
 // BoundReservations changes the room for reservations to that many bytes. The
-// rates of their buckets have as much besides. What is there stays.
+// rates of their buckets have a budget of the same size. Notes beyond the new
+// bound stay.
 func (s *Store) BoundReservations(bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -62,7 +63,8 @@ func (s *Store) BoundReservations(bytes int64) {
 	s.budgets[rates].most = bytes
 }
 
-// BoundSlots changes the room for slots to that many bytes. What is there stays.
+// BoundSlots changes the room for slots to that many bytes. Slots beyond the
+// new bound stay.
 func (s *Store) BoundSlots(bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +138,7 @@ func (s *Store) in(p int) *partition {
 	return s.partitions[p].Load()
 }
 
-// Resets returns how many subjects of p were reset so far, as far as this node knows.
+// Resets returns how many resets p has had, as far as this node knows.
 func (s *Store) Resets(p int) uint64 {
 	if part := s.partitions[p].Load(); part != nil {
 		return part.resets.Load()
@@ -222,7 +224,8 @@ func (lp Locked) Remove(k Key) {
 
 	lp.count(before.note(k), -1)
 	delete(lp.part.notes, k)
-	// Replicas must drop it too. On disk it may stay until it expires, unless it is a slot.
+	// Replicas must drop it as well. On disk it may stay until it expires, unless
+	// it is a slot.
 	if k.Kind == Slot && lp.part.isSaved && before.dirty&Checkpoints == 0 {
 		lp.part.unsaved = append(lp.part.unsaved, k)
 	}
@@ -248,7 +251,8 @@ func (lp Locked) count(n Note, sign int64) {
 
 // mark stores e under k, marked as changed for the given readers.
 func (lp Locked) mark(k Key, e entry, by Readers) {
-	// Without a replica, nobody would ever empty the list of what is unsent.
+	// While there is no replica, nothing is listed for it, because nobody would
+	// ever empty the list.
 	if !lp.store.copied.Load() {
 		by &^= Replicas
 	}
@@ -263,18 +267,19 @@ func (lp Locked) mark(k Key, e entry, by Readers) {
 	lp.part.most = max(lp.part.most, len(lp.part.notes))
 }
 
-// PutIfRoom adds the notes of a reservation: at most one of kind Reservation, and
-// any of kind Rate. Or it adds none: it fails with ErrReservations if the
-// reservation would take more than its rule and its subject may have of the
-// budget, or the rates more than those may have of theirs.
+// PutIfRoom adds the notes of a reservation: at most one of kind Reservation,
+// and any number of kind Rate. It adds all or none. It fails with
+// ErrReservations if the reservation would take more than its rule and its
+// subject may have of the budget, or the rates more than those may have of
+// theirs.
 func (lp Locked) PutIfRoom(list ...Note) error {
 	if !lp.hasRoom(list) {
 		lp.store.budgets[reservations].refused.Add(1)
 		return ErrReservations
 	}
 
-	// Notes of another partition may use the same room meanwhile: the bound is
-	// exceeded by what is being made at once, and no more.
+	// Notes of another partition may use the same room meanwhile. So the bound may
+	// be exceeded, but only by notes that are being made at the same time.
 	for i := range list {
 		lp.Put(&list[i])
 	}
@@ -316,8 +321,8 @@ func (lp Locked) HasRoom(n *Note) bool { return lp.hasRoom([]Note{*n}) }
 
 // MakeRoom makes room for a note of a kind that is not a reservation's, by
 // dropping older ones that this node made, if need be. It fails with ErrWrites
-// if n is the answer to a write: those stay. The bound may be exceeded by what
-// is being made at the same time. The caller must hold no partition.
+// if n is the answer to a write: those stay. Notes that are made at the same
+// time may exceed the bound. The caller must hold no partition.
 func (s *Store) MakeRoom(n *Note, steady int64) error {
 	b := &s.budgets[n.Kind.purpose()]
 	for {
@@ -343,9 +348,9 @@ func (s *Store) MakeRoom(n *Note, steady int64) error {
 }
 
 // takeOldest reports whether there is no room for n. If so, it takes the note
-// that should go from those made here; nil if none should. The class that fills
-// more than half gives way: so notes of subjects that came with their limits
-// get half at most, and others at least half.
+// that should go from those made here; nil if none should. Notes of subjects
+// that came with their limits give way to each other beyond half of the room.
+// Otherwise the other notes give way first.
 func (b *budget) takeOldest(n *Note) (oldest *madeNote, full bool) {
 	size := n.size()
 	isBeyondHalf := n.Inline && b.inline+size > b.most/2

@@ -25,7 +25,8 @@ type Counts struct {
 	Checks  int64 // those that were decided, whatever the decision
 	Refused int64
 	// ShadowRefused counts checks that were not refused, although a shadow rule
-	// would have refused them; of all checks, once for each such rule.
+	// would have refused them; in a total of all rules, a check counts once for
+	// each such rule.
 	ShadowRefused int64
 }
 

@@ -41,7 +41,8 @@ type Field struct{ Name, Value string }
 // and other lines do not push them out.
 var outcomes = [...]string{" has failed", " is back", " has joined", " has left", " has restarted", " leads"}
 
-// lasts reports whether e is about a member, and is kept when others go.
+// lasts reports whether e is about a member. Such events are kept when others
+// are dropped.
 func (e *Event) lasts() bool {
 	return slices.ContainsFunc(outcomes[:], func(end string) bool { return strings.HasSuffix(e.Text, end) })
 }
@@ -100,8 +101,8 @@ func (es *Events) add(event Event) {
 	es.list = append(es.list, event).bounded(maxEvents)
 }
 
-// bounded returns the list with the latest events, n at most. Those that last
-// go only when they are more than half of them.
+// bounded returns the latest events of the list, at most n. Events that last
+// are dropped only while they are more than half of n.
 func (l eventList) bounded(n int) eventList {
 	lasting := 0
 	for i := range l {

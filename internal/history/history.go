@@ -125,8 +125,8 @@ func (h *History) sumHour(hour int64) {
 // eventSeconds is how often new events are written, in seconds.
 const eventSeconds = 10
 
-// Follow ends each minute, until stop is closed. Then it stores the part of the
-// minute that has passed.
+// Follow stores each minute that has ended, until stop is closed. Then it
+// stores the part of the minute that has passed.
 func (h *History) Follow(stop <-chan struct{}) {
 	seconds := 0
 	for range tick.Every(stop, time.Second) {
@@ -205,8 +205,8 @@ type unsavedFile struct {
 	content []byte
 }
 
-// save writes what has changed to disk, unless the disk is nearly full. What
-// can't be written is tried again with the next minute.
+// save writes what has changed to disk, unless the disk is nearly full. The
+// next call tries again to write what failed.
 func (h *History) save() {
 	if h.config.File == nil {
 		return
@@ -228,8 +228,8 @@ func (h *History) save() {
 	h.mu.Unlock()
 
 	var err error
-	// The lock is free meanwhile: the disk may be slow, and what was packed
-	// never changes in place.
+	// h.mu is free meanwhile: the disk may be slow, and packed bytes never change
+	// in place.
 	for _, f := range list {
 		if err = h.write(f); err != nil {
 			break
@@ -267,8 +267,8 @@ func (h *History) saveEvents() error {
 	return err
 }
 
-// errNoRoom means that the disk is nearly full. The rest is for what the node
-// can't do without.
+// errNoRoom means that the disk is nearly full. The rest is for files that the
+// node can't do without.
 var errNoRoom = errors.New("the disk is nearly full")
 
 func (h *History) write(f unsavedFile) error {

@@ -29,7 +29,7 @@ const (
 	roundAge = time.Second
 	// maxServing bounds the other nodes' questions that are answered at once.
 	maxServing = 8
-	// maxSums bounds the rules of a report, which may be others in each segment.
+	// maxSums bounds the rules of a report. Each segment may have other rules.
 	maxSums = 1000
 )
 

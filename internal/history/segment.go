@@ -47,7 +47,7 @@ func (s *step) addStep(other *step) {
 	s.others.Add(&other.others)
 }
 
-// segment is a stretch of steps, of which those with data are present.
+// segment is a stretch of steps. It has only those with data.
 type segment struct {
 	first int64 // number of the first step that it can have
 	size  int64 // how many steps it can have
@@ -106,7 +106,8 @@ func (g *segment) stepOf(number int64, delta *Reading) step {
 	return s
 }
 
-// put stores s in the place of its number. If adds is set, it is added to what is there.
+// put stores s in the place of its number. If adds is set, s is added to the
+// step that is there.
 func (g *segment) put(s step, adds bool) {
 	at, found := slices.BinarySearchFunc(g.steps, s.number,
 		func(have step, number int64) int { return cmp.Compare(have.number, number) })

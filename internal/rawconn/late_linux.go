@@ -8,12 +8,12 @@ import (
 
 // lateRead is the ReadLate in progress.
 //
-// A read that finds nothing costs as much as one that finds something, and
-// without care every input is followed by one: net resets the poller's news
-// before a read, so the read must look first. So the input is taken within one
-// call of net, during which no news is lost, and if the system has said that
-// nothing else has arrived, the next look waits for the poller. The news of
-// something that came with the input is not repeated, so it must be known.
+// A read that finds nothing costs as much as one that finds something. Usually
+// such a read follows every input: net resets the poller's news before a read,
+// so the read must look first. Here, the input is taken within one call of net,
+// during which no news is lost. If the system has said that nothing else has
+// arrived, the next look waits for the poller. The poller does not repeat the
+// news of bytes that came with the input, so the system must tell of them.
 type lateRead struct {
 	step        func(fd uintptr) bool // conn.readLate
 	reportsMore bool                  // the system tells what else has arrived
@@ -109,7 +109,8 @@ func (c *conn) callLate(fd uintptr) (done, more bool) {
 	return c.in.errno != syscall.EAGAIN, false
 }
 
-// offer offers take what was read. It reports whether take took it, and more is to be read.
+// offer offers the input to take. It reports whether take took it and more is
+// to be read.
 func (c *conn) offer() bool {
 	if c.late.take == nil {
 		return false
@@ -129,9 +130,10 @@ func (c *conn) offer() bool {
 	return taken && err == nil && !closing
 }
 
-// Close implements net.Conn. Net's own would wait for a take to return, which
-// may itself wait for the caller of Close. So the connection is only shut down
-// then: what take still sends fails, and the reader closes it.
+// Close implements net.Conn. Net's Close would wait for a running take, which
+// may itself wait for the caller of Close. So while a take runs, Close only
+// shuts the connection down: the writes of take fail, and ReadLate closes the
+// connection.
 func (c *conn) Close() error {
 	for {
 		switch c.phase.Load() {

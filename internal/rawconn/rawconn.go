@@ -6,11 +6,11 @@
 // an idle node's load, and delays each answer of a node with little to do.
 package rawconn
 
-// TryWriter is a connection that can write without waiting. What [Wrap] returns
-// is one, if it has raw calls.
+// TryWriter is a connection that can write without waiting. The connection that
+// [Wrap] returns is one, if it has raw calls.
 type TryWriter interface {
 	// TryWrite writes what fits in the connection's buffer now, and returns its
-	// length. It is 0 even after an error, which the next Write returns.
+	// length. The length is 0 after an error, which the next Write returns.
 	TryWrite(b []byte) int
 }
 
@@ -24,27 +24,28 @@ type Pool interface {
 // It must not read from the connection. An error means that no more is to be read.
 type Take func(input []byte) (taken bool, err error)
 
-// LateReader is a connection that needs no buffer while it waits. What [Wrap]
-// returns is one, if it has raw calls.
+// LateReader is a connection that needs no buffer while it waits. The
+// connection that [Wrap] returns is one, if it has raw calls.
 type LateReader interface {
-	// ReadLate waits until there is input, reads it into a buffer of pool and offers
-	// it to take. What take takes, ReadLate puts back and waits for more. What take
-	// leaves, it returns, and the caller must put it back. A nil take leaves all.
+	// ReadLate waits until there is input, reads it into a buffer of pool and
+	// offers it to take. If take takes the input, ReadLate puts the buffer back
+	// and waits for more. Otherwise it returns the buffer, which the caller must
+	// put back. A nil take takes nothing.
 	//
 	// It returns either at least one byte, in the buffer, or an error and no
 	// buffer. An error of take is returned as it is.
 	ReadLate(pool Pool, take Take) ([]byte, error)
 }
 
-// Waiter is a connection that counts the reads that found no input. What [Wrap]
-// returns is one, if it has raw calls.
+// Waiter is a connection that counts the reads that found no input. The
+// connection that [Wrap] returns is one, if it has raw calls.
 type Waiter interface {
 	// Waits returns how often a read found nothing, and so had to wait. Between
 	// inputs that a Take takes, only one read in TryInterval may look.
 	Waits() uint64
 }
 
-// TryInterval is after how many inputs that were taken one after the other a
-// read looks whether there is more, even if the system has said that there is
-// none. So [Waiter] goes on counting.
+// TryInterval is the number of inputs taken in a row after which a read looks
+// for more, even if the system has said that there is none. So [Waiter] goes on
+// counting.
 const TryInterval = 32

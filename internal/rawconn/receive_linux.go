@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reportMore asks the system to tell, with what it delivers, how much else has
-// arrived. It reports false if the system can't.
+// reportMore asks the system to tell, with the bytes that it delivers, how many
+// others have arrived. It reports false if the system can't.
 func reportMore(raw syscall.RawConn) bool {
 	var failed error
 	err := raw.Control(func(fd uintptr) {
@@ -19,7 +19,7 @@ func reportMore(raw syscall.RawConn) bool {
 	return err == nil && failed == nil
 }
 
-// inputQueue is the message that the system adds to what it delivers.
+// inputQueue is the message that the system adds to the bytes that it delivers.
 type inputQueue struct {
 	syscall.Cmsghdr
 	left int32 // how many bytes have not been read; at least 1 after the end of the stream

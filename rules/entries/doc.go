@@ -2,11 +2,11 @@
 // document: deny and allow entries, tiers and overrides of single subjects, and
 // blocks. Each [Entry] has an author, a time, a note, and perhaps an end.
 //
-// A [State] is an immutable value. A change copies only the path to what it
-// changes, so that one more of 100,000 entries costs some microseconds, and
-// [State.Diff] finds what differs between two states without walking all of it.
-// Every change raises the version by one, extends a digest, and is kept in a
-// log of the last 10,000.
+// A [State] is an immutable value. A change copies only the path to the changed
+// entry, so that adding one to 100,000 entries takes some microseconds.
+// [State.Diff] finds the entries that differ between two states without walking
+// those that both share. Every change raises the version by one, extends a
+// digest, and is kept in a log of the last 10,000.
 //
 // The package knows nothing of rules: package rules parses entries and matches checks against them.
 package entries

@@ -104,7 +104,8 @@ func Parse(b []byte) (*State, error) {
 	return s, d.Done("entries")
 }
 
-// shared returns r with s's own entry where they are equal, so that both take the memory of one.
+// shared returns r with s's own entries in place of equal ones, so that the log
+// and the state share their memory.
 func (s *State) shared(r Record) Record {
 	for _, e := range []**Entry{&r.Before, &r.After} {
 		if *e == nil {

@@ -20,7 +20,8 @@ const (
 	// MaxLogBytes bounds the entries that the log alone keeps.
 	MaxLogBytes = 32 << 20
 
-	// Entries with an end may take half of the places, and those of one token a quarter.
+	// At most half of MaxEntries may have an end, and at most a quarter may have
+	// an end and the same token.
 	maxEnding        = MaxEntries / 2
 	maxEndingOfToken = MaxEntries / 4
 	maxName          = 128 // bytes of an attribute, a rule or a tier
@@ -79,9 +80,9 @@ type Condition struct {
 	Values    []string `json:"values"`
 }
 
-// Entry is one entry. Its fields are canonical: entries that do the same to the
-// same checks have the same [Entry.ID]. It is immutable once it is part of a
-// State.
+// Entry is one entry. Its fields are canonical: two entries of one kind about
+// the same checks or the same subject have the same [Entry.ID]. It is immutable
+// once it is part of a State.
 type Entry struct {
 	Kind Kind `json:"kind"`
 
@@ -89,8 +90,8 @@ type Entry struct {
 	// conditions must hold.
 	Match []Condition `json:"match,omitempty"`
 
-	// The next four are for Subject. Limits is a JSON object that has for some
-	// rules the limits in place of the rule's.
+	// The next four are for Subject. Limits is a JSON object: by rule, the limits
+	// that replace the rule's own.
 	Attribute string          `json:"attribute,omitempty"`
 	Value     string          `json:"value,omitempty"`
 	Tier      string          `json:"tier,omitempty"`
@@ -106,7 +107,8 @@ type Entry struct {
 	By    string `json:"by,omitempty"`    // who wrote it
 	Note  string `json:"note,omitempty"`
 	Token string `json:"token,omitempty"` // name of the token that wrote it
-	// Scoped means that it was written by a token that has the scope entries and not admin.
+	// Scoped means that a token with the scope entries, but not admin, wrote the
+	// entry.
 	Scoped bool `json:"scoped,omitempty"`
 
 	id string // see ID; empty until it is part of a State
@@ -115,7 +117,8 @@ type Entry struct {
 // ErrInvalid means that an entry breaks a bound.
 var ErrInvalid = errors.New("not a valid entry")
 
-// ID returns what identifies the entry: its kind, and the checks or the subject that it is about.
+// ID returns the entry's identity: its kind, and the checks or the subject that
+// it is about.
 func (e *Entry) ID() string {
 	if e.id != "" {
 		return e.id
@@ -151,8 +154,8 @@ func (e *Entry) size() int {
 	return entryBytes + 2*len(e.ID()) + len(e.Tier) + len(e.Limits) + len(e.By) + len(e.Note) + len(e.Token)
 }
 
-// Check returns an error that wraps ErrInvalid if e, which comes from outside,
-// breaks a bound. It checks no names that depend on rules.
+// Check returns an error that wraps ErrInvalid if e breaks a bound. It looks up
+// no names of rules or tiers.
 func (e *Entry) Check() error {
 	if e.Kind == 0 || e.Kind >= kinds {
 		return fmt.Errorf("%w: its kind is %d", ErrInvalid, e.Kind)
@@ -205,7 +208,8 @@ func (e *Entry) checkValues() error {
 	return nil
 }
 
-// checkKind checks that e has what its kind needs, and nothing else.
+// checkKind checks that e has the fields that its kind needs, and no others. It
+// does not look at Value.
 func (e *Entry) checkKind() error {
 	list := len(e.Match) > 0
 	subject := e.Attribute != "" && (e.Tier != "" || len(e.Limits) > 0)

@@ -11,15 +11,16 @@ import (
 var ErrDiverged = errors.New("these changes of entries do not follow the ones before")
 
 // Page is a part of the entries of another region's state: those whose IDs are
-// above After and at most UpTo; all above After if UpTo is empty. Whoever
-// applies all pages, and then the records since the version of the first, has
-// the source's state, even if it changed meanwhile.
+// above After and at most UpTo; all above After if UpTo is empty. A region that
+// applies all pages, and then the records since the version of the first page,
+// has the source's state, even if that state changed meanwhile.
 type Page struct {
 	After   string   `json:"after,omitempty"`
 	UpTo    string   `json:"up_to,omitempty"`
 	Entries []*Entry `json:"entries,omitempty"` // sorted by ID
-	// Version and Digest are those of the state that the page is from. They count
-	// for the last page, where they are those of the first.
+	// Version and Digest are those of the state that the page is from. The
+	// follower replaces them by those of its first page. FollowPage uses them only
+	// for the last page.
 	Version int64  `json:"version"`
 	Digest  Digest `json:"digest"`
 }
@@ -50,16 +51,16 @@ func (s *State) Page(after string, most int) *Page {
 	return p
 }
 
-// FollowPage returns s with the entries of a page in place of its own in that
-// range. After the last page it continues from the page's version, with an
-// empty log.
+// FollowPage returns s with the entries of a page in place of its own in the
+// page's range, and with an empty log. The last page also sets the version and
+// the digest.
 func (s *State) FollowPage(p *Page) (*State, error) {
 	next := *s
 	next.log = changeLog{}
 	next.edit()
 
-	// This walks s, whose nodes stay as they are: next copies each before it
-	// changes it.
+	// The loop walks s, whose nodes stay as they are: next copies a node before it
+	// changes the node.
 	for e := range s.All {
 		if e.id > p.After && (p.IsLast() || e.id <= p.UpTo) {
 			next.remove(e)
@@ -83,7 +84,8 @@ func (s *State) FollowPage(p *Page) (*State, error) {
 	}
 	next.done()
 
-	// Until the last page, the version stays: what is unfinished is followed again from the start.
+	// The version stays until the last page, so that an interrupted copy begins
+	// again with the first page.
 	if p.IsLast() {
 		next.version, next.digest = p.Version, p.Digest
 	}
@@ -91,7 +93,8 @@ func (s *State) FollowPage(p *Page) (*State, error) {
 	return &next, nil
 }
 
-// Follow returns s after records of another region's state. Bounds are not checked again.
+// Follow returns s after records of another region's state. It checks each
+// entry, but not whether there is room for all.
 func (s *State) Follow(list []*Record) (*State, error) {
 	next := *s
 	next.edit()
@@ -119,7 +122,7 @@ func (s *State) follow(r *Record) error {
 			return err
 		}
 
-		// After pages, s may have newer entries than those before the first records.
+		// A page may have brought s a newer entry than r.Before.
 		if have := s.Get(e.ID()); have != nil {
 			s.remove(have)
 		}

@@ -2,8 +2,8 @@ package entries
 
 import "slices"
 
-// Record is a change that was made: Before is the entry before it, After the
-// one after it, nil for none.
+// Record is a change that was made. Before is the entry before the change, and
+// After the entry after it; nil means none.
 type Record struct {
 	Version int64  `json:"version"`
 	When    int64  `json:"when"` // Unix ms

@@ -17,8 +17,8 @@ var (
 	ErrFull = errors.New("there are too many entries")
 	// ErrNotFound means that there is no such entry.
 	ErrNotFound = errors.New("there is no such entry")
-	// ErrScope means that an entry was written by somebody with wider rights, so
-	// that a token with the scope entries may not change it.
+	// ErrScope means that a token with the scope entries may not change an entry,
+	// because somebody with wider rights wrote it.
 	ErrScope = errors.New("the scope entries may only change what was written under it")
 )
 
@@ -37,10 +37,10 @@ func (d *Digest) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Change adds or replaces an entry, or removes one. Its time and its author may
-// differ from the entry's: a restored entry keeps its own.
+// Change adds or replaces an entry, or removes one. The change's time and
+// author may differ from the entry's: a restored entry keeps its own.
 type Change struct {
-	Entry  *Entry `json:"entry,omitempty"` // to add or replace; of a removal, only what identifies it counts
+	Entry  *Entry `json:"entry,omitempty"` // to add or replace; a removal needs only the fields that identify it
 	Remove bool   `json:"remove,omitempty"`
 	When   int64  `json:"when"` // by the leader's clock, in Unix ms
 	By     string `json:"by,omitempty"`
@@ -141,8 +141,8 @@ func (s *State) With(c Change) (*State, error) {
 
 	e := c.Entry.withID()
 	if before != nil {
-		// The old entry goes before the bounds are checked: its place is free for
-		// the new one.
+		// The old entry is removed before the bounds are checked, so that the new one
+		// may take its place.
 		next.remove(before)
 	}
 
@@ -155,7 +155,7 @@ func (s *State) With(c Change) (*State, error) {
 	return &next, nil
 }
 
-// checkRoom returns an error if there is no room for another entry.
+// checkRoom returns an error if there is no room for e.
 func (s *State) checkRoom(e *Entry) error {
 	mine, _ := s.byToken.Get(Text(e.Token))
 	switch {

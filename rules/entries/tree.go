@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// fanOut is the number of children of each of a tree's two levels: with 100,000
-// keys, a bucket has one or two.
+// fanOut is the number of children of a node, on both levels of a tree. With
+// 100,000 keys, a bucket has one or two.
 const fanOut = 256
 
 // The places of keys are unpredictable, so that nobody can choose keys that share a bucket.
@@ -22,7 +22,8 @@ var (
 // Key is a key of a [Tree].
 type Key interface {
 	comparable
-	// Hash returns a hash that HashText and HashWords have made of all that the key has.
+	// Hash returns a hash of the whole key. HashText and HashWords make hashes
+	// that nobody can predict.
 	Hash() uint64
 }
 
@@ -39,8 +40,8 @@ func HashText(s string) uint64 { return maphash.String(seed, s) }
 func HashWords(a, b uint64) uint64 {
 	high, low := bits.Mul64(a^secret, bits.RotateLeft64(b, hashRotation)^otherSecret)
 	h := high ^ low
-	// The words are mixed once more: if a factor of the first product is 0,
-	// that loses the other word.
+	// A second product follows: if a factor of the first product is 0, the other
+	// word is lost there.
 	high, low = bits.Mul64(h^otherSecret, b^secret)
 	return high ^ low
 }
@@ -195,8 +196,8 @@ func (t Tree[K, V]) All(yield func(K, V) bool) {
 }
 
 // diff calls yield for each key whose values in old and t may differ, with both
-// values, which are zero where the key is missing. What both trees share takes
-// no time.
+// values, which are zero where the key is missing. It skips the branches and
+// buckets that both trees share.
 func (t Tree[K, V]) diff(old Tree[K, V], yield func(key K, before, after V)) {
 	var none [fanOut]*[fanOut][]pair[K, V]
 	a, b := &none, &none
