@@ -158,7 +158,7 @@ func (b *batch) start(i int) {
 	a.scratch.isDecidedHere = false // it may have been decided here without authority
 
 	if b.limiter.start(q, a) {
-		b.complete(i, nil)
+		b.complete(i, a.scratch.failure)
 		return
 	}
 

@@ -1,11 +1,14 @@
 package limiter
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/rules"
 )
 
 // totalDebt returns the sum of all debts.
@@ -144,6 +147,43 @@ func TestG4_FallbackGoesOnFromACopy(t *testing.T) {
 		}
 		if used, _ := n.membership.Fallback.Usage(n.clock.Now(), at, &limit.Limit); used != 2 {
 			t.Errorf("have %d used of the share, want 2", used)
+		}
+	})
+}
+
+// A check that can't be decided fails in a batch as it does by itself: the owner
+// of a limit of slots is away, and its standby is about to take over.
+func TestCheckAll_FailsAsCheckDoes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, "rules: []")
+		n := w.nodes[2]
+		w.setCut(n, w.nodes[0], true)
+		w.setCut(n, w.nodes[1], true)
+		failed := 0
+		for i := range 20 { // this node owns some of them
+			q := &Query{Subjects: []Subject{
+				{Mode: counters.PeekMode, InlineSubject: rules.InlineSubject{Key: []string{fmt.Sprint("slots ", i)},
+					Limits: []rules.InlineLimit{{Limit: 2, TTL: "10s", Algorithm: "concurrency"}}}},
+				{InlineSubject: rules.InlineSubject{Key: []string{fmt.Sprint("counted ", i)},
+					Limits: []rules.InlineLimit{{Limit: 9, Per: "1h"}}}},
+			}}
+
+			var a Answer
+			want := n.Check(q, &a)
+			if want == nil {
+				continue
+			}
+			failed++
+			errs := make([]error, 2)
+			n.CheckAll([]*Query{q, q}, []*Answer{{}, {}}, errs)
+			for j, got := range errs {
+				if !errors.Is(got, want) {
+					t.Errorf("%d, check %d of a batch: got %v, want %v as by itself", i, j, got, want)
+				}
+			}
+		}
+		if failed == 0 {
+			t.Error("no check failed: the test shows nothing")
 		}
 	})
 }

@@ -78,7 +78,7 @@ func (l *Limiter) Clock() *Clock { return l.clock }
 
 // Check decides q now. If it fails, the answer is invalid; the error wraps
 // ErrUnknownRule, ErrKey, ErrInline, ErrNamespace, ErrAtMost, ErrAcquire,
-// ErrLevelTooLow or ErrRulesChanged. A q with a RequestID must be a counting
+// ErrLevelTooLow, ErrRulesChanged or ErrTryAgain. A q with a RequestID must be a counting
 // check. It is decided once within a minute, and the error may also be one of
 // Reserve's.
 func (l *Limiter) Check(q *Query, a *Answer) error {

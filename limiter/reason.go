@@ -96,7 +96,12 @@ func (a *Answer) AppendReason(b []byte) []byte {
 	case tightest.Full:
 		b = append(b, ')')
 	case a.DecidedBy == ByFallback && tightest.isUncounted():
-		b = append(b, ") can't be counted: its owner can't be reached, and on_partition is deny"...)
+		b = append(b, ") can't be counted: its owner can't be reached, and "...)
+		if tightest.Rule.OnPartition == rules.RefuseUncounted {
+			b = append(b, "on_partition is deny"...)
+		} else {
+			b = append(b, "nodes don't divide slots"...)
+		}
 	default:
 		b = append(b, ") is used up"...)
 		b = tightest.appendCutOff(b)
@@ -162,8 +167,8 @@ func appendRate(b []byte, limit *rules.Limit, part int64, isShare bool) []byte {
 	return append(b, limit.Window...)
 }
 
-// isUncounted reports whether `on_partition: deny` refused the check, rather
-// than a counter. Call it only for an answer with ByFallback, which may also
+// isUncounted reports whether `on_partition: deny`, or a node's lack of a share of
+// slots, refused the check, rather than a counter. Call it only for an answer with ByFallback, which may also
 // have limits that an owner decided. A counter that refuses for a while is not
 // fresh, so its ResetAfter is not 0.
 func (la *LimitAnswer) isUncounted() bool {

@@ -430,8 +430,13 @@ func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration
 	_, errs := l.askSlots(ctx, slotRequest{verb: slotRenew, id: sl.id, nonce: sl.nonce, back: back}, sl.parts)
 	var gone, later bool
 	for i, err := range errs {
-		gone = gone || errors.Is(err, ErrUnknownSlot) && !sl.parts[i].shadow
-		later = later || err != nil && !errors.Is(err, ErrUnknownSlot)
+		switch {
+		case err == nil || sl.parts[i].shadow: // a shadow limit refuses nothing, whatever it counts
+		case errors.Is(err, ErrUnknownSlot):
+			gone = true
+		default:
+			later = true
+		}
 	}
 
 	switch {

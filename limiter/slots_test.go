@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -123,6 +124,32 @@ func TestUnconfirmedSlots(t *testing.T) {
 		owner.confirm.Store(&never)
 		if _, err := w.nodes[1].RenewSlot(id, 0); !errors.Is(err, ErrTryAgain) {
 			t.Errorf("a renewal that is not confirmed: %v", err)
+		}
+	})
+}
+
+// A slot is renewed although the owner of a shadow limit can't be reached:
+// nothing depends on what such a limit counts.
+func TestRenewSlot_WithoutTheOwnerOfAShadowLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, `rules:
+  - {name: real, key: [real], limits: [{limit: 5, ttl: 10s, algorithm: concurrency}]}
+  - {name: tried, key: [tried], shadow: true, limits: [{limit: 5, ttl: 10s, algorithm: concurrency}]}`)
+		owner, lost, asker := w.nodes[0], w.nodes[1], w.nodes[2]
+		var a Answer
+		slot, err := asker.Acquire(&Query{Attributes: attrs("real", w.keyOf("real", owner, asker),
+			"tried", w.keyOf("tried", lost, owner))}, &a)
+		if err != nil || slot.ID == "" {
+			t.Fatalf("acquire: got %q, %v", slot.ID, err)
+		}
+
+		for _, at := range []*testNode{owner, asker} {
+			w.setCut(at, lost, true)
+		}
+		time.Sleep(5 * time.Second)
+		left, err := asker.RenewSlot(slot.ID, 0)
+		if err != nil || left < 9*time.Second {
+			t.Errorf("renew: got %v, %v; want 10s", left, err)
 		}
 	})
 }
@@ -267,6 +294,15 @@ func TestSlotsOfANodeThatIsCutOff(t *testing.T) {
 			w.setCut(lone, n, true)
 		}
 		lone.expectSlot("denied", "render", key, 0, false)
+
+		var denied Answer
+		_, err := lone.Acquire(&Query{Rule: "render", Key: []string{key}, ByKey: true}, &denied)
+		expect.NoError(t, err)
+		why := "its owner can't be reached, and nodes don't divide slots"
+		if got := string(denied.AppendReason(nil)); !strings.Contains(got, why) {
+			t.Errorf("reason: got %q, want %q in it", got, why)
+		}
+
 		var ids []string
 		for range 4 {
 			ids = append(ids, lone.expectSlot("allowed", "free", freeKey, 0, true))

@@ -41,7 +41,7 @@ func (n *Node) openFiles() error {
 	n.onRelease(n.closeFiles)
 	n.onRelease(func(context.Context) error {
 		n.cancel()
-		n.loops.Wait()
+		<-n.loops.Close()
 		return nil
 	})
 

@@ -22,6 +22,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/regions"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/history"
+	"github.com/rlnode/rlnode/internal/tasks"
 	"github.com/rlnode/rlnode/internal/tracing"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/limiter/loads"
@@ -92,7 +93,7 @@ type Node struct {
 
 	ctx          context.Context
 	cancel       context.CancelFunc
-	loops        sync.WaitGroup
+	loops        tasks.Group
 	releaseSteps []func(context.Context) error // close the parts; called last to first
 
 	closing  sync.Once

@@ -115,11 +115,7 @@ func (n *Node) Slots() *client.SlotSet { return &n.slots }
 
 // Go implements client.SlotKeeper.
 func (n *Node) Go(f func()) bool {
-	if n.closed.Load() {
-		return false
-	}
-	n.loops.Go(f)
-	return true
+	return !n.closed.Load() && n.loops.Go(f)
 }
 
 // holdersOf converts a list of holders.

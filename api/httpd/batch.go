@@ -94,10 +94,10 @@ type chunk struct {
 }
 
 // size returns how many checks the next chunk may have, if each may match
-// ruleCount rules.
-func (c *chunk) size(ruleCount int) int {
-	if c.decided == 0 { // few checks match all rules; even if all do, the first chunk matches at most MaxMatched
-		return max(1, min(maxChunk, api.MaxMatched/max(1, ruleCount)))
+// ruleCount rules, and the batch at most so many limits.
+func (c *chunk) size(ruleCount, most int) int {
+	if c.decided == 0 { // few checks match all rules; even if all do, the first chunk matches no more rules than that
+		return max(1, min(maxChunk, most/max(1, ruleCount)))
 	}
 	return max(1, min(maxChunk, chunkLimits*c.decided/max(1, c.matched)))
 }
@@ -151,7 +151,8 @@ func (h *handlers) decideAll(x *exchange, c *chunk) {
 	}
 
 	ruleCount := len(h.Decider.Rules().Rules)
-	size := c.size(ruleCount)
+	most := cmp.Or(h.MaxMatched, api.MaxMatched)
+	size := c.size(ruleCount, most)
 	for ; x.decoder.MoreChecks(n); n++ {
 		item := c.next()
 		item.failure = x.decoder.NextCheck(&item.check, h.Decider.Rules())
@@ -162,7 +163,7 @@ func (h *handlers) decideAll(x *exchange, c *chunk) {
 		// Results with detail are long, so the room is checked again after each.
 		if c.used >= size || item.check.Detail {
 			flush()
-			size = c.size(ruleCount)
+			size = c.size(ruleCount, most)
 		}
 	}
 

@@ -120,7 +120,7 @@ func readToken(flag string, token *string, file string) error {
 // tokenCmd creates a token.
 type tokenCmd struct {
 	Name  string   `arg:"" help:"Name of the token's user, which appears in logs, traces and the list of versions."`
-	Scope []string `required:"" sep:"," placeholder:"SCOPE" help:"What the token allows: check, adjust, read, admin; repeat the flag or separate with commas."`
+	Scope []string `required:"" sep:"," placeholder:"SCOPE" help:"What the token allows: check, adjust, read, entries, admin; repeat the flag or separate with commas."`
 
 	Namespace []string `sep:"," placeholder:"NAME" help:"For the scopes check and adjust: allow limits that come with the call only in this namespace, or a pattern with *; repeat the flag or separate with commas."`
 }

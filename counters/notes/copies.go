@@ -112,7 +112,7 @@ func (s *Store) Replace(n *Note, steady int64) {
 	if stored, found := lp.Get(n.Key); found && n.Kind == Resets {
 		// This node may have forgotten resets that it was sent, if it owned the partition before.
 		merged := *n
-		merged.Minor = max(n.Minor, stored.Minor)
+		merged.noteForgotten(&stored)
 		n = &merged
 	}
 
@@ -134,8 +134,9 @@ func (s *Store) Merge(n *Note, steady int64) {
 			merged = stored
 		}
 		merged.Until = max(n.Until, stored.Until)
-		if n.Kind == Resets { // the higher floor covers what either copy has forgotten
-			merged.Minor = max(n.Minor, stored.Minor)
+		if n.Kind == Resets {
+			merged.noteForgotten(n)
+			merged.noteForgotten(&stored)
 		}
 	}
 	lp.Put(&merged)

@@ -286,6 +286,35 @@ func TestResets(t *testing.T) {
 	}
 }
 
+// A copy that another one is added to, or that the owner's replaces, still knows
+// what it has forgotten itself.
+func TestResets_CopiesKnowWhatEitherForgot(t *testing.T) {
+	numbers := func(rank, floor uint64, at int64) *Note {
+		return &Note{Key: PartitionKey(Resets, 0, 0), Rank: rank, Minor: floor, At: at, Until: forever}
+	}
+	for name, add := range map[string]func(s *Store, n *Note){
+		"replace": func(s *Store, n *Note) { s.Replace(n, begin) },
+		"merge":   func(s *Store, n *Note) { s.Merge(n, begin) },
+	} {
+		for _, pair := range [][2]*Note{
+			{numbers(3, 2, begin), numbers(5, 1, 0)}, {numbers(5, 1, 0), numbers(3, 2, begin)},
+		} {
+			s := New(1 << 20)
+			for _, n := range pair {
+				add(s, n)
+			}
+			lp := s.Lock(0, begin)
+			if !lp.HasForgottenRates(1, begin) {
+				t.Errorf("%s %+v: rates that one copy has forgotten count as known", name, pair)
+			}
+			if !lp.IsResetSince(1, 7, 1) || lp.IsResetSince(1, 7, 2) {
+				t.Errorf("%s %+v: got another floor of resets than 2", name, pair)
+			}
+			lp.Unlock()
+		}
+	}
+}
+
 // A subject that is reset again and again is listed once among what may give
 // way, by its last reset, and keeps nothing before it from being forgotten.
 func TestResetsOfOneSubject(t *testing.T) {

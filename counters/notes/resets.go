@@ -72,6 +72,13 @@ func (lp Locked) forgetRates(subject uint64, steady int64) {
 	lp.Put(&numbers)
 }
 
+// noteForgotten makes n, a note of a partition's resets, cover what another copy
+// of it has forgotten.
+func (n *Note) noteForgotten(other *Note) {
+	n.Minor = max(n.Minor, other.Minor)
+	n.At = max(n.At, other.At)
+}
+
 // HasForgottenRates reports whether the partition of subject has forgotten, at
 // or after a steady time, rates that late settlements may need.
 func (lp Locked) HasForgottenRates(subject uint64, since int64) bool {
