@@ -218,7 +218,7 @@ type Decision struct {
 //	sliding-window   used in the current   used in the previous window     number of the current window, see Window
 //	FirstWindow      used in the window    the window                      steady time of the window's first hit
 //	CellBucket       the window            nanoseconds per unit            steady time at which nothing will be owed: see there
-//	Concurrency      slots held            time until the next one ends    time until all have ended
+//	Concurrency      slots held            time until the cost fits        time until all have ended
 //
 // No table stores the State of a Concurrency limit. Each slot is a note, and
 // the State sums up the slots that are held.

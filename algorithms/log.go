@@ -289,11 +289,16 @@ func (log *Log) enforceBound(l *Limit) {
 }
 
 // Coarsen makes the log hold at most about parts entries (at least 1) from now
-// on, until it is empty. It rounds times up to multiples of 1/parts of the
-// window and merges entries with equal times. Hits then leave the window late
-// by no more than that, and never early.
+// on, until it is empty. It rounds times up to multiples of 1/parts of the time
+// that entries may span, and merges entries with equal times. Hits then leave
+// the window late by no more than that, and never early. Entries span the window
+// and, where checks are delayed, the longest delay.
 func (log *Log) Coarsen(l *Limit, parts int64) {
-	grain := (int64(l.Window) + parts - 1) / parts
+	span := int64(l.Window + l.MaxDelay)
+	if n := len(log.entries); log.Len() > 0 { // earlier rules may have allowed longer delays
+		span = max(span, log.entries[n-1].At-log.entries[log.head].At)
+	}
+	grain := (span + parts - 1) / parts
 	if grain <= log.grain {
 		return
 	}

@@ -236,6 +236,29 @@ func TestCoarseLogForgets(t *testing.T) {
 	}
 }
 
+// Delayed hits lie ahead of now. They count towards the bound as any others do,
+// also if a shorter delay is allowed later.
+func TestLogOfDelayedHitsIsBounded(t *testing.T) {
+	l := &Limit{Kind: SlidingLog, Amount: 100, Window: time.Second, MaxDelay: time.Hour}
+	g := &Log{}
+	for i := range int64(2 * MaxLogEntries) {
+		// The first ones come a hundredth of a second apart, and so leave the others.
+		now := Instant{Steady: 1e18 + min(i, 100)*1e7 + i}
+		if !g.Take(l, now, 1) {
+			t.Fatalf("hit %d refused: %d used in %d entries", i, g.Used(), g.Len())
+		}
+		if g.Len() > MaxLogEntries {
+			t.Fatalf("hit %d: got %d entries, want at most %d", i, g.Len(), MaxLogEntries)
+		}
+	}
+
+	short := &Limit{Kind: SlidingLog, Amount: 100, Window: time.Second}
+	g.Coarsen(short, 100)
+	if g.Len() > 102 {
+		t.Errorf("got %d entries after Coarsen to about 100", g.Len())
+	}
+}
+
 // A window's number never goes back: to a late reading of the clock, a state is as of its own time.
 func TestLateReadingMovesNoState(t *testing.T) {
 	for _, kind := range []Kind{FixedWindow, SlidingWindow} {

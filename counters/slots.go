@@ -88,6 +88,12 @@ func (t *Table) decideSlot(op *Op) {
 	op.state = t.slotState(op.At, op.Key, op.Limit, op.Cost)
 	after, allowed := op.Limit.Take(op.state, op.At, op.Cost)
 	op.Limit.DescribeInto(&op.Decision, after, op.At, op.Cost, allowed)
+
+	// The state has the time until the cost fits. One slot may be free earlier.
+	if !allowed && op.Cost > 1 {
+		one := t.slotState(op.At, op.Key, op.Limit, 1)
+		op.Decision.MoreAfter = time.Duration(one.Part)
+	}
 }
 
 // adjustForHolder changes op, which was decided. It allows slots that holder

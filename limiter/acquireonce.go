@@ -164,11 +164,15 @@ func (l *Limiter) acquireHere(ctx context.Context, req *acquireRequest, first in
 func (hd *acquisition) recall(nonce uint64, a *Answer) {
 	hd.nonce = nonce
 	hd.isRecalled = true
+	a.dropPaidCosts()
+}
 
+// dropPaidCosts leaves of a's check what acquires slots: an earlier attempt has
+// paid all other costs.
+func (a *Answer) dropPaidCosts() {
 	for i := range a.scratch.ops {
 		op := &a.scratch.ops[i]
 		if op.Limit.Kind != algorithms.Concurrency {
-			// The earlier attempt has paid this cost.
 			op.Cost = 0
 		}
 	}

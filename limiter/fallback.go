@@ -222,7 +222,7 @@ func (c *clusterCheck) giveBackRefused(list []int, admitted bool) {
 
 			c.giveBackAlone(aloneOp, s.life)
 			if admitted {
-				aloneOp.Decision.Allowed = false // so that rollBackAlone skips it
+				aloneOp.Cost = 0 // so that rollBackAlone skips it
 			}
 		}
 	}

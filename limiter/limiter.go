@@ -227,6 +227,25 @@ func (l *Limiter) takeFromTable(now algorithms.Instant, ops []counters.Op, peek 
 	return l.table.Take(now, ops)
 }
 
+// beginSecondRound prepares what the second round of a check must not share with
+// the first one, or must have as the first one had it.
+func (a *Answer) beginSecondRound(q *Query) {
+	// What they took is given back already. If the newer rules need no counter, no
+	// subject takes their place.
+	a.scratch.cluster.subjects = a.scratch.cluster.subjects[:0]
+
+	// The first round's place goes back with its cost, perhaps after the second
+	// one has made its own.
+	if a.scratch.place != nil {
+		a.scratch.place = a.newPlaceRequest(q, a.scratch.place.ttl)
+	}
+
+	// An acquire that was recalled has paid already.
+	if a.scratch.holding != nil && a.scratch.holding.isRecalled {
+		a.dropPaidCosts()
+	}
+}
+
 // finish completes a check that start left undecided. It waits for replies, and
 // asks again, until the check is decided. The caller counts the check.
 func (l *Limiter) finish(q *Query, a *Answer) error {
@@ -244,9 +263,12 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 			c.ignoreNewer = true
 
 			c.now = l.clock.Now()
-			if done, err := l.prepare(c.now, q, a); err != nil {
+			done, err := l.prepare(c.now, q, a)
+			if err != nil {
 				return err
-			} else if done {
+			}
+			a.beginSecondRound(q)
+			if done {
 				break // by the newer rules, no counter is needed
 			}
 

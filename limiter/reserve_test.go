@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -23,6 +24,50 @@ const tokenRules = `rules:
     limits:
       - {limit: 1000, per: 1h, algorithm: ALGORITHM, unit: tokens}
       - {limit: 100, per: 1h, algorithm: fixed-window}`
+
+// A check that is decided a second time, because an owner has newer rules, makes
+// a place of its own: the first one goes back late, as its partition moves.
+func TestReserve_PlaceOfTheSecondRound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const text = `rules:
+  - {name: here, key: [here], limits: [{limit: 9, per: 1h, algorithm: fixed-window}]}
+  - {name: there, key: [there], limits: [{limit: 9, per: 1h, algorithm: fixed-window}]}`
+		w := newTestCluster(t, 3, text)
+		asker, owner := w.nodes[0], w.nodes[1]
+		here, there := w.keyOf("here", asker, owner), w.keyOf("there", owner, asker)
+		p := w.partition("here", here)
+		newer := compile(t, 2, "version: 1\n"+text)
+		owner.SetRules(newer)
+
+		var once sync.Once
+		setDetail := func(f func(from, to ring.NodeID, m peer.Method, body []byte)) { w.detail = f }
+		setDetail(func(from, _ ring.NodeID, m peer.Method, _ []byte) {
+			if from != asker.id || m != MethodAsk {
+				return
+			}
+			once.Do(func() {
+				w.change(func() { w.place[p].frozen = true })
+				asker.table.Shut(p)
+				go func() {
+					time.Sleep(20 * time.Millisecond)
+					asker.SetRules(newer)
+					time.Sleep(20 * time.Millisecond)
+					asker.table.Open(p, w.place[p].lineage)
+					w.change(func() { w.place[p].frozen = false })
+				}()
+			})
+		})
+
+		id := asker.reserve(Query{Attributes: attrs("here", here, "there", there)}, time.Minute)
+		time.Sleep(3 * time.Second) // what waits has gone back, or is given up
+		if _, err := asker.Settle(id, nil); err != nil {
+			t.Errorf("settle: got %v, want the place of the second round to be there", err)
+		}
+		for rule, key := range map[string]string{"here": here, "there": there} {
+			expect.Equal(t, w.nodes[2].usage(rule, key).Limits[0].Used, 0, "%s: used after a settlement of nothing", rule)
+		}
+	})
+}
 
 // reserve makes a reservation on n and returns its id, which is empty if the check was refused.
 func (n *testNode) reserve(q Query, ttl time.Duration) string {

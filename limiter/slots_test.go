@@ -90,6 +90,30 @@ func TestSlotVectors(t *testing.T) {
 	})
 }
 
+// A refused acquire is told when its slots are free, and when one more is.
+func TestSlotVectors_TimesOfARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, slotsText)
+		for i, at := range w.nodes {
+			key := w.keyOf("four", w.nodes[0], w.nodes[1]) + fmt.Sprint(i)
+			for range 3 {
+				at.expectSlot("one of three", "four", key, 1, true)
+				time.Sleep(200 * time.Millisecond)
+			}
+
+			var a Answer
+			_, err := at.Acquire(&Query{Rule: "four", Key: []string{key}, ByKey: true, Slots: 3}, &a)
+			expect.NoError(t, err)
+			got := a.Limits[0]
+			retry := got.RetryAfter.Round(50 * time.Millisecond)
+			more := got.MoreAfter.Round(50 * time.Millisecond)
+			if got.Allowed || got.Remaining != 1 || retry != 600*time.Millisecond || more != 400*time.Millisecond {
+				t.Errorf("node %d: got %+v, want 1 free, another one in 400ms, three in 600ms", i, got.Decision)
+			}
+		}
+	})
+}
+
 // A slot that would not outlive its owner is taken back, and so is all that was taken with it.
 func TestUnconfirmedSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
