@@ -57,7 +57,9 @@ func (l *Limit) Append(b []byte, flags byte) []byte {
 }
 
 // Decode reads what Append wrote into l, which must be zero, and returns the
-// flags. Unless d fails, l is legal, and the flags are among those in allowed.
+// flags. Unless d fails, the flags are among those in allowed, and the
+// algorithms can work with l. The bounds that only documents must keep are not
+// checked.
 func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 	first := d.Byte()
 	l.Kind = Kind(first & limitKindMask)

@@ -12,9 +12,8 @@ import (
 
 const (
 	// recordMargin is added to the latest clock that a region reported when it
-	// honoured a version. The sum is the time from which the record counts. The
-	// margin covers the difference between the nodes' clocks, and the time until
-	// requests under an older version are decided.
+	// honoured a version. The record counts from that time on. The margin covers
+	// clocks that differ, and checks that an older version is still deciding.
 	recordMargin = time.Second
 	// maxMarksPerRound bounds the marks proposed in one round. The next round
 	// follows within a second.

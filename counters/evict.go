@@ -22,8 +22,8 @@ type victim struct {
 	chosen bool
 }
 
-// lastResort is the rank of a reset that some reader has not received. It is
-// evicted only if there is no other candidate. If no such reset could be
+// lastResort is the rank of a reset that some reader has not received. Such a
+// reset is evicted only if the search finds nothing else to evict. If no such reset could be
 // evicted, a flood of them would lock out new subjects. After its eviction, a
 // copy may keep what was used before the reset: quota may be lost, but none is
 // made.

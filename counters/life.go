@@ -103,9 +103,9 @@ func (t *Table) giveBackLocked(
 	return t.changeLocked(s, now, k, l, give)
 }
 
-// giveUndrained is a Give for a bucket whose rate may no longer be l's. It does
-// not drain the bucket, so that the next check drains it by the rate then in
-// force. Whether units are taken off before or after draining makes no
+// giveUndrained is a Give for a bucket whose rate may no longer be l's. It takes
+// units off without draining the bucket. The next check drains it by the rate
+// then in force, for the whole time since the last change. The order makes no
 // difference.
 func giveUndrained(
 	l *algorithms.Limit, from *algorithms.TakeRecord, cost int64,

@@ -96,7 +96,7 @@ func (s *shard) leaveOutLoans(now algorithms.Instant, op *Op, state algorithms.S
 // half of what is unused, rounded up, or an eighth of the share if that is
 // more. Without the eighth, the end of a share would take many small loans. It
 // lends only while the counter's own region has used less than half of its
-// share plus what it borrowed. It returns the amount lent and the counter's
+// share, as loans have widened it. It returns the amount lent and the counter's
 // loans afterwards. If it fails with ErrShut, ErrOtherWindow or ErrFull,
 // nothing changes.
 func (t *Table) Lend(

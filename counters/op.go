@@ -58,8 +58,8 @@ type Op struct {
 	// Decision reports only this region's use.
 	Lends bool
 
-	// Full means that the table has no room for another counter, although the
-	// limit did not refuse. Take and Peek set it, and the fields below. (It stands
+	// Full means that the table has no room for another counter or slot, or that
+	// another request with its ID holds slots, although the limit did not refuse. Take and Peek set it, and the fields below. (It stands
 	// first to fill a gap in the struct.)
 	Full     bool
 	Decision algorithms.Decision

@@ -145,9 +145,11 @@ func (t *Table) SetExpiry(now algorithms.Instant, place *Place, body string, mak
 type SettlePlan struct {
 	Place Place
 	// HasPlace says that the place was made with the reservation, on this node or
-	// elsewhere. If the place is missing in the same lineage, the reservation is
-	// over. In another lineage, the place was lost with its node, and Settle makes
-	// it again. Without HasPlace, there must be room for a place.
+	// elsewhere. If the counters are still of the same lineage and the place is
+	// missing, the reservation is over. If they are of another lineage, the place
+	// was lost with its node. Settle then makes it anew, even beyond the bound,
+	// unless the settlement is late or an end. Without HasPlace, there must be
+	// room for a place.
 	HasPlace bool
 	// Late says that the deadline has passed, so the place must still be there.
 	// Settle sets it if the settlement is late. TooLate says that the time for

@@ -629,8 +629,9 @@ func (s *shard) protectRefused(op *Op) {
 		g.records[slot].state = op.state
 	}
 
-	// A counter that is only protected is not marked as changed. Otherwise each of
-	// a flood of refusals would be sent to standbys and written to disk.
+	// The counter is marked as changed only if it is protected for longer, or its
+	// rate has changed. Otherwise each of a flood of refusals would be sent to
+	// standbys and written to disk.
 	if fresh > g.freshAt[slot] {
 		g.freshAt[slot] = fresh
 	} else if !otherRate {

@@ -379,8 +379,8 @@ func (lo *loans) handleReply(ln *loan, body []byte, err error) {
 		lo.borrowFromNext(next, now, waiters)
 	}
 
-	// The waiters are answered last: one that has joined the next loan must not
-	// be answered between the two.
+	// This comes last: a waiter that has joined the next loan still has that one
+	// pending, and is not answered yet.
 	for _, bw := range waiters {
 		lo.finish(bw)
 	}

@@ -177,10 +177,10 @@ func (a *Answer) recordDecidedHere(v counters.Verdict) {
 	a.DecidedBy = ByOwner
 	a.scratch.isDecidedHere = true
 
-	// The table may have decided as of a later reading of the clock than the one
-	// that the check began with. One Take decides all ops at the same steady time,
-	// so the first op tells that time. Its At.Wall may be another node's clock, so
-	// this node's wall time moves by as much as the steady time.
+	// If the shards have seen a later time than the check began with, they decided
+	// as of that time. It is the same for all ops of a Take, so the first one tells
+	// it. Its At.Wall may be by another node's clock, so this node's wall time moves
+	// by as much as the steady time.
 	late := a.scratch.ops[0].At.Steady - a.Now.Steady
 	if late > 0 {
 		a.Now.Steady += late

@@ -15,7 +15,7 @@ import (
 )
 
 // ownerRequest is work for the owner of a subject: a change of its counters, a
-// settlement, or a reservation.
+// reservation or its settlement, an acquire, or what happens to a slot.
 type ownerRequest struct {
 	subject uint64
 	hops    int // how many times it was forwarded before it reached this node

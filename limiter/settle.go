@@ -95,8 +95,8 @@ func codeCosts(c *wire.Coder, costs *[]UnitCost) {
 // Settle replaces a reservation's estimate with the real costs. It debits any
 // excess and gives back what was not used. A unit that costs does not name
 // stays as reserved; empty costs mean that nothing was used. Only the first
-// settlement of a reservation counts, on whichever node; a repeated one gets
-// the same answer. A settlement within ten minutes after the reservation's end
+// settlement of a reservation counts, on whichever node. One that is repeated
+// within a minute gets the same answer; later, only that it is settled. A settlement within ten minutes after the reservation's end
 // still counts, unless the room was needed. It replaces the costs that
 // [Query.OnExpiry] has left charged, in windows that are not over yet and on
 // the bill. The error wraps ErrUnknownReservation, ErrNoOwner or

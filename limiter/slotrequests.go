@@ -50,7 +50,7 @@ func (req *slotRequest) Code(c *wire.Coder) {
 
 // slotResult is the result of a slotRequest.
 type slotResult struct {
-	units int64 // how many were released
+	units int64 // how many a release asked for
 }
 
 // Code implements wire.Message.
@@ -229,7 +229,8 @@ const (
 	slotTaskPause = 100 * time.Millisecond
 )
 
-// keepSlot repeats req until its owner acknowledges it, or until its slot has ended.
+// keepSlot repeats req until its owner acknowledges it, or for as long as the
+// limit lets a slot last.
 func (l *Limiter) keepSlot(req slotRequest) {
 	if l.membership != nil {
 		l.membership.slotTasks.keep(&req, req.list[0].TTL)

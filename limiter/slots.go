@@ -284,11 +284,10 @@ func (l *Limiter) hold(q *Query, a *Answer, hd *acquisition, attempt func() erro
 	for pause := firstHoldPause; ; pause *= 4 {
 		err := l.tryHold(q, a, hd, attempt)
 
-		// An acquire that is decided at home is not tried again here. If its slots
-		// have moved, acquireHere leaves the acquire to the next owner. A repetition
-		// may have been answered with this slot meanwhile. Another attempt would have
-		// another nonce, so that the caller of the repetition could not renew the
-		// slot.
+		// An acquire that is decided at home is not tried again here. A repetition may
+		// have been answered with this attempt's slot meanwhile. The nonce of another
+		// attempt would replace that of the slot, and its caller could not renew it.
+		// If the slots have moved, acquireHere leaves the acquire to the next owner.
 		if !errors.Is(err, errUnconfirmed) || hd.isAtHome || time.Since(began)+pause > pendingTimeout {
 			return err
 		}

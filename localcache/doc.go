@@ -13,8 +13,8 @@
 // before the ledger records it ([LeaseLedger.Grant]), so a grant is never more
 // than a Take made early.
 //
-// Sizes ([Size]): below the threshold, a grant is at most 1/(N + 1) of the
-// headroom under it, for N nodes. A single busy node gets nearly all of it in a
+// Sizes ([Size]): while usage is below the threshold, a grant is at most the
+// difference between the two, divided by N + 1 for N nodes. A single busy node gets nearly all of it in a
 // few grants, and N equally busy nodes get a fair part each. Above the
 // threshold, all grants of a subject together stay under `lease.idle` of its
 // limit, in equal parts for all nodes. If a part is less than one unit, or

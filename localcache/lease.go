@@ -131,10 +131,9 @@ func (le *lease) covers(i int, ops []counters.Op) bool {
 	return true
 }
 
-// canAnswerLooks reports whether the lease may answer a look: only if this node
-// spends the lease on checks, and not on counts. A count, here or at another
-// node, may overdraw the owner's counter. The rest of a grant then says nothing
-// about how much the counter has left.
+// canAnswerLooks reports whether the lease may answer a look: only if checks, and
+// no counts, have used it. A count may overdraw the owner's counter, and then the
+// rest of a grant says nothing about how much the counter has left.
 func (le *lease) canAnswerLooks() bool { return le.hasChecks && !le.hasCounts }
 
 // noteModes records the modes of ops, all of one subject. The ops of renewals have no costs.

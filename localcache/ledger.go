@@ -57,8 +57,8 @@ type ledgerPart struct {
 	counter    uint64 // Key.Counter
 	unreturned int64  // units granted and not yet given back: an upper bound on what may come back
 	spendable  int64  // the holder may still spend at most this many units
-	// returnable is how many units may still come back, by the holder's last
-	// report; fewer if it has spent or returned some since.
+	// returnable is how many units may still come back at most. Only the holder's
+	// reports lower it.
 	returnable int64
 }
 

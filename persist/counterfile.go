@@ -31,9 +31,8 @@ type Source interface {
 	// of the table. It returns the part to continue with, zero after the last, and
 	// how many counters it marked.
 	MarkChanged(part, n int) (next, marked int)
-	// Drops returns how often counters were dropped in a way that Changed does not
-	// yield. The file forgets them with its next base, so after a drop a new base
-	// begins at once.
+	// Drops returns how often counters were dropped without Changed yielding it.
+	// Only a new base removes such counters from the file, so one begins at once.
 	Drops() int64
 	// Restore puts records back, except those of counters that the table already
 	// has. If a counter has several records, the first counts. It returns how many

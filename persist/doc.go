@@ -3,8 +3,9 @@
 //
 // [CounterFile] writes changed counters to counters.db, in a checkpoint every
 // second and a last one at a clean stop. The file is a log of frames (see
-// frame.go) and a base (see base.go). The table in memory is authoritative, and
-// the file holds nothing else, so losing it is safe. A damaged frame is
+// frame.go) and a base (see base.go). While the node runs, the table in
+// memory is authoritative, and losing the file loses nothing. At the start,
+// counters that no other node has either begin anew. A damaged frame is
 // skipped; a damaged file is set aside and replaced. A failing disk stops
 // checkpoints, not checks; [CounterFile.Status] reports both. The fallback
 // counters, for what a node decides alone, live in a separate table, saved in

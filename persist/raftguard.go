@@ -65,8 +65,9 @@ var errHung = errors.New("disk does not respond")
 //
 // Raft ends the process when it can't read a committed entry. So a hung read
 // gets a long time before it fails. Reading an entry in doubt fails at once.
-// Committed entries are in doubt only after a failed deletion of those before a
-// snapshot, and the entries to be applied next are in the cache. Undoing can't
+// Committed entries are in doubt only after a failed deletion of old ones, which
+// puts all later ones in doubt, too. But the entries to be applied next are in
+// the cache. Undoing can't
 // bring back the configuration. When Raft deletes an entry that holds a
 // configuration, it goes back to the last committed one. It learns the deleted
 // configuration with the next configuration entry, or at the next start.

@@ -8,7 +8,8 @@ import (
 )
 
 // withChange returns d with one piece changed. Its text is that of d with only
-// this piece replaced, so that comments and order stay. If the piece can't be
+// this piece replaced, so that the order and all comments outside the piece
+// stay. (Those right above a removed piece go with it.) If the piece can't be
 // told apart in the text, as in a mapping on one line, the whole text is
 // written anew. Errors are those of [Document.Apply].
 func (d *Document) withChange(c Change) (*Document, error) {

@@ -145,12 +145,11 @@ type Rule struct {
 	OnLimit        OnLimit
 	MaxDelay       time.Duration // if OnLimit is DelayCheck
 	Adaptive       *Adaptive     // nil if it has none
-	// Blocks are the rule's blocks as limits that no answer shows, one for each
-	// length; nil if it has none. Each is a token bucket of one unit, which the
-	// beginning of a block takes. If the rule has one length, a block is over when
-	// the bucket is full again. If it has several, a block is over MaxDelay
-	// earlier, when the bucket would allow a check to wait. It is remembered until
-	// the bucket is full again. Counters depend on the rule and the subject, not
+	// Blocks are limits that no answer shows, one for each length of the rule's
+	// block; nil if it has none. Each is a token bucket of one unit, which the
+	// beginning of a block takes. The block of a rule with one length is over when
+	// the bucket is full again. With several lengths, it is over MaxDelay earlier,
+	// and is remembered until the bucket is full. Counters depend on the rule and the subject, not
 	// on the lengths.
 	Blocks     []*Limit
 	Refusal    *Refusal  // nil if it has none

@@ -232,8 +232,8 @@ func (t *Totals) copyOnce() (to Member, missing []holding, err error) {
 	return to, missing, err
 }
 
-// sendLast sends the last changes of a process that ends, if a holder has
-// answered recently. The copy then has all that the ledgers have.
+// sendLast sends the last changes of a process that ends, if a holder was chosen
+// or has answered recently. The copy then has all that the ledgers have.
 func (t *Totals) sendLast() {
 	c := &t.copier
 	c.mu.Lock()

@@ -14,9 +14,9 @@ import (
 // knows in which windows the older versions still count.
 const MaxClockSpread = time.Minute
 
-// windowSlack, in ms, is added to the longest window before a recorded version
-// is dropped: the time of a record is a second later than the latest clock, and
-// clocks within a region differ, too.
+// windowSlack, in ms, is how much longer than the longest window a version is
+// kept after the next one was recorded. The time of a record is a second later
+// than the latest clock, and clocks within a region differ as well.
 const windowSlack = int64((MaxClockSpread + time.Minute) / time.Millisecond)
 
 // errTooManyHeld means that no further version can be held.

@@ -31,8 +31,8 @@ type State struct {
 	Secret  []byte    `json:"secret,omitempty"` // 32 bytes, for signatures; nil before FoundCluster
 	Index   uint64    `json:"index"`            // index of the last entry applied
 	// Hash is chained over all entries and their outcomes: nodes with the same
-	// Index but different Hashes have diverged. ComparedHash is its value before
-	// the last entry whose index is a multiple of HashEvery. ComparedHash has an
+	// Index but different Hashes have diverged. ComparedHash is the Hash
+	// after all entries below the last multiple of HashEvery. ComparedHash has an
 	// older name in JSON, and so has Processes.
 	Hash         Hash   `json:"hash"`
 	ComparedHash HashAt `json:"check"`

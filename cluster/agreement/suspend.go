@@ -14,7 +14,7 @@ type Reason string
 const (
 	Silent      Reason = "silent"      // the node does not ask for authority
 	Unreachable Reason = "unreachable" // most nodes can't reach it, or only through another node
-	Behind      Reason = "behind"      // the node asks for authority, but can't be granted it
+	Behind      Reason = "behind"      // the node asks without success, lags, or does not ask although it can be reached
 	Removed     Reason = "removed"     // an operator removes the node; its process never gets authority again
 )
 

@@ -177,7 +177,8 @@ func (in *decisionInput) hasFailed(id ring.NodeID) bool {
 
 // isBack reports whether id, the node of r, which was going to be ended, is well again.
 func (r *record) isBack(in *decisionInput, id ring.NodeID) bool {
-	// A node that is behind asks all the time: its asking is no sign that it is well.
+	// A node that asks without success asks all the time: its asking is no sign
+	// that it is well.
 	hasAsked := max(r.lastAsked, r.nextAsked) > r.endingSince && r.endingReason != agreement.Behind
 	return hasAsked && !in.hasFailed(id) && r.unreachableSince == never
 }

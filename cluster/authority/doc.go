@@ -16,8 +16,9 @@
 // around it.
 //
 // A leader's first entry, agreement.Reign, is its mark in the log. Its reign
-// lasts until the next mark of any leader. That mark may be the leader's own: a
-// leader that finds another's mark last in the log must start over.
+// lasts until the next mark of any leader. A leader ends its own reign with a
+// new mark if the last mark in the log is another's, or if a proposal or a
+// confirmation fails.
 //
 // Why a node is never valid when its Ended is applied: let node X have
 // authority from a grant, and let leader L propose Ended{X}. If L made the

@@ -67,9 +67,8 @@ type GranterConfig struct {
 	Confirm func(ctx context.Context, reign uint64) error
 	// Nodes returns this node, those that gossip has seen, and the other agreed members.
 	Nodes func() []Node
-	// RulesIndex returns an index at which the newest rules that this node has
-	// applied were in force: a node that has applied it uses these rules or newer
-	// ones. The Granter's loop calls it, so it must not block.
+	// RulesIndex returns an index that is not below the entry of the newest rules
+	// applied here: a node that has applied it uses these rules or newer ones. The Granter's loop calls it, so it must not block.
 	RulesIndex func() uint64
 	// TransferLead transfers the lead to another node, if one can take it. It must not block.
 	TransferLead func()

@@ -58,8 +58,8 @@ func isRemoved(s *agreement.State, id ring.NodeID) bool {
 
 // trackFailing records whether the node asks without success, given the reason
 // for the refusal, or "" if there is none. A refusal counts if the node is to
-// blame. So does a request that would be granted, if this leader granted one
-// before and the node still reports that it has no authority.
+// blame. A request that would be granted counts as well, if this leader granted
+// one before and the node still reports that it has no authority.
 func (r *record) trackFailing(now time.Duration, reason string) {
 	switch reason {
 	case reasonEnding:

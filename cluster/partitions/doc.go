@@ -7,9 +7,10 @@
 // owner in the settled ring (from) or, while the cluster moves to a new ring,
 // at the owner in that one (to). A token starts at from and moves to `to` in
 // one hand-off: a copy, the changes made since, a freeze, the last changes, and
-// the *flip*. Once a node has sent the flip, it never decides the partition
-// again unless the other node replies that it did not take the token, was
-// ended, or lost its memory (a new boot). A node that becomes from's owner by
+// the *flip*. Once a node has sent the flip, it decides the partition again only
+// if the other node replies that it did not take the token, or if the agreed
+// state shows that the other node was ended, has begun a new process, or is no
+// longer the target. A node that becomes from's owner by
 // promotion, or restarts as such, does not know whether the flip was made, so
 // it asks the other side first.
 //

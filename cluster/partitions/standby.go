@@ -18,7 +18,8 @@ const (
 // DecideAsStandby decides ops in place of an owner that can't: as its standby
 // or, during a move, as the node that handed the partition over. It decides
 // from the copy here and within shares, which are the limits reduced to what
-// one node may spend; a share with Amount 0 allows nothing. It returns Shut if
+// one node may spend; a share with Amount 0 admits no cost, unless its op is
+// Shadow. It returns Shut if
 // this node must not act. All ops must be of partitions with the same owner.
 func (k *Keeper) DecideAsStandby(
 	now algorithms.Instant, ops []counters.Op, shares []algorithms.Limit, problem OwnerProblem,

@@ -319,9 +319,9 @@ func (lp Locked) sizeOf(k Key) int64 {
 // HasRoom reports whether there is room for n, of kind Rate, Reservation or Slot.
 func (lp Locked) HasRoom(n *Note) bool { return lp.hasRoom([]Note{*n}) }
 
-// MakeRoom makes room for a note of a kind that is not a reservation's, by
-// dropping older ones that this node made, if need be. It fails with ErrWrites
-// if n is the answer to a write: those stay. Notes that are made at the same
+// MakeRoom makes room for a note of a kind that is not a reservation's, if need
+// be by dropping older notes that this node made. Answers to writes are never
+// dropped: if n is one and there is no room, it fails with ErrWrites. Notes that are made at the same
 // time may exceed the bound. The caller must hold no partition.
 func (s *Store) MakeRoom(n *Note, steady int64) error {
 	b := &s.budgets[n.Kind.purpose()]
