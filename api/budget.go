@@ -185,8 +185,8 @@ func (b *Budget) removeLocked(t *Transfer) {
 	}
 }
 
-// Hold charges size bytes for what conn holds while its caller keeps the node waiting, and begins
-// t. It waits for room, and reports false if there is none.
+// Hold charges size bytes for what conn holds while its caller keeps the node
+// waiting, and begins t. It waits for room, and reports false if there is none.
 func (b *Budget) Hold(t *Transfer, size int64, conn net.Conn) bool {
 	if !b.Wait(func() bool { return b.Take(size) }) {
 		return false
@@ -211,8 +211,9 @@ func (b *Budget) Used() int64 { return b.used.Load() }
 // ClosedForRoom returns how many connections were closed for room.
 func (b *Budget) ClosedForRoom() int64 { return b.closedForRoom.Load() }
 
-// makeRoom closes connections until they hold n bytes in all: strangers, then slow ones, the
-// oldest of each first. The goroutines that serve them give the bytes back.
+// makeRoom closes connections until they hold n bytes in all: strangers, then
+// slow ones, the oldest of each first. The goroutines that serve them give the
+// bytes back.
 func (b *Budget) makeRoom(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -48,8 +48,9 @@ type Connection struct {
 	requests      atomic.Int32 // how many it has made as a stranger
 	keepsIdle     atomic.Bool  // CloseIdle leaves it open
 	closedForRoom atomic.Bool  // the budget has closed it
-	// waitingSince is when the connection began to wait for its caller, in nanoseconds since its
-	// owner began; 0: it does not wait, and is not displaced.
+	// waitingSince is when the connection began to wait for its caller, in
+	// nanoseconds since its owner began; 0: it does not wait, and is not
+	// displaced.
 	waitingSince atomic.Int64
 	// writeDeadline is what SetWriteDeadline was called with, in nanoseconds since
 	// its owner began; 0: none.

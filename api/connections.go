@@ -18,8 +18,8 @@ import (
 // out of file descriptors.
 const acceptWait = 5 * time.Millisecond
 
-// strangerIdle is how long a connection may wait for a request if the node requires a token and the
-// connection has not shown a valid one.
+// strangerIdle is how long a connection may wait for a request if the node
+// requires a token and the connection has not shown a valid one.
 const strangerIdle = 10 * time.Second
 
 // ConnectionsConfig configures the connections of a door.
@@ -29,8 +29,8 @@ type ConnectionsConfig struct {
 	Budget     *Budget     // charged for what a connection holds whose caller does not read; nil: nothing is
 }
 
-// Connections tracks the open connections of a listener, so that all can be closed and waited for,
-// and bounds them; see seats.
+// Connections tracks the open connections of a listener, so that all can be
+// closed and waited for, and bounds them; see seats.
 type Connections struct {
 	config ConnectionsConfig
 	*seatPool

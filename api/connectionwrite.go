@@ -62,8 +62,9 @@ func (c *Connection) Write(b []byte) (int, error) {
 	return sent + n, err
 }
 
-// writeSlowly sends b to a caller that is slow to read. It charges what the system holds for it
-// meanwhile, and fails as soon as the caller has read nothing for stallTime.
+// writeSlowly sends b to a caller that is slow to read. It charges what the
+// system holds for it meanwhile, and fails as soon as the caller has read
+// nothing for stallTime.
 func (c *Connection) writeSlowly(b []byte) (sent int, err error) {
 	if budget := c.owner.config.Budget; budget != nil {
 		var stall Transfer

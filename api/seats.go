@@ -12,8 +12,9 @@ import (
 const (
 	// spareDivisor is the fraction of seats reserved for probes: one in spareDivisor.
 	spareDivisor = 64
-	// victimsDivisor is the fraction of the strangers that are chosen together as the next to be
-	// displaced. Choosing looks at all of them, so each newcomer pays for victimsDivisor looks.
+	// victimsDivisor is the fraction of the strangers that are chosen together as
+	// the next to be displaced. Choosing looks at all of them, so each newcomer
+	// pays for victimsDivisor looks.
 	victimsDivisor = 16
 )
 

@@ -105,7 +105,7 @@ func (c *core) awaitPrimaryEntries(ctx context.Context, version int64) {
 	}
 
 	err := c.awaitState(ctx,
-		func(s *agreement.State) bool { return c.followsPrimary(s) && s.Entries.Version() >= version })
+		func(s *agreement.State) bool { return c.hasPrimaryRules(s) && s.Entries.Version() >= version })
 	if err != nil {
 		c.config.Logger.Info("an entry written through this node is not in force here yet", "entries_version", version)
 	}

@@ -176,7 +176,7 @@ func (c *core) leads() bool {
 // refuses, because another build might accept it.
 func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result, error) {
 	for {
-		b, prepared, err := c.config.Build.Propose(c.State(), e)
+		b, prepared, err := c.config.Build.Prepare(c.State(), e)
 		if err != nil {
 			return agreement.Result{}, fmt.Errorf("encode an entry: %w", err)
 		}
@@ -239,7 +239,7 @@ func (c *core) proposeBytes(ctx context.Context, entry []byte) (agreement.Result
 	if !c.leads() {
 		return agreement.Result{}, fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
 	}
-	if err := c.config.Build.Proposes(c.State(), entry); err != nil {
+	if err := c.config.Build.CheckProposable(c.State(), entry); err != nil {
 		return agreement.Result{}, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 

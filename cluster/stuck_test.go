@@ -290,7 +290,7 @@ func TestAWriteForAnotherBaseIsProposedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
 		leader := w.aLeader().c.Load()
-		late, _, err := leader.config.Build.Propose(leader.State(), agreement.Rules{Change: document(7)})
+		late, _, err := leader.config.Build.Prepare(leader.State(), agreement.Rules{Change: document(7)})
 		expect.NoError(t, err)
 		version := nodes[0].mustWrite(8)
 		if r, err := leader.proposeBytes(t.Context(), late); err != nil ||

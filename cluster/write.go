@@ -67,7 +67,7 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrRefused, err)
 	}
-	if c.isSecondary() && o.IfMatch != 0 && !c.followsPrimary(c.State()) {
+	if c.isSecondary() && o.IfMatch != 0 && !c.hasPrimaryRules(c.State()) {
 		return 0,
 			fmt.Errorf("%w: this region does not have the primary's rules yet, version %d is its own",
 				rules.ErrConflict, o.IfMatch)
@@ -136,8 +136,8 @@ func (c *core) primaryError(err error) error {
 	return err
 }
 
-// followsPrimary reports whether a state's rules are the primary's.
-func (c *core) followsPrimary(s *agreement.State) bool { return s.Regions.Primary == c.config.Primary }
+// hasPrimaryRules reports whether a state's rules are the primary's.
+func (c *core) hasPrimaryRules(s *agreement.State) bool { return s.Regions.Primary == c.config.Primary }
 
 // awaitPrimaryVersion waits until a version of the primary's rules is in force
 // on this node, but at most for awaitPrimaryBound.
@@ -154,7 +154,7 @@ func (c *core) awaitPrimaryVersion(ctx context.Context, version int64) {
 		}
 	}
 
-	err := c.awaitState(ctx, func(s *agreement.State) bool { return c.followsPrimary(s) && rulesVersion(s) >= version })
+	err := c.awaitState(ctx, func(s *agreement.State) bool { return c.hasPrimaryRules(s) && rulesVersion(s) >= version })
 	if err != nil {
 		c.config.Logger.Info("a version written through this node is not in force here yet", "rules_version", version)
 	}

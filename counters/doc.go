@@ -21,8 +21,8 @@
 // and only ever replace each other, so no flood of them displaces configured
 // subjects.
 //
-// Loans between regions ([Table.Lend], [Table.Borrow]) are a Take and a Give,
-// recorded in companions of the counter.
+// Loans between regions ([Table.DebitLoan], [Table.CreditLoan]) are a Take and
+// a Give, recorded in companions of the counter.
 //
 // Each partition of the key space has a gate. While a partition's gate is shut,
 // the table decides nothing for it: another node owns those counters, and this

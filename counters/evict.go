@@ -23,10 +23,10 @@ type victim struct {
 }
 
 // lastResort is the rank of a reset that some reader has not received. Such a
-// reset is evicted only if the search finds nothing else to evict. If no such reset could be
-// evicted, a flood of them would lock out new subjects. After its eviction, a
-// copy may keep what was used before the reset: quota may be lost, but none is
-// made.
+// reset is evicted only if the search finds nothing else to evict. If no such
+// reset could be evicted, a flood of them would lock out new subjects. After
+// its eviction, a copy may keep what was used before the reset: quota may be
+// lost, but none is made.
 const lastResort = math.MaxUint64
 
 // isGood reports whether the search may end with v.

@@ -91,7 +91,7 @@ func (s *shard) leaveOutLoans(now algorithms.Instant, op *Op, state algorithms.S
 	op.Decision.Used, op.Decision.Loaned = loans.OwnUse(), loans.Borrowed-loans.Lent
 }
 
-// Lend takes up to want units from the counter for another region, provided
+// DebitLoan takes up to want units from the counter for another region, provided
 // that the counter is in the given window (0 for buckets). It lends at most
 // half of what is unused, rounded up, or an eighth of the share if that is
 // more. Without the eighth, the end of a share would take many small loans. It
@@ -99,7 +99,7 @@ func (s *shard) leaveOutLoans(now algorithms.Instant, op *Op, state algorithms.S
 // share, as loans have widened it. It returns the amount lent and the counter's
 // loans afterwards. If it fails with ErrShut, ErrOtherWindow or ErrFull,
 // nothing changes.
-func (t *Table) Lend(
+func (t *Table) DebitLoan(
 	now algorithms.Instant, k Key, l *algorithms.Limit, window, want int64,
 ) (int64, LoanBalance, error) {
 	s, now := t.lock(now, k)
@@ -168,13 +168,13 @@ func (t *Table) loansInWindow(
 	return loans, nil
 }
 
-// Borrow credits the counter with up to n units borrowed for a window. It gives
+// CreditLoan credits the counter with up to n units borrowed for a window. It gives
 // back no more than the counter has used minus outstanding, the amount that may
 // still be given back in another way. The excess widens a fixed window; for a
-// bucket it is lost. Borrow returns how much it credited: nothing if the
+// bucket it is lost. CreditLoan returns how much it credited: nothing if the
 // counters are not those of life, in which the loan was asked for. If it fails
 // with ErrShut, ErrOtherWindow or ErrFull, nothing changes.
-func (t *Table) Borrow(
+func (t *Table) CreditLoan(
 	now algorithms.Instant, k Key, l *algorithms.Limit, window, n, outstanding int64, life Life,
 ) (int64, error) {
 	s, now := t.lock(now, k)

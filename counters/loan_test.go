@@ -153,7 +153,7 @@ func (m *loanModel) take(i int, cost int64) {
 func (m *loanModel) lend(t *rapid.T, i int) {
 	before := m.stand(i)
 	want := rapid.Int64Range(1, 50).Draw(t, "want")
-	n, after, err := m.tables[i].Lend(m.now, m.key, m.limits[i], before.Window, want)
+	n, after, err := m.tables[i].DebitLoan(m.now, m.key, m.limits[i], before.Window, want)
 	if err != nil || n > want || n < 0 || n > 0 && 2*before.OwnUse() >= m.limits[i].Capacity()+before.widening {
 		t.Fatalf("have %d lent, %v, of %+v", n, err, before)
 	}
@@ -187,7 +187,7 @@ func (m *loanModel) borrow(t *rapid.T) {
 	m.flying = append(m.flying[:at], m.flying[at+1:]...)
 	out := rapid.Int64Range(0, 10).Draw(t, "out")
 	before := m.stand(f.to)
-	n, err := m.tables[f.to].Borrow(m.now, m.key, m.limits[f.to], f.window, f.n, out, always)
+	n, err := m.tables[f.to].CreditLoan(m.now, m.key, m.limits[f.to], f.window, f.n, out, always)
 	after := m.stand(f.to)
 	if wrong := f.window != before.Window; wrong != errors.Is(err, ErrOtherWindow) {
 		t.Fatalf("have %v for window %d in %d", err, f.window, before.Window)
@@ -255,7 +255,7 @@ func TestLoanToNoShare(t *testing.T) {
 	l := &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 0, Window: time.Minute}
 	now, k := algorithms.At(time.Unix(1_800_000_000, 0)), Key{Subject: 1, Counter: 2}
 	window := table.Loans(now, k, l).Window
-	if n, err := table.Borrow(now, k, l, window, 100, 0, always); n != 100 || err != nil {
+	if n, err := table.CreditLoan(now, k, l, window, 100, 0, always); n != 100 || err != nil {
 		t.Fatalf("have %d, %v", n, err)
 	}
 	table.Sweep(now, 1)
@@ -268,7 +268,7 @@ func TestLoanToNoShare(t *testing.T) {
 	table.Merge(now,
 		Record{Key: k, Kind: l.Kind, State: algorithms.State{Count: 10, At: window}, FreshAt: now.Steady/1e9 + 60},
 		true)
-	if n, stand, err := table.Lend(now, k, l, window, 100); n != 35 || stand.Used != -35 ||
+	if n, stand, err := table.DebitLoan(now, k, l, window, 100); n != 35 || stand.Used != -35 ||
 		stand.OwnUse() != 30 || err != nil {
 		t.Fatalf("have %d lent, %+v, %v", n, stand, err)
 	}
@@ -296,7 +296,7 @@ func TestLendHalf(t *testing.T) {
 		table.Take(now, []Op{{Key: k, Limit: l, Cost: own}})
 		lent := int64(0)
 		for {
-			n, _, err := table.Lend(now, k, l, table.Loans(now, k, l).Window, algorithms.MaxAmount)
+			n, _, err := table.DebitLoan(now, k, l, table.Loans(now, k, l).Window, algorithms.MaxAmount)
 			expect.NoError(t, err)
 			lent += n
 			if n == 0 {
@@ -320,10 +320,10 @@ func TestLoanRefused(t *testing.T) {
 	table.Take(now, []Op{{Key: k, Limit: fixed, Cost: 100}})
 	try := func(what string, l *algorithms.Limit, window int64, same Life, want error) {
 		t.Helper()
-		if _, _, err := table.Lend(now, k, l, window, 10); !errors.Is(err, want) {
+		if _, _, err := table.DebitLoan(now, k, l, window, 10); !errors.Is(err, want) {
 			t.Errorf("lend, %s: have %v, want %v", what, err, want)
 		}
-		if n, err := table.Borrow(now, k, l, window, 10, 0, same); n != 0 || !errors.Is(err, want) {
+		if n, err := table.CreditLoan(now, k, l, window, 10, 0, same); n != 0 || !errors.Is(err, want) {
 			t.Errorf("borrow, %s: have %d, %v, want %v", what, n, err, want)
 		}
 		table.Unlend(now, k, l, window, 10, same)
@@ -334,7 +334,7 @@ func TestLoanRefused(t *testing.T) {
 	table.Shut(k.Partition())
 	try("shut", fixed, window, always, ErrShut)
 	table.Open(k.Partition(), soleLineage)
-	if n, err := table.Borrow(now, k, fixed, window, 10, 0, Life{Lineage: 99}); n != 0 || err != nil {
+	if n, err := table.CreditLoan(now, k, fixed, window, 10, 0, Life{Lineage: 99}); n != 0 || err != nil {
 		t.Errorf("another lineage: have %d, %v", n, err)
 	}
 	table.Unlend(now, k, fixed, window, 10, Life{Lineage: 99})
@@ -356,7 +356,7 @@ func TestLoanWithoutRoom(t *testing.T) {
 		table.Take(now, []Op{{Key: k, Limit: l, Cost: 1}})
 	}
 	used := Key{Subject: rand.Uint64(), Counter: 1}
-	if n, _, err := table.Lend(now, used, l, table.Loans(now, used, l).Window, 1); n != 0 || !errors.Is(err, ErrFull) {
+	if n, _, err := table.DebitLoan(now, used, l, table.Loans(now, used, l).Window, 1); n != 0 || !errors.Is(err, ErrFull) {
 		t.Errorf("have %d, %v, want ErrFull", n, err)
 	}
 }

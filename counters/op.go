@@ -59,8 +59,9 @@ type Op struct {
 	Lends bool
 
 	// Full means that the table has no room for another counter or slot, or that
-	// another request with its ID holds slots, although the limit did not refuse. Take and Peek set it, and the fields below. (It stands
-	// first to fill a gap in the struct.)
+	// another request with its ID holds slots, although the limit did not refuse.
+	// Take and Peek set it, and the fields below. (It stands first to fill a gap
+	// in the struct.)
 	Full     bool
 	Decision algorithms.Decision
 	At       algorithms.Instant // when op was decided, by the clocks of its partition

@@ -485,12 +485,12 @@ func (t *Table) countAdded(s *shard, ops []Op) (n int) {
 	return n
 }
 
-// admitOrWithdraw reports whether ops as a whole are allowed. If not, it withdraws the
-// ops that would have been allowed.
+// admitOrWithdraw reports whether ops as a whole are allowed. If not, it
+// withdraws the ops that would have been allowed.
 func (t *Table) admitOrWithdraw(ops []Op) bool {
 	for i := range ops {
 		if ops[i].Refuses() {
-			t.withdraw(ops)
+			t.describeUntaken(ops)
 			return false
 		}
 	}
@@ -556,9 +556,9 @@ func (t *Table) commit(op *Op) {
 	}
 }
 
-// withdraw corrects the decisions of a refused check: an op that would have
+// describeUntaken corrects the decisions of a refused check: an op that would have
 // taken its cost now reports what is left without it.
-func (t *Table) withdraw(ops []Op) {
+func (t *Table) describeUntaken(ops []Op) {
 	for i := range ops {
 		op := &ops[i]
 		if op.Cost == 0 || !op.Decision.Allowed && op.Mode != CountMode {

@@ -112,8 +112,8 @@ func (t *Table) WallIn(now algorithms.Instant, p int) int64 {
 	return wall
 }
 
-// MaxClockLead returns by how many nanoseconds, at most, the clocks by which partitions
-// count their windows are ahead of this node's; 0 if none is.
+// MaxClockLead returns by how many nanoseconds, at most, the clocks by which
+// partitions count their windows are ahead of this node's; 0 if none is.
 func (t *Table) MaxClockLead(now algorithms.Instant) (most int64) {
 	if t.aheadCount.Load() == 0 {
 		return 0

@@ -39,7 +39,7 @@ func TestUsedOfAWidenedWindow(t *testing.T) {
 	table, l, k := newTable(t, 1000), perMinute(algorithms.FixedWindow, 10), key(1)
 	ops := []Op{{Key: k, Limit: l, Cost: 8}}
 	table.Take(epoch, ops)
-	if n, err := table.Borrow(epoch, k, l,
+	if n, err := table.CreditLoan(epoch, k, l,
 		l.TakeRecord(l.Advance(algorithms.State{}, epoch), epoch).Window, 20, 8,
 		always); n != 20 || err != nil {
 		t.Fatalf("have borrowed %d, %v", n, err)

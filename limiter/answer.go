@@ -239,12 +239,12 @@ type scratch struct {
 // query; see "Layers" in the package comment. A plain check has none.
 type terms struct {
 	takesSlots bool // the check is an acquire or a reservation, so limits of slots apply
-	// atCounters means that the check spends no lease, waits in no queue, and
+	// bypassesLeases means that the check spends no lease, waits in no queue, and
 	// knows what it took from each subject's counters.
-	atCounters bool
-	isAtMost   bool         // the check takes at most its cost; leases at this node do not count as remaining
-	holding    *acquisition // of a check that acquires slots; nil for all others
-	deadline   time.Time    // the check must be decided by then; zero for the usual deadline
+	bypassesLeases bool
+	isAtMost       bool         // the check takes at most its cost; leases at this node do not count as remaining
+	holding        *acquisition // of a check that acquires slots; nil for all others
+	deadline       time.Time    // the check must be decided by then; zero for the usual deadline
 }
 
 // addTerms changes the terms until restore is called.

@@ -44,7 +44,7 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 	}
 
 	defer a.addTerms(func(t *terms) {
-		t.atCounters = true
+		t.bypassesLeases = true
 		t.isAtMost = true
 	})()
 

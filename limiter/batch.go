@@ -27,9 +27,9 @@ func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 		}
 	}
 
-	// The order matters: without authority, confirmHere begins checks that
+	// The order matters: without authority, completeIfAuthorized begins checks that
 	// wait.
-	b.confirmHere()
+	b.completeIfAuthorized()
 	b.finishUntil(len(queries))
 }
 
@@ -84,7 +84,7 @@ func (b *batch) check(i int) {
 	q := b.queries[i]
 	a := b.answers[i]
 	if q.isOnceOrAtMost() { // it may wait for the owner
-		b.confirmHere()
+		b.completeIfAuthorized()
 		b.finishUntil(i)
 		b.errs[i] = l.checkOnceOrAtMost(q, a)
 		b.now = l.clock.Now()
@@ -122,20 +122,20 @@ func (b *batch) check(i int) {
 
 	b.numUnconfirmed++
 	if b.numUnconfirmed == maxUnconfirmed {
-		b.confirmHere()
+		b.completeIfAuthorized()
 	}
 }
 
-// confirmHere completes the checks decided here, if this node still has
+// completeIfAuthorized completes the checks decided here, if this node still has
 // authority. Otherwise it decides them again. What they took stays debited:
 // this node can no longer prove that it owns the counters.
-func (b *batch) confirmHere() {
+func (b *batch) completeIfAuthorized() {
 	n := b.numUnconfirmed
 	if n == 0 {
 		return
 	}
 
-	// The list is emptied first, because start may call confirmHere.
+	// The list is emptied first, because start may call completeIfAuthorized.
 	b.numUnconfirmed = 0
 	m := b.limiter.membership
 	began := b.authorityReadAt
@@ -152,12 +152,12 @@ func (b *batch) confirmHere() {
 	}
 }
 
-// start has Limiter.start decide the i-th check, or begin to ask other nodes.
+// start has Limiter.tryDecide decide the i-th check, or begin to ask other nodes.
 func (b *batch) start(i int) {
 	q, a := b.queries[i], b.answers[i]
 	a.scratch.isDecidedHere = false // it may have been decided here without authority
 
-	if b.limiter.start(q, a) {
+	if b.limiter.tryDecide(q, a) {
 		b.complete(i, a.scratch.failure)
 		return
 	}
@@ -174,7 +174,7 @@ func (b *batch) start(i int) {
 	if len(b.waiting) >= maxInFlight {
 		// The checks decided here are confirmed before the wait. If authority ended
 		// during the wait, they would have to be decided again.
-		b.confirmHere()
+		b.completeIfAuthorized()
 		b.finishUntil(b.waiting[len(b.waiting)/2] + 1)
 	}
 }
@@ -195,7 +195,7 @@ func (b *batch) keepOrder(i int) {
 	for j := range hits {
 		last, ok := b.lastWaiting[hits[j].Subject]
 		if ok && last >= b.firstUndecided && !b.areIdentical(last, i) {
-			b.confirmHere()
+			b.completeIfAuthorized()
 			b.finishUntil(last + 1)
 			// Only the clock reading is out of date; everything else in the answer still holds.
 			b.answers[i].Now = b.now

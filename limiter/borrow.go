@@ -489,7 +489,7 @@ func (lo *loans) creditLoan(ln *loan, r *LoanReply, now algorithms.Instant) int6
 	}
 
 	leasedOut := m.leases.granted.Returnable(m.Boottime(), d.key.Subject, d.key.Counter)
-	n, err := lo.limiter.table.Borrow(now, d.key, &d.limit.Limit, ln.request.Window, credit, leasedOut, ln.life)
+	n, err := lo.limiter.table.CreditLoan(now, d.key, &d.limit.Limit, ln.request.Window, credit, leasedOut, ln.life)
 	if err != nil {
 		n = 0
 	}
@@ -502,7 +502,7 @@ func (lo *loans) creditLoan(ln *loan, r *LoanReply, now algorithms.Instant) int6
 
 		// Nodes must forget the owner's refusals from before the loan, or they would
 		// go on refusing.
-		m.leases.forgetEverywhere(forgetMessage{subject: d.key.Subject, refusalsOnly: true})
+		m.leases.voidLeasesEverywhere(forgetMessage{subject: d.key.Subject, refusalsOnly: true})
 	}
 
 	return n

@@ -290,7 +290,7 @@ func (ch *change) voidLeases(l *Limiter) {
 			forgetMessage{subject: subject, refusalsOnly: true})
 		return
 	}
-	l.membership.leases.forgetEverywhere(forgetMessage{subject: subject})
+	l.membership.leases.voidLeasesEverywhere(forgetMessage{subject: subject})
 }
 
 // newChange returns a change of every counter of u: its limits, its blocks, and

@@ -577,7 +577,7 @@ func TestLateAnswerIsGivenBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.slow[w.nodes[1].id] = 30 * time.Millisecond
-		if w.nodes[0].start(&q, a) {
+		if w.nodes[0].tryDecide(&q, a) {
 			t.Fatal("decided at once")
 		}
 		asked := a.scratch.cluster.asks[0]

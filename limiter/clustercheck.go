@@ -395,7 +395,7 @@ func (c *clusterCheck) takeHere(list []int) {
 
 	c.refused = c.refused || verdict == counters.Refused
 
-	// recordDecidedHere does the same for a check that start decides.
+	// recordDecidedHere does the same for a check that tryDecide decides.
 	c.answer.scratch.isDecidedHere = verdict == counters.Admitted && len(list) == len(c.subjects)
 }
 
@@ -407,7 +407,7 @@ func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 	// A reservation must know when, and in which life of a counter, its cost was
 	// taken. A lease's receipt does not say so. A peek asks what the owner has
 	// left.
-	if c.answer.scratch.atCounters || ops[0].Mode == counters.PeekMode && !c.peeksAreLooks {
+	if c.answer.scratch.bypassesLeases || ops[0].Mode == counters.PeekMode && !c.peeksAreLooks {
 		return false
 	}
 
@@ -512,7 +512,7 @@ func (c *clusterCheck) addToAsk(ak *ask, s *subject, h *rules.Hit) {
 
 	// policies has an element per subject once one of them may be leased.
 	var policy localcache.Policy
-	if (c.ops(s)[0].Mode != counters.PeekMode || c.peeksAreLooks) && !c.answer.scratch.atCounters {
+	if (c.ops(s)[0].Mode != counters.PeekMode || c.peeksAreLooks) && !c.answer.scratch.bypassesLeases {
 		policy = c.limiter.membership.policyOf(h.Rule, h.Limits)
 	}
 	if !policy.None() && ak.policies == nil {

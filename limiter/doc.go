@@ -46,7 +46,7 @@
 // A check is decided in layers. Each calls the next and adds one thing: decide
 // (limiter.go), for a plain check, or hold (slots.go), which makes sure that
 // slots outlive their owner; resolveWithLoan waits for loans between regions;
-// resolve waits in queues; start and finish make one attempt, at this node and
+// resolve waits in queues; tryDecide and finish make one attempt, at this node and
 // over the cluster; takeAsOwner checks authority; takeFromTable asks the table.
 // A layer passes options down in the check's terms (answer.go), and restores
 // them when it returns.

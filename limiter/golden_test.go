@@ -96,7 +96,7 @@ func TestGolden(t *testing.T) {
 		}),
 		message("acquired", &acquireReply{expires: 999 * time.Millisecond, isRecalled: true,
 			answer: keptAnswer{allowed: true, decidedBy: ByOwner, limits: []keptLimit{{counter: 7}}, id: []byte{1, 2}}}),
-		message("slot", &slotRequest{verb: slotRenew, hops: 1, id: 1, nonce: 2, back: true, list: []slotPart{{
+		message("slot", &slotRequest{verb: slotRenew, hops: 1, id: 1, nonce: 2, mayRestore: true, list: []slotPart{{
 			SlotPart: counters.SlotPart{Key: counters.Key{Subject: 1, Counter: 2}, Units: 3, TTL: time.Second, Group: 4},
 			holdFor:  time.Second, shadow: true,
 		}}}),

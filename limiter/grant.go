@@ -93,9 +93,9 @@ func (g *leaseGrant) describe(op *counters.Op) {
 	g.EndsIn = min(g.EndsIn, op.Limit.WindowLeft(op.At))
 }
 
-// forgetEverywhere makes this node and all others forget what f names. A node
+// voidLeasesEverywhere makes this node and all others forget what f names. A node
 // that the message does not reach forgets it within a lease's TTL anyway.
-func (ls *leases) forgetEverywhere(f forgetMessage) {
+func (ls *leases) voidLeasesEverywhere(f forgetMessage) {
 	m := ls.limiter.membership
 	body := wire.Encode(nil, &f)
 	ls.held.Forget(m.Boottime(), f.subject, f.refusalsOnly)

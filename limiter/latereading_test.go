@@ -211,7 +211,7 @@ var latePaths = map[string]func(h *lateHistory, at algorithms.Instant){
 		if h.limit.Kind.IsBucket() {
 			window = 0
 		}
-		_, _, _ = h.table.Lend(at, h.key, h.limit, window, 1)
+		_, _, _ = h.table.DebitLoan(at, h.key, h.limit, window, 1)
 	},
 
 	"ForceCapped": func(h *lateHistory, at algorithms.Instant) {

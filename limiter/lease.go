@@ -254,7 +254,7 @@ func (ls *leases) maintain() {
 	var ended []localcache.EndedGrant
 	for {
 		now := m.Boottime()
-		ended = ls.held.TakeEnded(now, ended[:0])
+		ended = ls.held.DrainEnded(now, ended[:0])
 		ls.returnEnded(now, ended)
 		ls.granted.Sweep(now)
 		m.loans.sweep(ls.limiter.clock.Now().Steady)
@@ -299,5 +299,5 @@ func (l *Limiter) UseLeases(enabled bool) {
 	}
 	now := m.Boottime()
 	m.leases.held.Enable(now, enabled)
-	m.leases.returnEnded(now, m.leases.held.TakeEnded(now, nil))
+	m.leases.returnEnded(now, m.leases.held.DrainEnded(now, nil))
 }

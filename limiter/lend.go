@@ -151,7 +151,7 @@ func (lo *loans) lend(req *LoanRequest) LoanReply {
 func (lo *loans) debitLoan(
 	d *dividedLimit, now algorithms.Instant, window, want int64,
 ) (int64, counters.LoanBalance, error) {
-	n, balance, err := lo.limiter.table.Lend(now, d.key, &d.limit.Limit, window, want)
+	n, balance, err := lo.limiter.table.DebitLoan(now, d.key, &d.limit.Limit, window, want)
 	if !debitFirst {
 		lo.limiter.table.Unlend(now, d.key, &d.limit.Limit, window, n, lo.limiter.table.Life(d.partition))
 	}

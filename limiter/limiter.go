@@ -78,9 +78,9 @@ func (l *Limiter) Clock() *Clock { return l.clock }
 
 // Check decides q now. If it fails, the answer is invalid; the error wraps
 // ErrUnknownRule, ErrKey, ErrInline, ErrNamespace, ErrAtMost, ErrAcquire,
-// ErrLevelTooLow, ErrRulesChanged or ErrTryAgain. A q with a RequestID must be a counting
-// check. It is decided once within a minute, and the error may also be one of
-// Reserve's.
+// ErrLevelTooLow, ErrRulesChanged or ErrTryAgain. A q with a RequestID must be
+// a counting check. It is decided once within a minute, and the error may also
+// be one of Reserve's.
 func (l *Limiter) Check(q *Query, a *Answer) error {
 	if q.isOnceOrAtMost() {
 		return l.checkOnceOrAtMost(q, a)
@@ -124,19 +124,19 @@ func (l *Limiter) decide(now algorithms.Instant, q *Query, a *Answer) error {
 // resolve decides a prepared check, and waits for other nodes if need be. The
 // caller counts the check.
 func (l *Limiter) resolve(q *Query, a *Answer) error {
-	if q.Waits && !a.scratch.atCounters && a.mayDelay() {
+	if q.Waits && !a.scratch.bypassesLeases && a.mayDelay() {
 		return l.resolveInQueue(q, a)
 	}
-	if l.start(q, a) {
+	if l.tryDecide(q, a) {
 		return a.scratch.failure
 	}
 	return l.finish(q, a)
 }
 
-// start decides a prepared check if it needs no reply from another node, and
+// tryDecide decides a prepared check if it needs no reply from another node, and
 // reports whether it did. Otherwise it sends the questions, and finish waits
 // for the replies.
-func (l *Limiter) start(q *Query, a *Answer) (done bool) {
+func (l *Limiter) tryDecide(q *Query, a *Answer) (done bool) {
 	sc := &a.scratch
 	unauthorized := false
 
@@ -168,7 +168,7 @@ func (l *Limiter) start(q *Query, a *Answer) (done bool) {
 // prepared check. takeAsOwner checks authority.
 func (l *Limiter) mayDecideHere(a *Answer) bool {
 	sc := &a.scratch
-	return l.membership == nil || !sc.hasLocal && !sc.atCounters && l.table.AllOpen(sc.ops)
+	return l.membership == nil || !sc.hasLocal && !sc.bypassesLeases && l.table.AllOpen(sc.ops)
 }
 
 // recordDecidedHere records that this node decided the whole check as the owner.
@@ -246,7 +246,7 @@ func (a *Answer) beginSecondRound(q *Query) {
 	}
 }
 
-// finish completes a check that start left undecided. It waits for replies, and
+// finish completes a check that tryDecide left undecided. It waits for replies, and
 // asks again, until the check is decided. The caller counts the check.
 func (l *Limiter) finish(q *Query, a *Answer) error {
 	c := a.scratch.cluster

@@ -56,12 +56,12 @@ func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
 		case <-time.After(wait):
 		case <-m.ctx.Done():
 		}
-		ls.forgetEverywhere(f)
+		ls.voidLeasesEverywhere(f)
 	}) {
 		return
 	}
 
 	// There is nothing to wait for, or too much is running in the background. In
 	// the second case, too early is better than never.
-	ls.forgetEverywhere(f)
+	ls.voidLeasesEverywhere(f)
 }

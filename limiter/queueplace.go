@@ -136,7 +136,7 @@ func (rf *refund) addTaken(ops []counters.Op, base algorithms.Instant) {
 // resolveInQueue is resolve for a caller that waits for its turn. The check
 // spends no lease, so that all of its cost can come back.
 func (l *Limiter) resolveInQueue(q *Query, a *Answer) error {
-	defer a.addTerms(func(t *terms) { t.atCounters = true })()
+	defer a.addTerms(func(t *terms) { t.bypassesLeases = true })()
 	if l.membership == nil {
 		a.readLives(l)
 	}

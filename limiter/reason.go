@@ -167,10 +167,10 @@ func appendRate(b []byte, limit *rules.Limit, part int64, isShare bool) []byte {
 	return append(b, limit.Window...)
 }
 
-// isUncounted reports whether `on_partition: deny`, or a node's lack of a share of
-// slots, refused the check, rather than a counter. Call it only for an answer with ByFallback, which may also
-// have limits that an owner decided. A counter that refuses for a while is not
-// fresh, so its ResetAfter is not 0.
+// isUncounted reports whether `on_partition: deny`, or a node's lack of a share
+// of slots, refused the check, rather than a counter. Call it only for an
+// answer with ByFallback, which may also have limits that an owner decided. A
+// counter that refuses for a while is not fresh, so its ResetAfter is not 0.
 func (la *LimitAnswer) isUncounted() bool {
 	refuses := la.Rule.OnPartition == rules.RefuseUncounted || la.Limit.Kind == algorithms.Concurrency
 	return refuses && la.RetryAfter == uncountedRetry && la.ResetAfter == 0

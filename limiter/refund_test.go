@@ -266,7 +266,7 @@ func TestAHolderThatWasPausedReturnsNothing(t *testing.T) {
 		held := holder.membership.leases.held
 		held.Enable(holder.membership.Boottime(), false)
 		late := holder.membership.Boottime() + localcache.MaxTTL + returnTimeout
-		holder.membership.leases.returnEnded(late, held.TakeEnded(late, nil))
+		holder.membership.leases.returnEnded(late, held.DrainEnded(late, nil))
 		if have := w.nodes[2].used("r", key); used <= 20 || have != used || holder.figure("lease_lost_total") == 0 {
 			t.Errorf("have %d used, want %d as before; %d lost", have, used, holder.figure("lease_lost_total"))
 		}

@@ -72,7 +72,7 @@ func (l *Limiter) reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 // decide decides q, a reservation or a check that counts, for which a is
 // prepared. done means that prepare has already decided it.
 func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool) (id string, err error) {
-	defer a.addTerms(func(t *terms) { t.atCounters = true })()
+	defer a.addTerms(func(t *terms) { t.bypassesLeases = true })()
 	defer func() { a.scratch.place = nil }()
 
 	resolve := func() error {
@@ -130,7 +130,7 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 func (rs *reservations) decideStandalone(q *Query, a *Answer) error {
 	l := rs.limiter
 	place := a.scratch.place
-	now := a.Now // start may move a.Now
+	now := a.Now // tryDecide may move a.Now
 	a.readLives(l)
 	if place != nil {
 		if err := place.noteIn(l.table, now, a.scratch.ops); err != nil {
@@ -138,7 +138,7 @@ func (rs *reservations) decideStandalone(q *Query, a *Answer) error {
 		}
 	}
 
-	l.start(q, a)
+	l.tryDecide(q, a)
 	if place != nil {
 		place.made = a.Allowed || a.Counted
 		if !place.made {

@@ -96,11 +96,11 @@ func codeCosts(c *wire.Coder, costs *[]UnitCost) {
 // excess and gives back what was not used. A unit that costs does not name
 // stays as reserved; empty costs mean that nothing was used. Only the first
 // settlement of a reservation counts, on whichever node. One that is repeated
-// within a minute gets the same answer; later, only that it is settled. A settlement within ten minutes after the reservation's end
-// still counts, unless the room was needed. It replaces the costs that
-// [Query.OnExpiry] has left charged, in windows that are not over yet and on
-// the bill. The error wraps ErrUnknownReservation, ErrNoOwner or
-// ErrTooManyReservations.
+// within a minute gets the same answer; later, only that it is settled. A
+// settlement within ten minutes after the reservation's end still counts,
+// unless the room was needed. It replaces the costs that [Query.OnExpiry] has
+// left charged, in windows that are not over yet and on the bill. The error
+// wraps ErrUnknownReservation, ErrNoOwner or ErrTooManyReservations.
 func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
 	out, err := l.reservations.settle(context.Background(), &settleRequest{id: id, costs: costs})
 	if err != nil {

@@ -32,9 +32,9 @@ type slotRequest struct {
 	hops int
 	id   uint64
 	// nonce must be the slot's, except with slotReleaseAny.
-	nonce uint64
-	back  bool // with slotRenew: if the slot is missing, it is put back
-	list  []slotPart
+	nonce      uint64
+	mayRestore bool // with slotRenew: if the slot is missing, it is put back
+	list       []slotPart
 }
 
 // Code implements wire.Message.
@@ -43,7 +43,7 @@ func (req *slotRequest) Code(c *wire.Coder) {
 	wire.Number(c, &req.hops, maxHops)
 	wire.Fixed(c, &req.id)
 	wire.Fixed(c, &req.nonce)
-	c.Bool(&req.back)
+	c.Bool(&req.mayRestore)
 	wire.List(c, &req.list, MaxReserved, minSlotPart, func(part *slotPart) { part.code(c) })
 	c.Require(req.hops > 0 && len(req.list) == 1)
 }
@@ -157,7 +157,7 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 	}
 
 	// The verb is slotRenew, or slotTell of a slot that the owner does not have.
-	err = l.table.RenewSlot(now, &part.SlotPart, req.id, req.nonce, part.holdFor, req.back || req.verb == slotTell)
+	err = l.table.RenewSlot(now, &part.SlotPart, req.id, req.nonce, part.holdFor, req.mayRestore || req.verb == slotTell)
 	switch {
 	case errors.Is(err, counters.ErrOver):
 		return result, ErrUnknownSlot

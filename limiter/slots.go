@@ -103,7 +103,7 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 func (l *Limiter) acquire(q *Query, a *Answer, hd *acquisition, done bool) (slot Slot, err error) {
 	// No lease has slots, and outlivesHere needs the subjects of a cluster
 	// check.
-	defer a.addTerms(func(t *terms) { t.atCounters = true })()
+	defer a.addTerms(func(t *terms) { t.bypassesLeases = true })()
 	if !done {
 		err = l.resolveAcquisition(q, a, hd, func() error { return l.resolve(q, a) })
 	}
@@ -426,7 +426,7 @@ func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration
 
 	back := sl.alone && l.clock.Now().Wall < sl.made+int64(maxAloneSlot)
 
-	_, errs := l.askSlots(ctx, slotRequest{verb: slotRenew, id: sl.id, nonce: sl.nonce, back: back}, sl.parts)
+	_, errs := l.askSlots(ctx, slotRequest{verb: slotRenew, id: sl.id, nonce: sl.nonce, mayRestore: back}, sl.parts)
 	var gone, later bool
 	for i, err := range errs {
 		switch {

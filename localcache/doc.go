@@ -14,11 +14,12 @@
 // than a Take made early.
 //
 // Sizes ([Size]): while usage is below the threshold, a grant is at most the
-// difference between the two, divided by N + 1 for N nodes. A single busy node gets nearly all of it in a
-// few grants, and N equally busy nodes get a fair part each. Above the
-// threshold, all grants of a subject together stay under `lease.idle` of its
-// limit, in equal parts for all nodes. If a part is less than one unit, or
-// hardly anything remains, the owner grants nothing and each check asks it.
+// difference between the two, divided by N + 1 for N nodes. A single busy node
+// gets nearly all of it in a few grants, and N equally busy nodes get a fair
+// part each. Above the threshold, all grants of a subject together stay under
+// `lease.idle` of its limit, in equal parts for all nodes. If a part is less
+// than one unit, or hardly anything remains, the owner grants nothing and each
+// check asks it.
 //
 // Callers of an inline subject may ask about it with different limits or
 // amounts. At each node, the subject's lease has one set of limits, and callers

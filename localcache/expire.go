@@ -14,12 +14,12 @@ func (ls *Leases) endAll(sh *leaseShard, le *lease, now time.Duration) {
 	}
 }
 
-// returnPause is how long TakeEnded waits, after a grant ends, before it hands
+// returnPause is how long DrainEnded waits, after a grant ends, before it hands
 // out what is left. Checks that spent from the grant may still be in progress,
 // and put their cost back if another limit refuses them.
 const returnPause = 10 * time.Millisecond
 
-// endFirst ends the first grant of le and keeps what is left of it for TakeEnded.
+// endFirst ends the first grant of le and keeps what is left of it for DrainEnded.
 func (ls *Leases) endFirst(sh *leaseShard, le *lease, now time.Duration) {
 	gr := le.grants[0]
 	out := EndedGrant{Source: le.source, Grant: gr.id, Life: gr.life, Steady: gr.steady,
@@ -71,16 +71,16 @@ func (sh *leaseShard) takeDue(now time.Duration, buf []EndedGrant) ([]EndedGrant
 	return buf, next
 }
 
-// Wake signals that TakeEnded must be called earlier than Next said.
+// Wake signals that DrainEnded must be called earlier than Next said.
 func (ls *Leases) Wake() <-chan struct{} { return ls.wake }
 
-// Next returns when to call TakeEnded unless Wake signals before that.
+// Next returns when to call DrainEnded unless Wake signals before that.
 func (ls *Leases) Next() time.Duration { return time.Duration(ls.alarm.Load()) }
 
-// TakeEnded appends to buf the grants that have ended with something left. The
-// caller must give each back, once. TakeEnded also forgets subjects that were
+// DrainEnded appends to buf the grants that have ended with something left. The
+// caller must give each back, once. DrainEnded also forgets subjects that were
 // not used for a while.
-func (ls *Leases) TakeEnded(now time.Duration, buf []EndedGrant) []EndedGrant {
+func (ls *Leases) DrainEnded(now time.Duration, buf []EndedGrant) []EndedGrant {
 	// Reset the alarm before reading the shards. A grant that becomes due in a
 	// shard that was read already then sets the alarm again and signals. setAlarm
 	// below only makes the alarm earlier.
@@ -126,7 +126,7 @@ func (ls *Leases) expire(sh *leaseShard, le *lease, now time.Duration) {
 }
 
 // Enable sets whether leases may begin. If enabled is false, it also ends all
-// leases, and TakeEnded then hands out what is left of them.
+// leases, and DrainEnded then hands out what is left of them.
 func (ls *Leases) Enable(now time.Duration, enabled bool) {
 	ls.disabled.Store(!enabled)
 	if enabled {

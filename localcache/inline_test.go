@@ -35,7 +35,7 @@ func TestLeasesOfSeveralSets(t *testing.T) {
 	if !s.deliverLease(1, 1, first, 10) || s.deliverLease(1, 2, second, 10) {
 		t.Error("want a lease for the first set, and none for the second")
 	}
-	if back := s.TakeEnded(1, nil); len(back) != 1 || back[0].Grant != 2 || back[0].Ops[0].Cost != 10 {
+	if back := s.DrainEnded(1, nil); len(back) != 1 || back[0].Grant != 2 || back[0].Ops[0].Cost != 10 {
 		t.Errorf("the grant of the second set: got %+v back", back)
 	}
 
@@ -52,10 +52,10 @@ func TestLeasesOfSeveralSets(t *testing.T) {
 
 	// The counters are changed, which ends the lease, whoever has it.
 	s.Forget(3, 5, false)
-	if back := s.TakeEnded(3+returnPause, nil); len(back) != 1 || s.GrantCount() != 0 {
+	if back := s.DrainEnded(3+returnPause, nil); len(back) != 1 || s.GrantCount() != 0 {
 		t.Errorf("got %d grants, and %+v back", s.GrantCount(), back)
 	}
-	s.TakeEnded(time.Hour, nil)
+	s.DrainEnded(time.Hour, nil)
 	if sh := &s.shards[5]; len(sh.leases)+len(sh.queue)+sh.inline != 0 {
 		t.Errorf("got %d subjects, %d leases, of them %d inline", len(sh.leases), len(sh.queue), sh.inline)
 	}
@@ -128,7 +128,7 @@ func TestInlineLeasesLeaveHalf(t *testing.T) {
 			t.Errorf("inline %v: have %d leased, %d granted, want %d", want.inline, leased, granted, want.n)
 		}
 	}
-	s.TakeEnded(time.Hour, nil)
+	s.DrainEnded(time.Hour, nil)
 	b.Sweep(time.Hour)
 	if leased, granted := count(false); leased != minSubjects || granted != minSubjects {
 		t.Errorf("rules alone: have %d leased, %d granted", leased, granted)

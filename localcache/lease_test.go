@@ -76,7 +76,7 @@ func TestTwoGrants(t *testing.T) {
 	s.deliverGrant(0, 1, 10)
 	s.deliverGrant(time.Second, 2, 20)
 	s.deliverGrant(time.Second, 3, 30)
-	if back := s.TakeEnded(time.Second, nil); len(back) != 1 || back[0].Grant != 3 ||
+	if back := s.DrainEnded(time.Second, nil); len(back) != 1 || back[0].Grant != 3 ||
 		back[0].Ops[0].Cost != 30 || back[0].Source != from {
 		t.Errorf("have %+v", back)
 	}
@@ -84,11 +84,11 @@ func TestTwoGrants(t *testing.T) {
 		t.Errorf("have %d, %+v", o, r)
 	}
 	expect.Equal(t, s.Next(), policy.TTL, "the first one ends")
-	back := s.TakeEnded(policy.TTL, nil)
+	back := s.DrainEnded(policy.TTL, nil)
 	if len(back) != 0 || s.Next() != policy.TTL+returnPause {
 		t.Errorf("a check may still be under way: have %+v, the next at %v", back, s.Next())
 	}
-	back = s.TakeEnded(policy.TTL+returnPause, nil)
+	back = s.DrainEnded(policy.TTL+returnPause, nil)
 	if len(back) != 1 || back[0].Grant != 1 || back[0].Ops[0].Cost != 7 {
 		t.Errorf("have %+v", back)
 	}
@@ -102,11 +102,11 @@ func TestTwoGrants(t *testing.T) {
 		t.Errorf("have %d, %+v", o, r)
 	}
 	s.Unspend(first, opsOf(3)) // into the ended grant
-	if back := s.TakeEnded(policy.TTL+returnPause, nil); len(back) != 1 || back[0].Grant != 2 ||
+	if back := s.DrainEnded(policy.TTL+returnPause, nil); len(back) != 1 || back[0].Grant != 2 ||
 		back[0].Ops[0].Cost != 20 {
 		t.Errorf("have %+v", back)
 	}
-	if again := s.TakeEnded(policy.TTL+returnPause, nil); len(again) != 0 {
+	if again := s.DrainEnded(policy.TTL+returnPause, nil); len(again) != 0 {
 		t.Errorf("handed out twice: %+v", again)
 	}
 }
@@ -124,8 +124,8 @@ func TestALeaseOfTwoLimits(t *testing.T) {
 	if o, _ := s.Spend(1, someone, opsOf(1, 0)); o != Spent {
 		t.Errorf("nothing is asked of the second: have %d", o)
 	}
-	s.TakeEnded(policy.TTL, nil)
-	if back := s.TakeEnded(policy.TTL+returnPause, nil); len(back) != 1 ||
+	s.DrainEnded(policy.TTL, nil)
+	if back := s.DrainEnded(policy.TTL+returnPause, nil); len(back) != 1 ||
 		back[0].Ops[0].Cost != 8 || back[0].Ops[1].Cost != 0 {
 		t.Errorf("have %+v", back)
 	}
@@ -163,8 +163,8 @@ func TestWhatEndsALease(t *testing.T) {
 		s := NewLeases(0)
 		s.deliverGrant(0, 1, 10)
 		expect.Equal(t, spend(s), AskOwner, "%s", name)
-		if back := s.TakeEnded(policy.TTL+returnPause,
-			s.TakeEnded(policy.TTL, nil)); len(back) != 1 || back[0].Ops[0].Cost != 10 || s.GrantCount() != 0 {
+		if back := s.DrainEnded(policy.TTL+returnPause,
+			s.DrainEnded(policy.TTL, nil)); len(back) != 1 || back[0].Ops[0].Cost != 10 || s.GrantCount() != 0 {
 			t.Errorf("%s: have %+v back, %d left", name, back, s.GrantCount())
 		}
 	}
@@ -230,7 +230,7 @@ func TestSubjectsAreForgotten(t *testing.T) {
 		}
 	}
 	expect.Equal(t, n, minSubjects, "subjects")
-	s.TakeEnded(time.Hour, nil)
+	s.DrainEnded(time.Hour, nil)
 	for i := range s.shards {
 		if len(s.shards[i].leases)+len(s.shards[i].queue) > 0 {
 			t.Fatalf("shard %d still knows %d", i, len(s.shards[i].leases))

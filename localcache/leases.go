@@ -24,12 +24,12 @@ import (
 // limits ends the lease.
 //
 // The owner has debited in advance everything that is spent here. When a grant
-// ends, TakeEnded hands out what is left of it, once, to be given back.
+// ends, DrainEnded hands out what is left of it, once, to be given back.
 type Leases struct {
 	perShard   int // bounds the leases of a shard; inline subjects have at most half of them
 	shards     [leaseShards]leaseShard
 	wake       chan struct{} // capacity 1; signals that something is due earlier than Next said
-	alarm      atomic.Int64  // when TakeEnded must be called next
+	alarm      atomic.Int64  // when DrainEnded must be called next
 	disabled   atomic.Bool   // no leases may begin
 	grantCount atomic.Int64  // number of grants
 }
@@ -107,7 +107,7 @@ type EndedGrant struct {
 	Ops    []counters.Op         // their costs are what is left
 	Marks  []algorithms.TakeMark // by op
 
-	due time.Duration // when TakeEnded may hand it out
+	due time.Duration // when DrainEnded may hand it out
 }
 
 // NewLeases returns room for the leases of at most bound subjects, of which at
@@ -223,7 +223,7 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 }
 
 // Unspend returns the cost that a Spend took to its grant or, if the grant has
-// ended, to what TakeEnded will hand out. If TakeEnded has already handed out
+// ended, to what DrainEnded will hand out. If DrainEnded has already handed out
 // the grant, the cost is lost. For a look, which took nothing, Unspend does
 // nothing.
 func (ls *Leases) Unspend(receipt Receipt, ops []counters.Op) {
@@ -386,7 +386,7 @@ func (ls *Leases) addGrant(
 	le.grants = append(le.grants, gr)
 }
 
-// returnUnused queues an unused grant in full for TakeEnded.
+// returnUnused queues an unused grant in full for DrainEnded.
 func (ls *Leases) returnUnused(sh *leaseShard, sent, now time.Duration, from Source, ops []counters.Op, g *Grant) {
 	out := EndedGrant{Source: from, Grant: g.ID, Life: g.Life, Steady: g.Steady,
 		Until: sent + min(g.EndsIn, MaxTTL), due: now}
@@ -517,14 +517,14 @@ func (ls *Leases) schedule(sh *leaseShard, le *lease) {
 	ls.wakeBy(due)
 }
 
-// wakeBy makes sure that TakeEnded is called by at.
+// wakeBy makes sure that DrainEnded is called by at.
 func (ls *Leases) wakeBy(at time.Duration) {
 	if ls.setAlarm(at) {
 		wake.Signal(ls.wake)
 	}
 }
 
-// setAlarm makes the next call of TakeEnded due at the given time, if it was
+// setAlarm makes the next call of DrainEnded due at the given time, if it was
 // due later. Otherwise it returns false.
 func (ls *Leases) setAlarm(at time.Duration) bool {
 	for current := ls.alarm.Load(); int64(at) < current; current = ls.alarm.Load() {

@@ -197,7 +197,7 @@ func (nw *network) grant(h int, now algorithms.Instant, request *LeaseRequest, o
 
 // returnEnded sends back grants that have ended.
 func (nw *network) returnEnded(h int) {
-	for _, e := range nw.holders[h].TakeEnded(nw.at, nil) {
+	for _, e := range nw.holders[h].DrainEnded(nw.at, nil) {
 		nw.message(0, h, func() {
 			now := nw.now()
 			nw.book.Return(nw.at, e.Source.Lineage, e.Grant, e.Ops, func(i int, cost int64) bool {

@@ -55,7 +55,7 @@ func (d *Document) Apply(c Change) (*Document, error) {
 		}
 	}
 
-	e := &edit{change: c}
+	e := &application{change: c}
 	root := d.node()
 	if err := e.applyChange(root, body); err != nil {
 		return nil, err
@@ -74,8 +74,8 @@ func (d *Document) Apply(c Change) (*Document, error) {
 	return next, nil
 }
 
-// edit is one Apply in progress.
-type edit struct {
+// application is one Apply in progress.
+type application struct {
 	decoder
 	change Change
 	index  int // of the rule, if one is written
@@ -84,7 +84,7 @@ type edit struct {
 // applyChange replaces, adds or removes the piece in root, the tree of a
 // document. A nil body removes it. Only the body's nodes have
 // positions: those of others would mean nothing to the writer.
-func (e *edit) applyChange(root, body *yaml.Node) error {
+func (e *application) applyChange(root, body *yaml.Node) error {
 	found := false
 	c := e.change
 	switch c.Part {
@@ -157,7 +157,7 @@ func replaceItems(n *yaml.Node, at, step int, found bool, items ...*yaml.Node) {
 
 // nameRule adds the name that a rule is written under to its body, if the body
 // has none.
-func (e *edit) nameRule(body *yaml.Node) {
+func (e *application) nameRule(body *yaml.Node) {
 	e.path = fmt.Appendf(nil, "rules[%d]", e.index)
 	name := e.checkName(yaml.Text(e.change.Name), e.change.Name)
 	if name != "" && body.Kind == yaml.Map && body.Get("name") == nil {
@@ -167,7 +167,7 @@ func (e *edit) nameRule(body *yaml.Node) {
 }
 
 // checkRuleName reports a rule that is written under another name than its own.
-func (e *edit) checkRuleName(doc *Document) {
+func (e *application) checkRuleName(doc *Document) {
 	if e.change.Part != RulePart || e.change.Delete {
 		return
 	}

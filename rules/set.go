@@ -149,8 +149,8 @@ type Rule struct {
 	// block; nil if it has none. Each is a token bucket of one unit, which the
 	// beginning of a block takes. The block of a rule with one length is over when
 	// the bucket is full again. With several lengths, it is over MaxDelay earlier,
-	// and is remembered until the bucket is full. Counters depend on the rule and the subject, not
-	// on the lengths.
+	// and is remembered until the bucket is full. Counters depend on the rule and
+	// the subject, not on the lengths.
 	Blocks     []*Limit
 	Refusal    *Refusal  // nil if it has none
 	Units      []string  // of the limits of a rule with CountsMonthly, of its tiers and overrides, without repetition

@@ -167,8 +167,8 @@ func (sh *shard) namesOf(row int) []byte {
 	return sh.names[sh.rows[row].nameOffset:]
 }
 
-// addExisting adds to the row with the given hash. It returns false if there is none,
-// or if the ledger is closed.
+// addExisting adds to the row with the given hash. It returns false if there is
+// none, or if the ledger is closed.
 func (l *ledger) addExisting(hi, lo uint64, cost, checks int64) bool {
 	sh := l.shard(lo)
 	sh.mu.Lock()

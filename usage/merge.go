@@ -41,8 +41,8 @@ const (
 	mergeTimeout = time.Minute
 )
 
-// ledgerNumbers are the numbers of ledgers of a node and month, in ascending order, 8
-// bytes each, big-endian.
+// ledgerNumbers are the numbers of ledgers of a node and month, in ascending
+// order, 8 bytes each, big-endian.
 type ledgerNumbers []byte
 
 func (n ledgerNumbers) count() int { return len(n) / 8 }

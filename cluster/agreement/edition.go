@@ -63,11 +63,11 @@ func changesRules(e Entry) bool {
 	return false
 }
 
-// Propose encodes an entry for a leader to propose in state s. An entry that
+// Prepare encodes an entry for a leader to propose in state s. An entry that
 // may change rules or regions carries its Transition. For such an entry,
-// Propose also returns the prepared result, so that applying Rules takes no
+// Prepare also returns the prepared result, so that applying Rules takes no
 // time and the caller can tell that an entry would be refused.
-func (b *Build) Propose(s *State, e Entry) ([]byte, *Prepared, error) {
+func (b *Build) Prepare(s *State, e Entry) ([]byte, *Prepared, error) {
 	if !changesRules(e) {
 		out, err := b.Encode(e)
 		return out, nil, err

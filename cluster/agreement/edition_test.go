@@ -10,7 +10,7 @@ import (
 // proposed returns an entry as a leader proposes it in a state.
 func proposed(t testing.TB, s *State, e Entry) []byte {
 	t.Helper()
-	b, _, err := ThisBuild.Propose(s, e)
+	b, _, err := ThisBuild.Prepare(s, e)
 	expect.NoError(t, err)
 	return b
 }
@@ -48,7 +48,7 @@ func TestAnotherResultStopsTheNode(t *testing.T) {
 	writer := Build{Level: Newest, Release: "v9.1.0"}
 	base, err := s.Edition()
 	expect.NoError(t, err)
-	good, p, err := writer.Propose(s, write(2, 6))
+	good, p, err := writer.Prepare(s, write(2, 6))
 	expect.NoError(t, err)
 	result, _ := do(t, s, write(2, 6)).Edition()
 	for name, terms := range map[string]Transition{

@@ -184,9 +184,10 @@ func (b *Build) decode(entry []byte) (stampedEntry, error) {
 	return w, nil
 }
 
-// Proposes returns an error if a leader must not propose an entry in state s,
-// because this build or one that knows only the agreed level could not read it.
-func (b *Build) Proposes(s *State, entry []byte) error {
+// CheckProposable returns an error if a leader must not propose an entry in
+// state s, because this build or one that knows only the agreed level could not
+// read it.
+func (b *Build) CheckProposable(s *State, entry []byte) error {
 	w, err := b.decode(entry)
 	if err != nil {
 		return err

@@ -85,7 +85,7 @@ func TestGolden(t *testing.T) {
 		return fmt.Sprintf("%02d-%s", i, strings.TrimPrefix(fmt.Sprintf("%T", e), "agreement."))
 	}
 	for i, e := range goldenEntries() {
-		b, _, err := goldenBuild.Propose(s, e)
+		b, _, err := goldenBuild.Prepare(s, e)
 		expect.NoError(t, err)
 		lines = append(lines, golden.Line{Name: name(i, e), Bytes: b})
 		s, _ = goldenBuild.Apply(s, s.Index+1, b, nil)
@@ -101,7 +101,7 @@ func TestGolden(t *testing.T) {
 	}
 	follow, err := s.AppendAdopt(nil)
 	expect.NoError(t, err)
-	adopt, _, err := goldenBuild.Propose(New(), followed(t, s))
+	adopt, _, err := goldenBuild.Prepare(New(), followed(t, s))
 	expect.NoError(t, err)
 	snapshot, err := goldenBuild.AppendSnapshot(nil, s)
 	expect.NoError(t, err)

@@ -192,7 +192,7 @@ func TestEntriesKeepTheInvariants(t *testing.T) {
 			e := entryFor(t, s)
 			entry, err := ThisBuild.Encode(e)
 			if rapid.Bool().Draw(t, "terms") {
-				entry, _, err = ThisBuild.Propose(s, e)
+				entry, _, err = ThisBuild.Prepare(s, e)
 			}
 			if err != nil {
 				t.Fatalf("%v", err)

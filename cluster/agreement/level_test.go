@@ -45,7 +45,7 @@ func TestLevels(t *testing.T) {
 	}
 	// An entry of a later level may not be written before the level is raised.
 	raw := append(next.appendOrigin([]byte{entryMark, byte(kindOf(Empty{})), entryFormat}, Newest+1), 0, 2, '{', '}')
-	expect.ErrorIs(t, next.Proposes(s, raw), ErrRejected, "next.Proposes(s, raw)")
+	expect.ErrorIs(t, next.CheckProposable(s, raw), ErrRejected, "next.CheckProposable(s, raw)")
 	if after, r := next.Apply(s, s.Index+1, raw, nil); !errors.Is(r.Err, ErrRejected) || after.Index != s.Index+1 {
 		t.Errorf("have %v", r.Err)
 	}
@@ -56,7 +56,7 @@ func TestLevels(t *testing.T) {
 	if r := apply(&next, Raise{Level: Newest + 1}); r.Err != nil || s.Level != Newest+1 {
 		t.Errorf("have %v", r.Err)
 	}
-	if err := next.Proposes(s, raw); err != nil {
+	if err := next.CheckProposable(s, raw); err != nil {
 		t.Error(err)
 	}
 	refused(Raise{Level: Newest}, "already")

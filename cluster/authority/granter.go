@@ -68,7 +68,8 @@ type GranterConfig struct {
 	// Nodes returns this node, those that gossip has seen, and the other agreed members.
 	Nodes func() []Node
 	// RulesIndex returns an index that is not below the entry of the newest rules
-	// applied here: a node that has applied it uses these rules or newer ones. The Granter's loop calls it, so it must not block.
+	// applied here: a node that has applied it uses these rules or newer ones. The
+	// Granter's loop calls it, so it must not block.
 	RulesIndex func() uint64
 	// TransferLead transfers the lead to another node, if one can take it. It must not block.
 	TransferLead func()
@@ -194,7 +195,7 @@ func (g *Granter) Committed(ctx context.Context) (uint64, error) {
 // leader's knowledge of the nodes proves nothing.
 func (g *Granter) RequireApplied(ctx context.Context, index uint64) bool {
 	return g.submit(ctx, &pendingRequest{buildReply: func(rs *reignState, now time.Duration, _ *agreement.State) Reply {
-		return Reply{Granted: rs.requireApplied(now, index)}
+		return Reply{Granted: rs.tryRaiseFloor(now, index)}
 	}}).Granted
 }
 

@@ -18,7 +18,7 @@ func TestHonoured(t *testing.T) {
 	old := d.request(2)
 	d.apply(agreement.Empty{})
 	index := d.state.Index
-	if d.reignState.requireApplied(d.now, index) {
+	if d.reignState.tryRaiseFloor(d.now, index) {
 		t.Error("true, although no node has reported that it has applied the entry")
 	}
 	for _, n := range []byte{1, 3} {
@@ -26,14 +26,14 @@ func TestHonoured(t *testing.T) {
 			t.Fatalf("node %d: have %+v", n, r)
 		}
 	}
-	if d.reignState.requireApplied(d.now, index) {
+	if d.reignState.tryRaiseFloor(d.now, index) {
 		t.Error("true, although node 2 has authority and has not applied the entry")
 	}
 	if r := d.ask(old); !r.Granted {
 		t.Errorf("before the entry is required: have %+v, want authority for the node that is behind", r)
 	}
 	asked := d.now
-	for !d.reignState.requireApplied(d.now, index) {
+	for !d.reignState.tryRaiseFloor(d.now, index) {
 		d.now += tickInterval
 		if d.now-asked > time.Minute {
 			t.Fatal("expired authority still counts")
@@ -50,7 +50,7 @@ func TestHonoured(t *testing.T) {
 	if r := d.ask(d.request(2)); !r.Granted {
 		t.Errorf("have %+v, want authority for the node that has caught up", r)
 	}
-	if !d.reignState.requireApplied(d.now, index) {
+	if !d.reignState.tryRaiseFloor(d.now, index) {
 		t.Error("an honoured entry is no longer honoured")
 	}
 }
@@ -69,7 +69,7 @@ func TestHonouredByANewLeader(t *testing.T) {
 	if r := d.ask(old); r.Granted || r.Reason != reasonRules {
 		t.Errorf("have %+v, want a refusal of who is behind", r)
 	}
-	for !d.reignState.requireApplied(d.now, index) {
+	for !d.reignState.tryRaiseFloor(d.now, index) {
 		d.now += tickInterval
 		if d.now-begun > time.Minute {
 			t.Fatal("never honoured")

@@ -179,11 +179,11 @@ func (rs *reignState) grant(now time.Duration, s *agreement.State, q *Request) R
 	return reply
 }
 
-// requireApplied reports whether every node that may have authority has applied
+// tryRaiseFloor reports whether every node that may have authority has applied
 // index. If so, it raises the floor, so that this stays true. It returns false
 // while nodes may have authority from an earlier leader, because they may not
 // have asked this one yet.
-func (rs *reignState) requireApplied(now time.Duration, index uint64) bool {
+func (rs *reignState) tryRaiseFloor(now time.Duration, index uint64) bool {
 	if now-rs.reignBegan < EndingWait {
 		return false
 	}
@@ -214,7 +214,7 @@ func (rs *reignState) appliedByMajority(s *agreement.State, index uint64) bool {
 // has.
 func (rs *reignState) raiseFloor(in *decisionInput) {
 	if in.rulesIndex > rs.floor {
-		applied := rs.requireApplied(in.now, in.rulesIndex) // if so, this has raised the floor
+		applied := rs.tryRaiseFloor(in.now, in.rulesIndex) // if so, this has raised the floor
 		n := len(rs.pendingFloors)
 		isListed := n > 0 && rs.pendingFloors[n-1].index >= in.rulesIndex
 		if !applied && !isListed && rs.appliedByMajority(in.state, in.rulesIndex) {

@@ -465,8 +465,8 @@ func isAnswer(err error) bool {
 	return err == nil || ok && (remote.Code == codeBehind || remote.Code == codeRefused)
 }
 
-// pingIdleTargets sends an empty message to each copy target that has got no message for
-// probeInterval. The caller must hold sendMu.
+// pingIdleTargets sends an empty message to each copy target that has got no
+// message for probeInterval. The caller must hold sendMu.
 func (k *Keeper) pingIdleTargets() {
 	k.mu.Lock()
 	var list []*copyTarget

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// maxDebts bounds the number of counters with debts. When there is no room for another,
-	// this node does not act as a standby.
+	// maxDebts bounds the number of counters with debts. When there is no room for
+	// another, this node does not act as a standby.
 	maxDebts = 1 << 16
 	// maxFallbackDebts is the number of debts from which fallback adds no more: the
 	// rest is for acting as a standby. Beyond it, checks are still decided, and

@@ -203,7 +203,7 @@ func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int
 		default:
 			// If the receiver of the flip itself says that the token is not there, no
 			// other node has decided the partition since it was frozen here.
-			k.resume(state, p, pt.frozenHere() && !pt.receiverReplaced(state))
+			k.ownOrSearch(state, p, pt.frozenHere() && !pt.receiverReplaced(state))
 		}
 	}
 }

@@ -363,7 +363,7 @@ func (k *Keeper) updatePart(state *adoptedState, p int) {
 		// The move was taken back, so the token is here. But the other side may
 		// have had it, and then its counters are newer.
 		if pt.phase == doubtful && to == self {
-			k.resume(state, p, false)
+			k.ownOrSearch(state, p, false)
 		}
 	case flipping, handedOver:
 		switch {
@@ -374,11 +374,11 @@ func (k *Keeper) updatePart(state *adoptedState, p int) {
 			// changes to its standby that never arrived here. If it did not take it, the
 			// counters here are still all that there were at the freeze.
 			pt.complete = pt.complete || pt.phase == flipping
-			k.resume(state, p, false)
+			k.ownOrSearch(state, p, false)
 		}
 	case away:
 		if from == self {
-			k.takeOver(state, p)
+			k.beginOwnership(state, p)
 		}
 	}
 }
@@ -393,11 +393,11 @@ func (k *Keeper) release(p int) {
 	k.setPhase(p, away)
 }
 
-// takeOver handles a partition that from assigns to this node while it is
+// beginOwnership handles a partition that from assigns to this node while it is
 // unknown whether its token is here. If an earlier owner may have handed the
 // token over, this node asks the other side. If this node has no copy, it
 // fetches one.
-func (k *Keeper) takeOver(state *adoptedState, p int) {
+func (k *Keeper) beginOwnership(state *adoptedState, p int) {
 	pt := &k.parts[p]
 	from, to := state.Owner(p)
 	if from != to {
@@ -410,12 +410,12 @@ func (k *Keeper) takeOver(state *adoptedState, p int) {
 	}
 
 	// A partition that does not move has no second owner, whose copy could be newer.
-	k.resume(state, p, pt.complete)
+	k.ownOrSearch(state, p, pt.complete)
 }
 
-// resume continues a partition whose token is certainly here. Unless the copy
+// ownOrSearch continues a partition whose token is certainly here. Unless the copy
 // here is known to be the newest, it first searches for newer ones.
-func (k *Keeper) resume(state *adoptedState, p int, newest bool) {
+func (k *Keeper) ownOrSearch(state *adoptedState, p int, newest bool) {
 	var buf [3]ring.NodeID
 	// Nobody can have newer counters if there is no other holder, and no node was ever ended.
 	if newest || len(state.copyHolders(k.config.Self, p, buf[:0])) == 0 && len(state.Generations) == 0 {

@@ -321,8 +321,9 @@ func (lp Locked) HasRoom(n *Note) bool { return lp.hasRoom([]Note{*n}) }
 
 // MakeRoom makes room for a note of a kind that is not a reservation's, if need
 // be by dropping older notes that this node made. Answers to writes are never
-// dropped: if n is one and there is no room, it fails with ErrWrites. Notes that are made at the same
-// time may exceed the bound. The caller must hold no partition.
+// dropped: if n is one and there is no room, it fails with ErrWrites. Notes
+// that are made at the same time may exceed the bound. The caller must hold no
+// partition.
 func (s *Store) MakeRoom(n *Note, steady int64) error {
 	b := &s.budgets[n.Kind.purpose()]
 	for {
