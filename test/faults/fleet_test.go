@@ -335,6 +335,25 @@ func (f *fleet) islands(groups ...[]*node) {
 	}
 }
 
+// voters returns the voters, and the other nodes.
+func (f *fleet) voters() (voters, others []*node) {
+	f.t.Helper()
+	c, err := f.leader().cluster()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+
+	for _, m := range c.Members {
+		n := f.nodes[f.byName(m.Name)]
+		if m.Voter {
+			voters = append(voters, n)
+		} else {
+			others = append(others, n)
+		}
+	}
+	return voters, others
+}
+
 // part cuts the link between two nodes, or only the direction from b to a.
 func (f *fleet) part(a, b *node, oneWay bool) {
 	at := boottime()
