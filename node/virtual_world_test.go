@@ -406,8 +406,11 @@ func (w *simWorld) drive(end time.Duration) {
 			nextChange = w.now() + w.pause(w.changes)
 		}
 	}
+
+	// The region goroutines finish what they have begun without further faults.
 	w.cuts = nil
 	w.applyCuts()
+	w.delayMessages(farDelay)
 }
 
 // pause draws the time until the next fault or change. Now and then it is long,
