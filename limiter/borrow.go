@@ -456,6 +456,11 @@ func (br *borrower) noteLender(ln *loan, r *LoanReply, steady int64) {
 		if r.status == loanNothing {
 			heard.notBefore = steady + int64(ln.target.reportLife())
 		}
+	case ln.target.limit.Until != 0 && r.unused == 0:
+		// Shares of an older version still count, and the region's may rise within
+		// the window.
+		heard.notBefore = steady + int64(unknownPause)
+		heard.unused = 1
 	case r.status == loanNothing:
 		heard.unused = 0 // and will stay so until the window ends
 	}

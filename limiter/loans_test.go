@@ -80,6 +80,37 @@ func testAllInARegionWithoutAShare(t *testing.T, text string) {
 	expect.Equal(t, own, 900, "used by all")
 }
 
+// G8: so can a region at the start of a window in which, for a second, the shares
+// of another version count as well. The lender has nothing more then, and later
+// it has.
+func TestG8_AllWhileSharesRise(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const limits = "scope: global, lease: {ttl: 300ms}, limits: [{limit: 900, per: 10s, algorithm: fixed-window}]"
+		e := newTestRegions(t, "rules:\n  - {name: r, key: [k], "+limits+"}", "ap", "eu", "us")
+		text := func(version int64, parts string) *rules.Set {
+			return compile(t, version, "version: 1\nrules:\n  - {name: r, key: [k], regions: {"+parts+"}, "+limits+"}")
+		}
+		nextWindow(10 * time.Second)
+		recorded := time.Now().Add(5 * time.Second).UnixMilli() // for the next window on
+		for _, region := range e.names {
+			old := rules.HeldVersion{Set: text(2, "eu: 0.7, us: 0.2, ap: 0.1"), Names: e.names, RecordedAt: 1}
+			e.useIn(region, text(3, "us: 0.5, eu: 0.5"), rules.HeldVersion{Names: e.names, RecordedAt: recorded}, old)
+		}
+
+		nextWindow(10 * time.Second)
+		admitted := 0
+		for range 90 { // nearly all of the window
+			for range 60 {
+				if e.all["eu"].nodes[0].check(byKey("r", "x")).Allowed {
+					admitted++
+				}
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		expect.Equal(t, admitted, 900, "admitted: %s", e.describeUsage("r", "x"))
+	})
+}
+
 // seeds returns the number of random runs of a test.
 func seeds(n int) int {
 	if testing.Short() {
