@@ -152,6 +152,63 @@ func TestUnconfirmedSlots(t *testing.T) {
 	})
 }
 
+// A repeated acquire pays nothing, also if it is decided a second time by newer
+// rules.
+func TestAcquire_RepeatedPaysNothingByNewerRules(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const text = `rules:
+  - {name: slots, key: [slots], limits: [{limit: 5, ttl: 60s, algorithm: concurrency}]}
+  - {name: here, key: [here], limits: [{limit: 9, per: 8760h, algorithm: fixed-window}]}
+  - {name: there, key: [there], limits: [{limit: 9, per: 8760h, algorithm: fixed-window}]}`
+		w := newTestCluster(t, 3, text)
+		home, other := w.nodes[0], w.nodes[1]
+		here, there := w.keyOf("here", home, other), w.keyOf("there", other, home)
+		q := &Query{RequestID: "one", Attributes: attrs("slots", w.keyOf("slots", home, other), "here", here, "there", there)}
+
+		newer := compile(t, 2, "version: 1\n"+text)
+		for range 2 {
+			var a Answer
+			if slot, err := home.Acquire(q, &a); err != nil || slot.ID == "" {
+				t.Fatalf("acquire: got %q, %v", slot.ID, err)
+			}
+			other.SetRules(newer)
+			time.AfterFunc(10*time.Millisecond, func() { home.SetRules(newer) })
+		}
+		for rule, key := range map[string]string{"here": here, "there": there} {
+			expect.Equal(t, w.nodes[2].usage(rule, key).Limits[0].Used, 1, "%s: used", rule)
+		}
+	})
+}
+
+// What a first round took is given back once, although the slots are not
+// confirmed in the end: newer rules need no counter for this caller.
+func TestUnconfirmedSlots_AfterNewerRules(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const text = `rules:
+  - {name: slots, key: [slots], limits: [{limit: 5, ttl: 60s, algorithm: concurrency}]}
+  - {name: here, key: [here], limits: [{limit: 9, per: 8760h, algorithm: fixed-window}]}
+  - {name: there, key: [there], limits: [{limit: 9, per: 8760h, algorithm: fixed-window}]}`
+		w := newTestCluster(t, 3, text)
+		home, other := w.nodes[0], w.nodes[1]
+		here, there := w.keyOf("here", home, other), w.keyOf("there", other, home)
+		for range 5 {
+			home.check(byKey("here", here))
+		}
+
+		newer := compile(t, 2, "version: 1\nlists: {allow: [{here: "+here+"}]}\n"+text)
+		other.SetRules(newer)
+		time.AfterFunc(10*time.Millisecond, func() { home.SetRules(newer) })
+		failing := func(context.Context, int) error { return errors.New("no standby") }
+		home.confirm.Store(&failing)
+		var a Answer
+		_, err := home.Acquire(&Query{Attributes: attrs("slots", w.keyOf("slots", home, other), "here", here, "there", there)}, &a)
+		time.Sleep(time.Second) // refunds
+		if used := home.usage("here", here).Limits[0].Used; used != 5 {
+			t.Errorf("got %d used after an acquire that returned %v, want 5 as before", used, err)
+		}
+	})
+}
+
 // A slot is renewed although the owner of a shadow limit can't be reached:
 // nothing depends on what such a limit counts.
 func TestRenewSlot_WithoutTheOwnerOfAShadowLimit(t *testing.T) {
