@@ -436,7 +436,7 @@ type invitation struct {
 	// Voters is the highest known number of voters, including those that have died
 	// or been removed; see ReplacingError.
 	Voters int `json:"voters"`
-	// Departed says how a node left or was removed. It is empty in a real
+	// Departed is how the node left or was removed. It is empty in a real
 	// invitation. Node is the departed node's ID: by now, another node may be at
 	// its address, or the same one with a new identity. An older release sends no
 	// Node.

@@ -52,8 +52,8 @@ type NodeActivity struct {
 	Rules  []RuleCounts // rules with any checks; at most 1,000
 }
 
-// Vitals says how much a node uses, and within which bounds. Unknown values and
-// missing bounds are 0.
+// Vitals is what a node takes of its machine, and the bounds of that. Unknown
+// values and missing bounds are 0.
 type Vitals struct {
 	Counters, MaxCounters int64
 	Memory, MaxMemory     int64 // bytes of the process

@@ -37,7 +37,7 @@ func (a *Answer) QueuePlace() *QueuePlace { return a.queuePlace }
 // takeQueuePlace records what a's decided check has taken in advance.
 func (l *Limiter) takeQueuePlace(a *Answer) {
 	// What was decided without the owner is a debt, which can't come back.
-	if !a.Allowed || a.Delay() == 0 || a.DecidedBy < ByForward || a.hasBlockingRule() {
+	if !a.Allowed || a.Delay() == 0 || a.DecidedBy < ByForward {
 		return
 	}
 	qp := &QueuePlace{limiter: l, until: time.Now().Add(maxTakenAge)}
@@ -66,17 +66,6 @@ func (qp *QueuePlace) kindOfTaken() string {
 		}
 	}
 	return string(kind)
-}
-
-// hasBlockingRule reports whether a rule of the check has a block. If so,
-// conclude has removed ops, and the subjects' indexes of ops no longer hold.
-func (a *Answer) hasBlockingRule() bool {
-	for i := range a.scratch.match.Hits {
-		if h := &a.scratch.match.Hits[i]; countHitOps(h) > len(h.Limits) {
-			return true
-		}
-	}
-	return false
 }
 
 // readLives reads the lives of the check's counters, before they are taken

@@ -17,8 +17,9 @@ func TestQueuePlacesCanBeGivenBack(t *testing.T) {
   - {name: window, key: [k], on_limit: delay, max_delay: 1h, limits: [{limit: 1, per: 1m, algorithm: fixed-window}]}
   - {name: sliding, key: [k], on_limit: delay, max_delay: 1h, limits: [{limit: 1, per: 1m}]}
   - {name: log, key: [k], on_limit: delay, max_delay: 1h, limits: [{limit: 1, per: 1m, algorithm: sliding-window-log}]}
+  - {name: blocking, key: [k], on_limit: delay, max_delay: 1h, block: 1h, limits: [{limit: 1, per: 1m, algorithm: token-bucket}]}
 `
-	for _, rule := range []string{"leaky", "bucket", "window", "sliding", "log"} {
+	for _, rule := range []string{"leaky", "bucket", "window", "sliding", "log", "blocking"} {
 		t.Run(rule, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newTestCluster(t, 3, text)

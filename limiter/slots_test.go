@@ -90,7 +90,8 @@ func TestSlotVectors(t *testing.T) {
 	})
 }
 
-// A refused acquire is told when its slots are free, and when one more is.
+// A refusal says when all the slots that were asked for will be free, and when the
+// next one will be.
 func TestSlotVectors_TimesOfARefusal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, slotsText)

@@ -654,6 +654,21 @@ func BenchmarkCheck(b *testing.B) {
 	})
 }
 
+// Close waits for the goroutines that slots have started, and lets no others start.
+func TestGo_AfterClose(t *testing.T) {
+	n, err := Start(t.Context(), Config{Rules: []byte(exactRules(3))})
+	expect.NoError(t, err)
+	ended := make(chan struct{})
+	expect.Equal(t, n.Go(func() { <-n.ctx.Done(); close(ended) }), true, "started before Close")
+	expect.NoError(t, n.Close())
+	select {
+	case <-ended:
+	default:
+		t.Error("Close has not waited")
+	}
+	expect.Equal(t, n.Go(func() { t.Error("it runs") }), false, "started after Close")
+}
+
 // TestCloseGivesUp: Close returns in time although a goroutine of the node, or
 // one of its own steps, waits for a disk that hangs. The steps go on when the
 // disk answers.

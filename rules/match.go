@@ -199,8 +199,8 @@ func (s *Set) matchAgain(m *Match) {
 // MatchKey finds what applies to one subject of r, given by the values of its
 // key attributes in order. It does not look at match, not and absent, and takes
 // the default of a cost table. The lists see the key's attributes and no
-// others. The error wraps ErrKey, and says how many values the rule needs, or
-// it wraps ErrMissing.
+// others. If key has too few or too many values, the error wraps ErrKey and
+// names the attributes. It wraps ErrMissing if a value is empty.
 func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	if len(key) != len(r.Key) {
 		return fmt.Errorf("%w: rule %q has %d key attributes [%s], %d values are given",

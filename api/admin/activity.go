@@ -29,7 +29,7 @@ type nodeActivity struct {
 	Vitals   vitals `json:"vitals,omitzero"`
 }
 
-// vitals says how much of its machine a node takes, and the bounds. Unknown
+// vitals is what a node takes of its machine, and the bounds of that. Unknown
 // figures are left out.
 type vitals struct {
 	Counters    int64 `json:"counters"`

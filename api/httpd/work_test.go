@@ -57,6 +57,17 @@ func TestWorkOfABatchIsBounded(t *testing.T) {
 	}
 }
 
+// The first chunk of a batch is decided as a whole. Even if its checks match all
+// rules, they match no more than the batch may.
+func TestChunk_FirstSize(t *testing.T) {
+	for _, tt := range []struct{ ruleCount, most, want int }{
+		{100, 500, 5}, {100, 50, 1}, {0, 500, min(500, maxChunk)}, {1, 1 << 30, maxChunk},
+	} {
+		got := (&chunk{}).size(tt.ruleCount, tt.most)
+		expect.Equal(t, got, tt.want, "size with %d rules and a bound of %d", tt.ruleCount, tt.most)
+	}
+}
+
 // tiring is a decider that takes its time for each check.
 type tiring struct {
 	*fixed

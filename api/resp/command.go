@@ -205,7 +205,7 @@ func (c *session) countStranger() error {
 		return nil
 	}
 	c.strangerCommands++
-	if c.strangerCommands >= strangerCommands {
+	if c.strangerCommands >= maxStrangerCommands {
 		return errOver
 	}
 	return nil

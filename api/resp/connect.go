@@ -16,21 +16,28 @@ const redisVersion = "7.4.0"
 
 func connectSpecs() []spec {
 	return []spec{
+		// A stranger shows a token with these, or leaves.
 		{name: "hello", arity: -1, need: api.Anyone, run: (*session).hello,
 			summary: "Chooses the protocol, and shows a token."},
 		{name: "auth", arity: -2, need: api.Anyone, run: (*session).auth, summary: "Shows a token."},
 		{name: "quit", arity: -1, need: api.Anyone, run: (*session).quit, summary: "Closes the connection."},
 		{name: "reset", arity: 1, need: api.Anyone, run: (*session).reset, summary: "Makes the connection as new."},
+
+		// Clients and pools send these before they use a connection.
 		{name: "ping", arity: -1, need: anyToken, run: (*session).ping, summary: "Answers PONG, or what it is given."},
 		{name: "echo", arity: 2, need: anyToken, run: (*session).echo, summary: "Answers what it is given."},
 		{name: "select", arity: 2, need: anyToken, run: (*session).selectDatabase,
 			summary: "There is only database 0."},
 		{name: "client", arity: -2, need: anyToken, run: (*session).client, summary: "Names the connection."},
+
+		// From these, clients learn whom they talk to.
 		{name: "command", arity: -1, need: anyToken, run: (*session).command, summary: "Describes the commands."},
 		{name: "config", arity: -2, need: anyToken, run: (*session).config, summary: "There is nothing to configure."},
 		{name: "info", arity: -1, need: anyToken, run: (*session).info, summary: "Describes the node."},
 		{name: "cluster", arity: -2, need: anyToken, run: (*session).cluster,
 			summary: "Every node answers for all keys."},
+
+		// Cluster clients send these to replicas, which there are none of.
 		{name: "readonly", arity: 1, need: anyToken, run: (*session).ok, summary: "Has no effect."},
 		{name: "readwrite", arity: 1, need: anyToken, run: (*session).ok, summary: "Has no effect."},
 	}

@@ -70,7 +70,7 @@ func TestHostile_TokensGivenUp(t *testing.T) {
 	}
 
 	// Pools of connections do this again and again.
-	for range 2 * strangerCommands {
+	for range 2 * maxStrangerCommands {
 		c.askAll(step{"RESET", "+RESET"}, step{"AUTH " + apitest.SlotsToken, "+OK"})
 	}
 
@@ -94,10 +94,10 @@ func TestHostile_Strangers(t *testing.T) {
 		{"*2\r\n$16385\r\n", "-ERR Protocol error: unauthenticated bulk length\r\n"},
 		{array("AUTH", strings.Repeat("x", 9000), strings.Repeat("x", 9000)),
 			"-ERR Protocol error: unauthenticated bulk length\r\n"},
-		{strings.Repeat(words("PING"), 100), strings.Repeat(noAuth, strangerCommands)},
+		{strings.Repeat(words("PING"), 100), strings.Repeat(noAuth, maxStrangerCommands)},
 		{strings.Repeat("PING\n", 3), strings.Repeat(noAuth, 3)},
-		{strings.Repeat(words("HELLO 9"), 100), strings.Repeat("-NOPROTO unsupported protocol version\r\n", strangerCommands)},
-		{strings.Repeat(words("AUTH a b c"), 100), strings.Repeat("-ERR syntax error\r\n", strangerCommands)},
+		{strings.Repeat(words("HELLO 9"), 100), strings.Repeat("-NOPROTO unsupported protocol version\r\n", maxStrangerCommands)},
+		{strings.Repeat(words("AUTH a b c"), 100), strings.Repeat("-ERR syntax error\r\n", maxStrangerCommands)},
 		{strings.Repeat("*0\r\n", 100) + words("PING"), ""},
 		{"", ""},
 		{"*1\r\n", ""},

@@ -34,9 +34,9 @@ const (
 	placesFactor = 3
 	// flushSize is how many bytes of replies are sent before further commands are executed.
 	flushSize = 16 << 10
-	// strangerCommands is how many commands a connection may send without a valid
+	// maxStrangerCommands is how many commands a connection may send without a valid
 	// token, if one is needed.
-	strangerCommands = 16
+	maxStrangerCommands = 16
 )
 
 // errOver means that the connection closes after the replies that have been composed.
