@@ -143,7 +143,7 @@ func (b *Budget) Wait(take func() bool) bool {
 
 // FullError returns the error for a request that does not fit into the budget.
 func (b *Budget) FullError() *Error {
-	return Errorf(Overloaded, "the memory for large requests and answers, %d bytes, is used up",
+	return Errorf(Overloaded, "the memory for large or slow requests and answers, %d bytes, is used up",
 		cmp.Or(b.Capacity, defaultBudget))
 }
 

@@ -118,3 +118,35 @@ func TestNoRoom(t *testing.T) {
 		t.Errorf("have %d %s", resp.StatusCode, body)
 	}
 }
+
+// A request that arrives in pieces gets the same answer, wherever the room ends.
+func TestNoRoom_InPieces(t *testing.T) {
+	t.Parallel()
+	small, long := post("/v1/check", good), post("/v1/check/batch", longBatch(200))
+	for _, test := range []struct {
+		name    string
+		request string
+		first   int // bytes that arrive first
+	}{
+		{"head", post("/v1/check", good, "X-Long: "+strings.Repeat("x", 8<<10)), 7 << 10},
+		{"small body", small, len(small) - 10},
+		{"large body, its beginning", long, len(long) - len(longBatch(200)) + 10},
+		{"large body, its end", long, len(long) - 10},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			n := startNode(t, nil)
+			n.server.handlers.Budget.Capacity = 1 << 20
+			n.server.handlers.Budget.Take(1 << 20)
+			c := n.dial(t)
+			if _, err := io.WriteString(c, test.request[:test.first]); err != nil {
+				t.Fatal(err)
+			}
+			status, body, _ := answer(t, bufio.NewReader(c))
+			if status != 503 || apitest.NoteCode([]byte(body)) != api.Overloaded ||
+				!strings.Contains(body, "1048576") {
+				t.Errorf("have %d %s", status, body)
+			}
+		})
+	}
+}

@@ -340,6 +340,7 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 // notReceived returns the error to answer for a request that could not be read.
 func notReceived(err error) *api.Error {
 	var frame framing.Error
+	var full *api.Error
 	switch {
 	case errors.As(err, &frame) && frame != framing.ErrHeadTooLarge:
 		return api.FramingError(frame)
@@ -347,8 +348,8 @@ func notReceived(err error) *api.Error {
 		return api.HeadTooLargeError(dataHeaderBytes)
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		return api.TooLargeError(codec.MaxBody)
-	case errors.Is(err, errNoRoom):
-		return api.Errorf(api.Overloaded, "the memory for requests that have not arrived as a whole is used up")
+	case errors.As(err, &full): // while it arrived, the budget had no room for it
+		return full
 	}
 	return api.ReceiveError(err)
 }

@@ -1,7 +1,6 @@
 package httpd
 
 import (
-	"errors"
 	"io"
 	"net"
 	"os"
@@ -133,7 +132,7 @@ func (s *Server) receiveHead(c *connection, input []byte) (head []byte, err erro
 				c.closeIfStranger()
 				// A caller that is no stranger gets an answer: the library asks
 				// for one when it reads this error.
-				return head, errNoRoom
+				return head, s.handlers.Budget.FullError()
 			}
 			charged = size
 		}
@@ -147,9 +146,6 @@ func (s *Server) receiveHead(c *connection, input []byte) (head []byte, err erro
 
 	return head, err
 }
-
-// errNoRoom means that the budget has no room for a request that has not arrived as a whole.
-var errNoRoom = errors.New("the memory for requests is used up")
 
 // closeIfStranger closes the connection of a stranger for whose request there is
 // no room: even an answer would take some.
@@ -258,8 +254,8 @@ func (t *lentConn) receiveMore(b []byte) (n int, err error) {
 		// memory for it. So the memory is charged, and the caller may lose its seat.
 		if !t.server.handlers.Budget.Hold(&t.stall, lentMemory, t) {
 			t.closeIfStranger()
-			t.readErr = errNoRoom
-			return 0, errNoRoom
+			t.readErr = t.server.handlers.Budget.FullError()
+			return 0, t.readErr
 		}
 		t.stallCharged = true
 		t.BeginWait(time.Now())
