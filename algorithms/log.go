@@ -339,7 +339,11 @@ func (log *Log) lower(i int, n int64) int64 {
 	n = min(n, log.entries[i].N)
 	log.entries[i].N -= n
 	log.total -= n
-	if log.entries[i].N == 0 {
+	switch {
+	case log.entries[i].N > 0:
+	case i == log.head: // Give may take off many of the oldest entries
+		log.head++
+	default:
 		log.entries = slices.Delete(log.entries, i, i+1)
 	}
 	return n

@@ -3,6 +3,7 @@ package counters
 import (
 	"errors"
 	"os"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -141,7 +142,7 @@ func TestTable_Changed_ReleasesAgain(t *testing.T) {
 	expect.NoError(t, table.RenewSlot(now, &part, 1, 1, time.Hour, true))
 	expect.NoError(t, table.Changed(func([]Record) error { return nil }))
 
-	_, err := table.ReleaseSlot(now, part.Key, 1, 1, false)
+	_, _, err := table.ReleaseSlot(now, part.Key, 1, 1, false)
 	expect.NoError(t, err)
 	failed := errors.New("no space left on device")
 	expect.Equal(t, table.Changed(func([]Record) error { return failed }), failed, "error of a failed write")
@@ -214,4 +215,47 @@ func TestCheckpointsHaveDebtsOfTheirNumbers(t *testing.T) {
 	if !slices.Equal(numbers, []uint64{1, 2}) {
 		t.Errorf("got the numbers %d, want 1, then 2", numbers)
 	}
+}
+
+// While nothing is written, as on a full disk, notes that come and go take no
+// memory. Slots that are on disk are written as released later.
+func TestTable_Changed_WhileTheDiskIsFull(t *testing.T) {
+	table := New(1000)
+	now := epoch
+	part := SlotPart{Key: Key{Subject: 1 << 60, Counter: 7}, Units: 1, TTL: time.Hour}
+	hold := func(id uint64) { expect.NoError(t, table.RenewSlot(now, &part, id, 1, time.Hour, true)) }
+	release := func(id uint64) {
+		held, _, err := table.ReleaseSlot(now, part.Key, id, 1, false)
+		if !held || err != nil {
+			t.Fatalf("release of slot %d: got %v, %v", id, held, err)
+		}
+	}
+	hold(1)
+	hold(2)
+	expect.NoError(t, table.Changed(func([]Record) error { return nil }))
+	release(1)
+
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for id := range uint64(500_000) {
+		hold(10 + id)
+		release(10 + id)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 1<<20 {
+		t.Errorf("the heap grew by %d bytes", grown)
+	}
+
+	released := 0
+	expect.NoError(t, table.Changed(func(records []Record) error {
+		for i := range records {
+			if records[i].IsReleasedSlot() {
+				released++
+			}
+		}
+		return nil
+	}))
+	expect.Equal(t, released, 1, "slots that are written as released")
 }

@@ -123,6 +123,10 @@ func mergeWindows(kind algorithms.Kind, a, b algorithms.State, sameClock bool) a
 	}
 
 	switch {
+	case !sameClock && kind == algorithms.FixedWindow && a.Window() != b.Window():
+		// What was borrowed for one window must not widen the other.
+		a.At = max(a.At, b.At)
+		a.Count, a.Part = max(a.Count, b.Count), min(a.Part, b.Part)
 	case a.Window() == b.Window() || !sameClock:
 		a.At = max(a.At, b.At) // if a queue put one of them ahead of the clock, the result stays ahead
 		a.Count, a.Part = max(a.Count, b.Count), max(a.Part, b.Part)

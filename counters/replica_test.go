@@ -399,6 +399,31 @@ func TestMerge(t *testing.T) {
 	}
 }
 
+// Where clocks differ, the higher count stays, in the later window. What was
+// borrowed for one window does not widen another one.
+func TestMerge_OtherClocks(t *testing.T) {
+	record := func(window, count, borrowed int64) Record {
+		return Record{Key: key(1), Kind: algorithms.FixedWindow, FreshAt: epoch.Steady/1e9 + 60,
+			State: algorithms.State{Count: count, Part: borrowed, At: window}}
+	}
+	for _, tt := range []struct{ a, b, want Record }{
+		{record(9, 10, 0), record(9, 3, 95), record(9, 10, 95)},
+		{record(10, 10, 0), record(9, 3, 95), record(10, 10, 0)},
+		{record(10, 3, 95), record(9, 10, 0), record(10, 10, 0)},
+	} {
+		for _, order := range [][]Record{{tt.a, tt.b}, {tt.b, tt.a}} {
+			table := newTable(t, 1000)
+			for _, r := range order {
+				table.Merge(epoch, r, false)
+			}
+			got := table.ReplicatePartition(key(1).Partition(), nil)
+			if len(got) != 1 || !reflect.DeepEqual(got[0], tt.want) {
+				t.Errorf("%+v and %+v: got %+v, want %+v", tt.a.State, tt.b.State, got, tt.want.State)
+			}
+		}
+	}
+}
+
 // Levels survive any number of moves between nodes.
 func TestLevelsDoNotFade(t *testing.T) {
 	for packed := range kindFullness(32) {

@@ -363,6 +363,31 @@ func TestGiveBackAfterOtherRates(t *testing.T) {
 	}
 }
 
+// A refused call may set the rate at which a cell bucket drains. What has drained
+// by then does not come back.
+func TestGiveBackAfterARefusedFasterRate(t *testing.T) {
+	table := newTable(t, 100)
+	k := Key{Subject: 7, Counter: InlineCounter(1)}
+	slow := &algorithms.Limit{Kind: algorithms.CellBucket, Amount: 60, Burst: 100, Window: time.Minute}
+	fast := *slow
+	fast.Amount = 6000
+	taken := reserveSome(t, table, k, slow, 50)
+	life := table.Life(k.Partition())
+
+	if d := take(table, shifted(epoch, time.Second), k, &fast, 101); d.Allowed {
+		t.Fatal("101 of 100 were admitted")
+	}
+	later := shifted(epoch, 2*time.Second)
+	take(table, later, k, slow, 50) // the first 50 have drained
+
+	later = shifted(epoch, 3*time.Second)
+	taken.Fastest = slow.Amount
+	expect.NoError(t, table.GiveBack(later, k, slow, taken, 50, life))
+	if d := take(table, later, k, slow, 52); d.Allowed {
+		t.Error("52 were admitted of the 51 that are left: what had drained came back")
+	}
+}
+
 // A settlement with more drains the bucket by no rate from before, which may
 // have been a higher one.
 func TestSettleWithMoreAfterTheRateFell(t *testing.T) {

@@ -182,11 +182,29 @@ func (t *Table) FindSlot(now algorithms.Instant, k Key, id uint64) (info notes.S
 	return info, held, nil
 }
 
-// RecallSlot finds the slot of an earlier attempt, to answer a repeated request
-// with it, and returns that attempt's nonce. From now on, ReleaseSlot with
-// unlessRepeated leaves the slot alone. It fails with ErrShut, or with
-// ErrRequestIDReused if the earlier attempt, as its nonce says, asked for
-// something else.
+// GrantSlot records that the attempt with nonce, which acquired a slot, was
+// admitted as a whole. RecallSlot finds only such slots. If the slot has moved
+// away, GrantSlot does nothing, and a repetition is decided anew.
+func (t *Table) GrantSlot(now algorithms.Instant, k Key, id, nonce uint64) {
+	lp := t.notes.Lock(k.Partition(), now.Steady)
+	defer lp.Unlock()
+	if t.gates.isShut(k.Partition()) {
+		return
+	}
+
+	info, n, held := lp.GetSlot(slotsOf(k), id, now.Steady)
+	if held && info.Nonce == nonce && !info.Granted {
+		info.Granted = true
+		n = slotsOf(k).Note(&info, n.Group, n.Inline)
+		lp.Put(&n)
+	}
+}
+
+// RecallSlot finds the slot of an earlier attempt that was granted, to answer a
+// repeated request with it, and returns that attempt's nonce. From now on,
+// ReleaseSlot with unlessRepeated leaves the slot alone. It fails with ErrShut,
+// or with ErrRequestIDReused if the earlier attempt, as its nonce says, asked
+// for something else.
 func (t *Table) RecallSlot(now algorithms.Instant, k Key, id, nonce uint64) (earlier uint64, held bool, err error) {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
@@ -200,6 +218,10 @@ func (t *Table) RecallSlot(now algorithms.Instant, k Key, id, nonce uint64) (ear
 		return 0, false, nil
 	case !hasSameContent(info.Nonce, nonce):
 		return 0, false, ErrRequestIDReused
+	case !info.Granted:
+		// The attempt ended before it was decided, or was refused and could not
+		// release the slot yet. This attempt takes the slot over.
+		return 0, false, nil
 	case !info.Repeated:
 		info.Repeated = true
 		n = slotsOf(k).Note(&info, n.Group, n.Inline)
@@ -234,7 +256,7 @@ func (t *Table) RenewSlot(
 	case mayRestore || mayBeLost:
 		// The slot is stored whatever the bound. Otherwise its holder, who was
 		// granted it, would have a slot that nobody counts.
-		info := notes.SlotInfo{ID: id, Nonce: nonce, Units: part.Units, Acquired: now.Steady, End: end}
+		info := notes.SlotInfo{ID: id, Nonce: nonce, Units: part.Units, Granted: true, Acquired: now.Steady, End: end}
 		n = slotsOf(k).Note(&info, part.Group, k.IsInline())
 		lp.Put(&n)
 	default:
@@ -243,23 +265,27 @@ func (t *Table) RenewSlot(
 	return nil
 }
 
-// ReleaseSlot releases a slot, and reports whether it was held. It fails with
-// ErrShut. With unlessRepeated, it leaves a slot alone that a repeated request
-// was answered with.
+// ReleaseSlot releases a slot, and reports whether it was held. With
+// unlessRepeated, a slot that a repeated request was answered with stays. It
+// fails with ErrShut.
 func (t *Table) ReleaseSlot(
 	now algorithms.Instant, k Key, id, nonce uint64, unlessRepeated bool,
-) (held bool, err error) {
+) (held, stays bool, err error) {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
 	if t.gates.isShut(k.Partition()) {
-		return false, ErrShut
+		return false, false, ErrShut
 	}
+
 	before, n, held := lp.GetSlot(slotsOf(k), id, now.Steady)
-	held = held && before.Nonce == nonce && !(unlessRepeated && before.Repeated)
-	if held {
-		lp.Remove(n.Key)
+	switch {
+	case !held || before.Nonce != nonce:
+		return false, false, nil
+	case unlessRepeated && before.Repeated:
+		return false, true, nil
 	}
-	return held, nil
+	lp.Remove(n.Key)
+	return true, false, nil
 }
 
 // releaseAllSlots releases all slots of a limit.

@@ -627,6 +627,7 @@ func (s *shard) protectRefused(op *Op) {
 	otherRate := op.Mode == CheckMode && op.Limit.ChangesRate(g.records[slot].state, op.state)
 	if otherRate {
 		g.records[slot].state = op.state
+		s.table.recordTake(op.At, op.Key, op.Limit)
 	}
 
 	// The counter is marked as changed only if it is protected for longer, or its

@@ -14,8 +14,9 @@ import (
 )
 
 // An acquire with a request id goes to the owner of its first slots, which
-// decides one attempt at a time. So a repetition finds either no slot, and is
-// decided anew, or the slot of an attempt that was decided completely.
+// decides one attempt at a time, and marks the slot as granted once all owners
+// have admitted the attempt. A repetition gets a slot that was granted. Otherwise
+// it is decided anew, and takes over whatever an earlier attempt has left.
 
 // acquireRequest is an acquire with a request id, as sent to the owner of its
 // first slots.
@@ -114,7 +115,7 @@ func (l *Limiter) acquireAtHome(ctx context.Context, req *acquireRequest, a *Ans
 
 	subject := a.scratch.ops[first].Key.Subject
 	err = l.doAtOwner(ctx, &ownerRequest{subject: subject, hops: req.hops, here: func() (err error) {
-		slot, err = l.acquireHere(ctx, req, first, a)
+		slot, err = l.acquireHere(ctx, req, subject, a)
 		return err
 	}, forward: func(to ring.NodeID) (err error) {
 		slot, err = l.askToAcquire(ctx, to, req, a)
@@ -123,9 +124,15 @@ func (l *Limiter) acquireAtHome(ctx context.Context, req *acquireRequest, a *Ans
 	return slot, err
 }
 
-// acquireHere decides req on this node, which owns the slots of a's op with the
-// index first. The error is counters.ErrShut if they have moved away.
-func (l *Limiter) acquireHere(ctx context.Context, req *acquireRequest, first int, a *Answer) (Slot, error) {
+// acquireHere decides req, for which a is prepared, on this node, which owns
+// the first slots, those of subject. The error is counters.ErrShut if they have
+// moved away; a is then prepared anew.
+func (l *Limiter) acquireHere(ctx context.Context, req *acquireRequest, subject uint64, a *Answer) (Slot, error) {
+	first := a.firstSlots()
+	if first < 0 || a.scratch.ops[first].Key.Subject != subject {
+		return Slot{}, ErrNoOwner // by newer rules, which came while the partition moved
+	}
+
 	hd := a.newAcquisition(req.query)
 	hd.id = req.ticket.id
 	hd.nonce = counters.NewNonce(req.ticket.contentHash)
@@ -154,10 +161,23 @@ func (l *Limiter) acquireHere(ctx context.Context, req *acquireRequest, first in
 	}
 
 	slot, err := l.acquire(req.query, a, hd, false)
-	if errors.Is(err, errUnconfirmed) && !l.table.IsOpen(part.Key.Partition()) {
-		return Slot{}, counters.ErrShut // the next owner decides
+	if err == nil && a.Allowed && !hd.isRecalled {
+		l.table.GrantSlot(l.clock.Now(), part.Key, hd.id, hd.nonce)
 	}
-	return slot, err
+	if !errors.Is(err, errUnconfirmed) || l.table.IsOpen(part.Key.Partition()) {
+		return slot, err
+	}
+
+	// The next owner decides. It may be this node again, and the failed attempt
+	// has written its answer into a.
+	isDecided, err := l.prepare(l.clock.Now(), req.query, a)
+	switch {
+	case err != nil:
+		return Slot{}, err
+	case isDecided:
+		return Slot{}, ErrNoOwner
+	}
+	return Slot{}, counters.ErrShut
 }
 
 // recall makes hd the acquisition of the earlier attempt with that nonce.

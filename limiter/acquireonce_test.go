@@ -1,6 +1,8 @@
 package limiter
 
 import (
+	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -8,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
@@ -186,5 +189,163 @@ func TestReleaseUnanswered(t *testing.T) {
 		if held, err := w.nodes[0].ReleaseSlot(second.ID); err != nil || !held {
 			t.Errorf("a release: %v, %v", held, err)
 		}
+	})
+}
+
+const poolText = `rules:
+  - {name: seats, key: [tenant], limits: [{limit: 5, ttl: 10s, algorithm: concurrency}]}
+  - {name: pool, key: [pool], limits: [{limit: 1, ttl: 10s, algorithm: concurrency}]}
+`
+
+// poolWorld returns a cluster with the owners of a seat and of a pool, and a
+// query that acquires both, with a request id.
+func poolWorld(t *testing.T) (w *testCluster, seats, pool *testNode, q *Query) {
+	w = newTestCluster(t, 3, poolText)
+	seats, pool = w.nodes[0], w.nodes[1]
+	tenant, shared := w.keyOf("seats", seats, pool), w.keyOf("pool", pool, seats)
+	return w, seats, pool, &Query{Attributes: attrs("tenant", tenant, "pool", shared), RequestID: "one"}
+}
+
+// held returns how many slots q holds at the owners of poolText's rules.
+func (w *testCluster) held(q *Query) (seats, pool int64) {
+	return w.nodes[0].usage("seats", q.Attributes[0].Value).Limits[0].Used,
+		w.nodes[1].usage("pool", q.Attributes[1].Value).Limits[0].Used
+}
+
+// A caller that hung up releases nothing of a slot with which a repetition was
+// answered, at whichever owners its parts are.
+func TestReleaseUnanswered_OfSeveralOwners(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, seats, pool, q := poolWorld(t)
+		asker := w.nodes[2]
+		acquire := func(at *testNode) Slot {
+			t.Helper()
+			var a Answer
+			slot, err := at.Acquire(q, &a)
+			if err != nil || slot.ID == "" {
+				t.Fatalf("acquire: got %q, %v", slot.ID, err)
+			}
+			return slot
+		}
+		expectHeld := func(when string, want int64) {
+			t.Helper()
+			if gotSeats, gotPool := w.held(q); gotSeats != want || gotPool != want {
+				t.Errorf("%s: got %d and %d held, want %d", when, gotSeats, gotPool, want)
+			}
+		}
+
+		first, second := acquire(asker), acquire(pool)
+		asker.ReleaseUnanswered(first)
+		expectHeld("after the first caller has hung up", 1)
+		if held, err := asker.ReleaseSlot(second.ID); err != nil || !held {
+			t.Fatalf("release: got %v, %v", held, err)
+		}
+		expectHeld("after the release", 0)
+
+		// Without a repetition, all of it is released, as soon as the owners can be
+		// reached.
+		only := acquire(asker)
+		for _, owner := range []*testNode{seats, pool} {
+			w.setCut(asker, owner, true)
+		}
+		asker.ReleaseUnanswered(only)
+		expectHeld("while no owner can be reached", 1)
+		w.setCut(asker, seats, false)
+		time.Sleep(500 * time.Millisecond)
+		w.setCut(asker, pool, false)
+		time.Sleep(500 * time.Millisecond)
+		expectHeld("after the owners can be reached", 0)
+	})
+}
+
+// An attempt that is taken back while its partition moves leaves its slot to
+// nobody: the attempt at the next owner pays by itself, and what releases the
+// first slot late does not concern the second.
+func TestAcquireWhileItsPartitionMoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, seatsText)
+		home, next := w.nodes[0], w.nodes[2]
+		tenant, user := w.keyOf("seats", home, w.nodes[1]), w.keyOf("tokens", w.nodes[1], home)
+		w.freezing = 2 * rollbackTimeout
+		moves := func(_ context.Context, p int) error {
+			go w.handOver(p, next)
+			time.Sleep(time.Millisecond)
+			return errors.New("it moves")
+		}
+		home.confirm.Store(&moves)
+
+		var a Answer
+		slot, err := w.nodes[1].Acquire(seatQuery(tenant, user, "one", 10), &a)
+		if err != nil || slot.ID == "" {
+			t.Fatalf("acquire: got %q, %v", slot.ID, err)
+		}
+		time.Sleep(time.Second) // late releases
+		expect.Equal(t, next.usage("seats", tenant).Limits[0].Used, 1, "seats are used")
+		expect.Equal(t, w.nodes[1].usage("tokens", user).Limits[0].Used, 10, "tokens are used")
+		_, err = w.nodes[1].RenewSlot(slot.ID, 0)
+		expect.NoError(t, err)
+	})
+}
+
+// An acquire whose partition moves away and comes back is decided by all its
+// rules then, also by those that the failed attempt did not come to.
+func TestAcquireWhoseMoveIsTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, poolText+`
+  - {name: blocks, key: [user], limits: [{limit: 9, per: 8760h, algorithm: fixed-window}], block: 1h}`)
+		home, other := w.nodes[0], w.nodes[1]
+		tenant, pool, user := w.keyOf("seats", home, other), w.keyOf("pool", other, home), w.keyOf("blocks", home, other)
+		p := w.partition("seats", tenant)
+		comesBack := func(context.Context, int) error {
+			other.confirm.Store(nil)
+			w.change(func() { w.place[p].frozen = true })
+			home.table.Shut(p)
+			time.AfterFunc(3*rollbackTimeout/2, func() {
+				home.table.Open(p, w.place[p].lineage)
+				w.change(func() { w.place[p].frozen = false })
+			})
+			return errors.New("no standby")
+		}
+
+		other.confirm.Store(&comesBack)
+		var a Answer
+		slot, err := home.Acquire(&Query{RequestID: "one", Attributes: attrs("tenant", tenant, "pool", pool, "user", user)}, &a)
+		if err != nil || slot.ID == "" {
+			t.Fatalf("acquire: got %q, %v", slot.ID, err)
+		}
+		time.Sleep(time.Second) // late releases
+		for rule, key := range map[string]string{"seats": tenant, "pool": pool, "blocks": user} {
+			expect.Equal(t, w.nodes[2].usage(rule, key).Limits[0].Used, 1, "%s: used", rule)
+		}
+	})
+}
+
+// An acquire whose home dies before all owners have admitted it is decided anew
+// at the next one, which has its slot: nothing is admitted unpaid.
+func TestAcquireWhoseHomeDies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, seatsText)
+		home, other, next := w.nodes[0], w.nodes[1], w.nodes[2]
+		tenant, user := w.keyOf("seats", home, other), w.keyOf("tokens", other, home)
+		p := w.partition("seats", tenant)
+		var copied []counters.Record
+		w.change(func() {
+			w.detail = func(from, to ring.NodeID, m peer.Method, _ []byte) {
+				if from == home.id && to == other.id && m == MethodAsk && copied == nil {
+					copied = home.copyOf(p) // the standby has the slot, and the tokens are not paid yet
+				}
+			}
+		})
+
+		var a Answer
+		if slot, err := home.Acquire(seatQuery(tenant, user, "one", 20), &a); err != nil || slot.ID != "" {
+			t.Fatalf("acquire of too many tokens: got %q, %v", slot.ID, err)
+		}
+		w.promote(p, next, copied)
+		if slot, err := next.Acquire(seatQuery(tenant, user, "one", 20), &a); err != nil || slot.ID != "" {
+			t.Errorf("the repetition: got %q, %v; want a refusal", slot.ID, err)
+		}
+		time.Sleep(time.Second)
+		expect.Equal(t, next.usage("seats", tenant).Limits[0].Used, 0, "seats are used")
 	})
 }

@@ -62,6 +62,7 @@ type subject struct {
 	problem         partitions.OwnerProblem // why the owner can't decide
 	retried         bool                    // asked again after a connection broke
 	ask             *ask                    // stateAwaitReply
+	mayHoldSlots    bool                    // before ask, its owner may already have stored slots
 	subjectDecision
 }
 
@@ -526,7 +527,9 @@ func (c *clusterCheck) addToAsk(ak *ask, s *subject, h *rules.Hit) {
 	ak.q.ops = append(ak.q.ops, c.ops(s)...)
 
 	// The owner may have stored the slots even if it does not answer.
-	c.answer.scratch.holding.markStored(c.ops(s))
+	hd := c.answer.scratch.holding
+	s.mayHoldSlots = hd.mayHold(s.subject)
+	hd.markStored(c.ops(s))
 }
 
 // actAsStandby decides the subjects that this node decides in place of their
@@ -644,8 +647,9 @@ func (c *clusterCheck) acceptSlots(s *subject, ak *ask, at int) {
 		return
 	}
 
-	// The owner decides all or nothing, so it has stored no slots.
-	if !ak.admitted {
+	// The owner decides all or nothing, so it has stored no slots. It may have
+	// those of an earlier question.
+	if !ak.admitted && !s.mayHoldSlots {
 		hd.forget(s.subject)
 	}
 

@@ -22,6 +22,7 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 	start := len(c.aloneOps)
 	refused, listed := c.listAlone(list, by)
 	if !listed {
+		c.forgetPlacesAlone(list, by)
 		return
 	}
 	roomLeft := c.takeAlone(list, c.aloneOps[start:], refused)
@@ -36,6 +37,9 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 		admitted = c.recordDebts(list)
 	}
 
+	if !admitted {
+		c.forgetPlacesAlone(list, by)
+	}
 	for _, i := range list {
 		s := &c.subjects[i]
 		c.markDecided(s, by, admitted, undoAlone)
@@ -66,10 +70,6 @@ func (c *clusterCheck) listAlone(list []int, by DecidedBy) (refused, ok bool) {
 		s.firstAloneOp = len(c.aloneOps)
 		s.life = m.Fallback.Life(ring.PartitionOf(s.subject))
 		ops := c.ops(s)
-		if by == ByOwner && !c.makePlaceAlone(s, ops) {
-			return false, false
-		}
-
 		if by == ByFallback && hasSlots(ops) && !c.peek {
 			if m.Authority() { // the owner is away, and its standby will soon take over
 				c.failFor(ErrTryAgain)
@@ -89,9 +89,19 @@ func (c *clusterCheck) listAlone(list []int, by DecidedBy) (refused, ok bool) {
 			c.aloneOps = append(c.aloneOps, op)
 			c.aloneCounted = append(c.aloneCounted, counted)
 		}
+
+		// The rates that a reservation notes are those of this node's shares.
+		if by == ByOwner && !c.makePlaceAlone(s, c.aloneOps[s.firstAloneOp:]) {
+			return false, false
+		}
 	}
 
 	return refused, true
+}
+
+// aloneOp returns the counterpart in aloneOps of the j-th op of the i-th subject.
+func (c *clusterCheck) aloneOp(i, j int) *counters.Op {
+	return &c.aloneOps[c.subjects[i].firstAloneOp+j]
 }
 
 // takeAlone takes ops, those of the listed subjects in aloneOps, from the

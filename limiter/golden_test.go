@@ -100,7 +100,7 @@ func TestGolden(t *testing.T) {
 			SlotPart: counters.SlotPart{Key: counters.Key{Subject: 1, Counter: 2}, Units: 3, TTL: time.Second, Group: 4},
 			holdFor:  time.Second, shadow: true,
 		}}}),
-		message("slot-released", &slotResult{units: 3}),
+		message("slot-released", &slotResult{units: 3, stays: true}),
 		message("answer",
 			&keptAnswer{allowed: true, decidedBy: ByOwner, limits: []keptLimit{{counter: 7}}, id: []byte{1, 2}}),
 		message("top",

@@ -154,6 +154,21 @@ func (c *clusterCheck) makePlaceAlone(s *subject, ops []counters.Op) bool {
 	return false
 }
 
+// forgetPlacesAlone undoes makePlaceAlone for the listed subjects, of which
+// nothing was taken.
+func (c *clusterCheck) forgetPlacesAlone(list []int, by DecidedBy) {
+	pl := c.answer.scratch.place
+	if pl == nil || by != ByOwner {
+		return
+	}
+
+	for _, i := range list {
+		s := &c.subjects[i]
+		// The fallback table has no gate that could be shut.
+		_ = c.limiter.membership.Fallback.ForgetReservation(c.now, placeKey(s.subject, pl.id), true, c.ops(s))
+	}
+}
+
 // failFor ends the check undecided, with err: there is no room for a
 // reservation, no node may decide about slots for now, or slots may not outlive
 // their owner.

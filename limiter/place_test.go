@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/counters/notes"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -102,6 +103,33 @@ func TestRefusedReservationsLeaveNoPlace(t *testing.T) {
 	if st := l.table.Notes().Stats(); st.Open != 0 || st.Reservations != 0 {
 		t.Errorf("alone: %+v", st)
 	}
+}
+
+// A reservation that a node refuses by its share of a local rule leaves no place,
+// whichever of its rules refuses.
+func TestRefusedReservationsLeaveNoPlace_LocalRules(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, `rules:
+  - {name: a, key: [a], consistency: local, limits: [{limit: 30, per: 1h}]}
+  - {name: b, key: [b], consistency: local, limits: [{limit: 300, per: 1h, algorithm: token-bucket}]}`)
+		n := w.nodes[0]
+		notesOf := func() notes.Stats { return n.membership.Fallback.Notes().Stats() }
+		q := Query{Attributes: attrs("a", "x", "b", "y"), Costs: []UnitCost{{rules.Requests, 6}}}
+		if id := n.reserve(q, time.Hour); id == "" {
+			t.Fatal("6 of 10 were refused")
+		}
+		want := notesOf()
+
+		for range 20 {
+			time.Sleep(time.Millisecond)
+			if id := n.reserve(q, time.Hour); id != "" {
+				t.Fatal("12 of 10 were admitted")
+			}
+		}
+		if got := notesOf(); got.Open != want.Open || got.Reservations != want.Reservations {
+			t.Errorf("after refusals: got %+v, want %+v", got, want)
+		}
+	})
 }
 
 // A reservation that any node made is settled at any other one, before and

@@ -292,6 +292,11 @@ func (rs *reservations) takenCostsOf(a *Answer, i int, ops []counters.Op) takenC
 			continue
 		}
 
+		// Its cost was taken, and comes back, by this node's share.
+		if t.life.Lineage == localLineage {
+			op = a.scratch.cluster.aloneOp(i, j)
+		}
+
 		var mark algorithms.TakeMark
 		if via != nil {
 			mark = via.marks[first+j]

@@ -629,6 +629,31 @@ func TestUsageAndSettlementOfLocalRules(t *testing.T) {
 	}
 }
 
+// What has drained of a node's share of a local bucket does not come back.
+func TestSettlement_OfDrainedLocalBuckets(t *testing.T) {
+	for _, algorithm := range []string{"token-bucket", "leaky-bucket"} {
+		synctest.Test(t, func(t *testing.T) {
+			w := newTestCluster(t, 3,
+				"rules:\n  - {name: l, key: [k], consistency: local, limits: [{limit: 300, per: 1m, algorithm: "+algorithm+"}]}")
+			n := w.nodes[0]
+			cost := func(units int64) Query {
+				return Query{Rule: "l", Key: []string{"x"}, ByKey: true, Costs: []UnitCost{{rules.Requests, units}}}
+			}
+			id := n.reserve(cost(60), time.Minute)
+			time.Sleep(30 * time.Second) // 50 of its share of 100 a minute
+			if !n.check(cost(90)).Allowed {
+				t.Fatalf("%s: 10 + 90 of 100 were refused", algorithm)
+			}
+
+			_, err := n.Settle(id, []UnitCost{{rules.Requests, 0}})
+			expect.NoError(t, err)
+			if used := n.used("l", "x"); used < 90 || used > 91 {
+				t.Errorf("%s: got %d used after the settlement, want 90: what was owed came back", algorithm, used)
+			}
+		})
+	}
+}
+
 // A reservation by local rules alone is billed once, whichever nodes settle it.
 func TestReservationByLocalRulesIsBilledOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -446,14 +446,10 @@ func (req *settleRequest) plan(l *Limiter, subj *reservedSubject, now algorithms
 
 	age := l.reservationAge(req.made, subj.subject, now)
 	for i := range subj.ops {
-		limit := subj.ops[i].Limit
 		from := l.takeRecord(&subj.takenCosts, i, age)
 		from.Reserved = true
-		if local {
-			limit = l.membership.shareOf(limit)
-		}
 		settled.Changes = append(settled.Changes, counters.SettledCost{
-			Key: subj.ops[i].Key, Limit: limit,
+			Key: subj.ops[i].Key, Limit: subj.ops[i].Limit,
 			Reserved:   subj.ops[i].Cost,
 			Used:       req.used(subj.cost(i)),
 			AtExpiry:   req.atExpiry(subj.cost(i)),

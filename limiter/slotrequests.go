@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
@@ -35,6 +36,8 @@ type slotRequest struct {
 	nonce      uint64
 	mayRestore bool // with slotRenew: if the slot is missing, it is put back
 	list       []slotPart
+	// rest is released, too, unless the slot stays. It is not sent.
+	rest []slotPart
 }
 
 // Code implements wire.Message.
@@ -50,12 +53,14 @@ func (req *slotRequest) Code(c *wire.Coder) {
 
 // slotResult is the result of a slotRequest.
 type slotResult struct {
-	units int64 // how many a release asked for
+	units int64 // how many were released
+	stays bool  // not released, because a repetition was answered with it
 }
 
 // Code implements wire.Message.
 func (result *slotResult) Code(c *wire.Coder) {
 	wire.Number(c, &result.units, math.MaxInt64)
+	c.Bool(&result.stays)
 }
 
 // askSlots has the owners of parts, slots of one ID, carry out req with each, all
@@ -149,18 +154,22 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 
 		// A release is not confirmed: a copy without it only holds the slot until
 		// its end.
-		held, err := l.table.ReleaseSlot(now, part.Key, req.id, nonce, req.verb == slotReleaseUnanswered)
+		held, stays, err := l.table.ReleaseSlot(now, part.Key, req.id, nonce, req.verb == slotReleaseUnanswered)
 		if held {
 			result.units = part.Units
 		}
+		result.stays = stays
 		return result, err
 	}
 
 	// The verb is slotRenew, or slotTell of a slot that the owner does not have.
-	err = l.table.RenewSlot(now, &part.SlotPart, req.id, req.nonce, part.holdFor, req.mayRestore || req.verb == slotTell)
+	// Until a renewal that makes the slot end earlier is answered, its holder
+	// counts on the old end.
+	isShorter := held && now.Steady+int64(part.holdFor) < info.End
+	if !isShorter {
+		err = l.renewHere(now, req)
+	}
 	switch {
-	case errors.Is(err, counters.ErrOver):
-		return result, ErrUnknownSlot
 	case err != nil:
 		return result, err
 	case l.outlive([]storedAt{at}):
@@ -170,10 +179,25 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 		return result, ErrTryAgain
 	}
 
-	if req.verb == slotRenew {
+	if isShorter {
+		err = l.renewHere(now, req)
+	}
+	if err == nil && req.verb == slotRenew {
 		l.countRenewal(part.Group)
 	}
-	return result, nil
+	return result, err
+}
+
+// renewHere makes the slot of req, slotRenew or slotTell, last as long as req
+// says. The error is counters.ErrShut or ErrUnknownSlot.
+func (l *Limiter) renewHere(now algorithms.Instant, req *slotRequest) error {
+	part := &req.list[0]
+	mayRestore := req.mayRestore || req.verb == slotTell
+	err := l.table.RenewSlot(now, &part.SlotPart, req.id, req.nonce, part.holdFor, mayRestore)
+	if errors.Is(err, counters.ErrOver) {
+		return ErrUnknownSlot
+	}
+	return err
 }
 
 // countRenewal counts a renewal of a slot of a rule.
@@ -185,10 +209,10 @@ func (l *Limiter) countRenewal(group uint32) {
 	}
 }
 
-// releaseParts has the owners of parts carry out req, slotRelease or
-// slotReleaseUnanswered, all at the same time. It reports whether one was held,
-// and whether all are released. In a cluster, the node keeps trying to
-// release the others in the background, until they have ended.
+// releaseParts has the owners of parts carry out req, slotRelease, all at the
+// same time. It reports whether one was held, and whether all are released. In a
+// cluster, the node keeps trying to release the others in the background, until
+// they have ended.
 func (l *Limiter) releaseParts(ctx context.Context, req slotRequest, parts []slotPart) (held, done bool) {
 	if l.membership != nil { // a slotTell that is kept would have an owner count the released slot again
 		l.membership.slotTasks.forget(func(t task) bool {
@@ -242,8 +266,15 @@ func (req *slotRequest) try(ctx context.Context, l *Limiter, left time.Duration)
 	if req.verb == slotTell { // the holder may have had the slot for a while
 		req.list[0].holdFor = max(time.Millisecond, min(req.list[0].holdFor, left))
 	}
-	_, err := l.askSlot(ctx, req)
-	return err == nil || errors.Is(err, ErrUnknownSlot)
+	result, err := l.askSlot(ctx, req)
+	if err != nil && !errors.Is(err, ErrUnknownSlot) {
+		return false
+	}
+
+	if len(req.rest) > 0 && !result.stays {
+		l.releaseParts(ctx, slotRequest{verb: slotRelease, id: req.id, nonce: req.nonce}, req.rest)
+	}
+	return true
 }
 
 // giveUp implements task.

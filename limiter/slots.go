@@ -218,6 +218,11 @@ func (hd *acquisition) markStored(ops []counters.Op) {
 	}
 }
 
+// mayHold reports whether the owner of subject may have stored slots.
+func (hd *acquisition) mayHold(subject uint64) bool {
+	return hd != nil && slices.ContainsFunc(hd.taken, func(part slotPart) bool { return part.Key.Subject == subject })
+}
+
 // forget records that the owner of subject has certainly stored nothing.
 func (hd *acquisition) forget(subject uint64) {
 	if hd != nil {
@@ -505,15 +510,37 @@ func (l *Limiter) ReleaseSlot(id string) (held bool, err error) {
 // ReleaseUnanswered releases a slot whose caller did not get the answer. If a
 // repetition of the request was answered with the same slot, its caller holds
 // it, and it stays. If the slot can't be released now, it is released as soon
-// as its owner can be reached.
+// as its owners can be reached.
 func (l *Limiter) ReleaseUnanswered(s Slot) {
 	sl, err := l.parseSlot(s.ID)
 	if err != nil || s.isRecalled {
 		return
 	}
+
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	l.releaseParts(ctx, slotRequest{verb: slotReleaseUnanswered, id: sl.id, nonce: sl.nonce}, sl.parts)
+	req := slotRequest{verb: slotRelease, id: sl.id, nonce: sl.nonce}
+	if sl.alone { // no repetition was answered with it
+		l.releaseParts(ctx, req, sl.parts)
+		return
+	}
+
+	// The owner of the first slots knows whether a repetition was answered with
+	// the slot. If so, no part of it may be released.
+	first := sl.first()
+	req.verb = slotReleaseUnanswered
+	req.list = sl.parts[first : first+1]
+	req.rest = slices.Delete(slices.Clone(sl.parts), first, first+1)
+	if !req.try(ctx, l, 0) {
+		l.keepSlot(req)
+	}
+}
+
+// first returns the index of the part whose owner has decided the acquire, if it
+// had a request id; see Answer.firstSlots.
+func (sl *slot) first() int {
+	first := slices.IndexFunc(sl.parts, func(part slotPart) bool { return !part.shadow })
+	return max(0, first)
 }
 
 // slotTTL returns the longest ttl that a rule, identified by its group, has for

@@ -455,6 +455,56 @@ func TestSlotsWhileRulesChange(t *testing.T) {
 	})
 }
 
+// A renewal that would make a slot end earlier changes nothing if it fails: its
+// holder counts on the old end.
+func TestRenewSlot_ShorterAndUnconfirmed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, slotsText)
+		owner := w.nodes[0]
+		key := w.keyOf("inner", owner, w.nodes[1])
+		id := w.nodes[1].expectSlot("first", "inner", key, 0, true)
+		failing := func(context.Context, int) error { return errors.New("no standby") }
+		owner.confirm.Store(&failing)
+		_, err := w.nodes[1].RenewSlot(id, time.Second)
+		expect.ErrorIs(t, err, ErrTryAgain, "a renewal that is not confirmed")
+
+		time.Sleep(2 * time.Second)
+		owner.confirm.Store(nil)
+		owner.expectSlot("second", "inner", key, 0, false)
+		left, err := w.nodes[1].RenewSlot(id, time.Second)
+		if err != nil || left > time.Second {
+			t.Errorf("a renewal that is confirmed: got %v, %v; want 1s", left, err)
+		}
+		time.Sleep(2 * time.Second)
+		owner.expectSlot("after the end", "inner", key, 0, true)
+	})
+}
+
+// A refused acquire leaves no slot at an owner that had stored one for an earlier
+// round, by older rules.
+func TestAcquire_RefusedInASecondRound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, slotsText)
+		seats, other, asker := w.nodes[0], w.nodes[1], w.nodes[2]
+		tenant, user := w.keyOf("outer", seats, other), w.keyOf("inner", other, seats)
+		newer := compile(t, 2, "version: 1\n"+strings.Replace(slotsText, "limit: 100, per: 8760h", "limit: 1, per: 8760h", 1))
+		other.SetRules(newer)
+		time.AfterFunc(10*time.Millisecond, func() {
+			asker.SetRules(newer)
+			seats.SetRules(newer)
+		})
+
+		var a Answer
+		slot, err := asker.Acquire(&Query{Attributes: attrs("tenant", tenant, "user", user), Costs: []UnitCost{{"tokens", 60}}}, &a)
+		if err != nil || slot.ID != "" {
+			t.Fatalf("acquire: got %q, %v; want a refusal", slot.ID, err)
+		}
+		time.Sleep(time.Second) // releases
+		expect.Equal(t, seats.usage("outer", tenant).Limits[0].Used, 0, "seats are used")
+		expect.Equal(t, other.usage("inner", user).Limits[0].Used, 0, "inner slots are used")
+	})
+}
+
 // A release that can't be carried out is tried again as long as the slot may be
 // held, even if that was renewed under a longer ttl than it was acquired.
 func TestReleasesOutlastALongerTTL(t *testing.T) {

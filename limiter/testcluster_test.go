@@ -41,6 +41,8 @@ type testCluster struct {
 	bound int64                // of the counters of each node; 0: 100,000
 	room  int64                // of each node for reservations, and for slots, in bytes; 0: the defaults
 
+	freezing time.Duration // how long a partition that is handed over has no owner
+
 	mu     sync.Mutex // guards the fields up to pause
 	place  [ring.Partitions]testPlace
 	moved  chan struct{}
@@ -187,6 +189,7 @@ func (w *testCluster) handOver(p int, to *testNode) {
 	}
 	w.change(func() { w.place[p].frozen, w.place[p].other = true, to.id })
 	from.table.Shut(p)
+	time.Sleep(w.freezing)
 	to.table.Follow(to.clock.Now(), p, from.table.WallIn(from.clock.Now(), p))
 	if err := from.table.Copy(p, func(records []counters.Record) error {
 		for _, r := range records {

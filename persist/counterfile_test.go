@@ -570,7 +570,7 @@ func TestReleasedSlotsDoNotComeBack(t *testing.T) {
 	}
 	mustCheckpoint(t, c)
 
-	held, err := src.ReleaseSlot(now, part.Key, released, released, false)
+	held, _, err := src.ReleaseSlot(now, part.Key, released, released, false)
 	expect.NoError(t, err)
 	expect.Equal(t, held, true, "the slot was held before its release")
 	mustCheckpoint(t, c)

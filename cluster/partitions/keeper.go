@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -431,7 +430,7 @@ func (k *Keeper) ownOrSearch(state *adoptedState, p int, newest bool) {
 // lack Takes and Gives of the old one.
 func (k *Keeper) beginLineage(p int) {
 	pt := &k.parts[p]
-	pt.version = version{lineage: rand.Uint64()}
+	pt.version = version{lineage: newLineage(k.adopted.Load().Revision)}
 	pt.source = ring.NodeID{}
 	pt.complete = false
 	pt.search = nil

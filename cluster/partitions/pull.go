@@ -212,8 +212,10 @@ func (k *Keeper) adoptCopy(from ring.NodeID, arriving *incomingCopy) {
 	table := k.config.Table
 	pt := &k.parts[arriving.p]
 
+	// Others may have owned the partition after the end of a node that was ended,
+	// and granted slots of which this copy knows nothing.
 	f := pt.search.found[from]
-	if f.whole && (arriving.version == f.version || arriving.after(f.version)) {
+	if f.whole && (arriving.version == f.version || arriving.after(f.version)) && k.adopted.Load().InRing(from) {
 		pt.search.hasWhole = true
 	}
 

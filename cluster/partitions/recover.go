@@ -27,8 +27,8 @@ const (
 type search struct {
 	since time.Time
 	found map[ring.NodeID]finding // by holder
-	// hasWhole means that a complete copy has come here. That counts even if the
-	// process that sent it is gone by now.
+	// hasWhole means that a complete copy has come here, from a node that was not
+	// ended. That counts even if the process that sent it is gone by now.
 	hasWhole bool
 }
 
@@ -117,7 +117,9 @@ func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, 
 	pt := &k.parts[p]
 	s := pt.search
 	var buf [8]ring.NodeID
-	nodes := append(state.copyHolders(k.config.Self, p, buf[:0]), ended...)
+	nodes := state.copyHolders(k.config.Self, p, buf[:0])
+	holders := len(nodes)
+	nodes = append(nodes, ended...)
 	request := func(node ring.NodeID, m peer.Method) {
 		call := pendingCall{node, m}
 		if !k.pending[call] && k.canSendTo(node) {
@@ -147,7 +149,7 @@ func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, 
 	}
 
 	for {
-		node := s.nextToFetch(pt, nodes)
+		node := s.nextToFetch(pt, nodes, holders)
 		if node.IsZero() {
 			return true
 		}
@@ -181,11 +183,14 @@ func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 // nextToFetch returns the node to fetch a copy from next, or zero if there is
 // none. It picks the newest copy of each lineage, if that copy is newer than
 // the one here. It picks incomplete copies, such as those from a checkpoint,
-// only if there is no whole one.
-func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID) ring.NodeID {
+// only if there is no whole one. The nodes from the index holders on were ended.
+func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID, holders int) ring.NodeID {
 	for i, node := range nodes {
 		f := s.found[node]
 		if f.done || !f.whole || pt.complete && f.lineage == pt.lineage && !f.after(pt.version) {
+			continue
+		}
+		if i >= holders && s.isOutdated(f.version, pt) {
 			continue
 		}
 
@@ -213,6 +218,22 @@ func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID) ring.NodeID {
 	}
 
 	return ring.NodeID{}
+}
+
+// isOutdated reports whether there is a whole copy of a later lineage than v, the
+// version of an ended node's copy. Another node has owned the partition since
+// then. What v has was considered when that lineage began, and much of it may
+// have been given back or reset since.
+func (s *search) isOutdated(v version, pt *partState) bool {
+	if pt.complete && pt.beganAt() > v.beganAt() {
+		return true
+	}
+	for _, f := range s.found {
+		if f.whole && !f.timedOut && f.beganAt() > v.beganAt() {
+			return true
+		}
+	}
+	return false
 }
 
 // outcome reports whether this node gave up waiting for some node, and whether

@@ -58,13 +58,23 @@ func (s *Store) Changes(p int, reader Readers, wanted func(Kind) bool, list []No
 		switch {
 		case wanted != nil && !wanted(k.Kind):
 			*changed = append(*changed, k)
-		case !found:
+		case !found && reader == Replicas:
 			list = append(list, Note{Key: k})
 		case e.dirty&reader != 0:
 			e.dirty &^= reader
+			e.isOnDisk = e.isOnDisk || reader == Checkpoints
 			part.notes[k] = e
 			list = append(list, e.note(k))
 		}
+	}
+
+	if reader == Checkpoints && (wanted == nil || wanted(Slot)) {
+		for _, k := range part.released {
+			if _, found := part.notes[k]; !found {
+				list = append(list, Note{Key: k})
+			}
+		}
+		part.released = nil
 	}
 	return list
 }
@@ -80,8 +90,8 @@ func (s *Store) MarkChanged(k Key, reader Readers) {
 		lp.mark(k, e, reader)
 	case reader == Replicas:
 		lp.part.unsent = append(lp.part.unsent, k)
-	default:
-		lp.part.unsaved = append(lp.part.unsaved, k)
+	case k.Kind == Slot:
+		lp.part.released = append(lp.part.released, k)
 	}
 }
 
@@ -150,6 +160,9 @@ func (s *Store) Restore(n *Note, steady int64) bool {
 		return false
 	}
 	lp.put(n, 0)
+	e := lp.part.notes[n.Key]
+	e.isOnDisk = true
+	lp.part.notes[n.Key] = e
 	return true
 }
 
@@ -166,7 +179,7 @@ func (s *Store) Drop(p int) bool {
 	for k := range part.notes {
 		lp.forget(k)
 	}
-	part.unsaved, part.unsent = nil, nil
+	part.unsaved, part.unsent, part.released = nil, nil, nil
 	part.shrink()
 	part.resets.Store(0)
 	return hadNotes

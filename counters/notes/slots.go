@@ -38,6 +38,7 @@ type SlotInfo struct {
 	// meant for an earlier slot with the same ID do not concern it.
 	Nonce    uint64
 	Units    int64  // how many it takes of the limit
+	Granted  bool   // the attempt that acquired it was admitted as a whole, and has paid
 	Repeated bool   // another request with the same id was answered with it
 	Acquired int64  // steady nanoseconds
 	End      int64  // likewise: unless it is renewed before
@@ -53,6 +54,9 @@ func (s Slots) Note(i *SlotInfo, group uint32, inline bool) Note {
 	n := Note{Key: s.Key(i.ID), Rank: s.Counter, At: i.Acquired, Group: group, Inline: inline}
 	b := make([]byte, 0, 2*binary.MaxVarintLen64+len(i.Who))
 	units := uint64(i.Units)
+	if i.Granted {
+		units |= grantedBit
+	}
 	if i.Repeated {
 		units |= repeatedBit
 	}
@@ -78,8 +82,9 @@ func (n *Note) slots() Slots { return Slots{n.Subject, n.Rank} }
 func (n *Note) slot() SlotInfo {
 	d := wire.NewDecoder([]byte(n.Body))
 	info := SlotInfo{ID: n.ID ^ n.Rank, Acquired: n.At, End: n.end()}
-	units := d.UpTo(maxSlotUnits | repeatedBit)
-	info.Units = max(1, units&^repeatedBit)
+	units := d.UpTo(maxSlotUnits | repeatedBit | grantedBit)
+	info.Units = max(1, units&^(repeatedBit|grantedBit))
+	info.Granted = units&grantedBit != 0
 	info.Repeated = units&repeatedBit != 0
 	if b := d.Bytes(8); b != nil {
 		info.Nonce = binary.LittleEndian.Uint64(b)
@@ -91,8 +96,10 @@ func (n *Note) slot() SlotInfo {
 
 const (
 	maxSlotUnits = 1 << 32
-	// repeatedBit is added to the units of a slot that is Repeated.
+	// repeatedBit and grantedBit are added to the units of a slot that is Repeated
+	// or Granted.
 	repeatedBit = 1 << 33
+	grantedBit  = 1 << 34
 )
 
 // limitSlots sums up the slots of one limit.

@@ -1,6 +1,7 @@
 package notes
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -83,6 +84,8 @@ type partition struct {
 	// receive changes, which a node without a disk never does, unsaved is empty.
 	unsaved, unsent []Key
 	isSaved         bool // checkpoints receive changes
+	// released holds the slots that are gone, but that are on disk.
+	released []Key
 
 	resets atomic.Uint64 // Rank of the note of kind Resets
 	rates  atomic.Int64  // notes of kind Rate
@@ -99,6 +102,7 @@ type entry struct {
 	until, group uint32
 	inline       bool
 	isScheduled  bool // the schedule has it
+	isOnDisk     bool // a checkpoint has received it, or it was read from disk
 	dirty        Readers
 }
 
@@ -203,7 +207,7 @@ func (lp Locked) put(n *Note, by Readers) {
 
 	lp.count(*n, 1)
 	e := entryOf(n, before.dirty)
-	e.isScheduled = before.isScheduled
+	e.isScheduled, e.isOnDisk = before.isScheduled, before.isOnDisk
 	if n.schedules() && !e.isScheduled {
 		e.isScheduled = true
 		lp.store.schedule.add(due{n.end(), n.Key})
@@ -226,8 +230,8 @@ func (lp Locked) Remove(k Key) {
 	delete(lp.part.notes, k)
 	// Replicas must drop it as well. On disk it may stay until it expires, unless
 	// it is a slot.
-	if k.Kind == Slot && lp.part.isSaved && before.dirty&Checkpoints == 0 {
-		lp.part.unsaved = append(lp.part.unsaved, k)
+	if k.Kind == Slot && before.isOnDisk {
+		lp.part.released = append(lp.part.released, k)
 	}
 	if lp.store.copied.Load() && before.dirty&Replicas == 0 {
 		lp.part.unsent = append(lp.part.unsent, k)
@@ -257,6 +261,7 @@ func (lp Locked) mark(k Key, e entry, by Readers) {
 		by &^= Replicas
 	}
 	if by&Checkpoints&^e.dirty != 0 && lp.part.isSaved {
+		lp.dropGone()
 		lp.part.unsaved = append(lp.part.unsaved, k)
 	}
 	if by&Replicas&^e.dirty != 0 {
@@ -266,6 +271,22 @@ func (lp Locked) mark(k Key, e entry, by Readers) {
 	lp.part.notes[k] = e
 	lp.part.most = max(lp.part.most, len(lp.part.notes))
 }
+
+// dropGone takes notes that are gone out of unsaved once most are: while the
+// disk is full, nothing else empties it.
+func (lp Locked) dropGone() {
+	p := lp.part
+	if len(p.unsaved) < minUnsaved || len(p.unsaved) < 2*len(p.notes) {
+		return
+	}
+	p.unsaved = slices.DeleteFunc(p.unsaved, func(k Key) bool {
+		e, found := p.notes[k]
+		return !found || e.dirty&Checkpoints == 0
+	})
+}
+
+// minUnsaved is the length up to which unsaved may list notes that are gone.
+const minUnsaved = 1024
 
 // PutIfRoom adds the notes of a reservation: at most one of kind Reservation,
 // and any number of kind Rate. It adds all or none. It fails with
