@@ -195,6 +195,66 @@ func TestDebtsInAPulledCopyAreNotOwedAgain(t *testing.T) {
 	})
 }
 
+// A node that was ended, and does not know it, keeps its counters. Once another
+// node has owned the partition since, nothing of them counts any more: neither
+// hits that were reset since, nor that it would have all slots.
+func TestCopiesOfTheEndedGrowOld(t *testing.T) {
+	for name, tt := range map[string]struct{ standbyLives, slotsAreLost bool }{
+		"the standby lives":   {standbyLives: true},
+		"the standby is lost": {slotsAreLost: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newThreeNodes(t)
+				a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
+				key := keyOf(f.keysOf(a, b, 1)[0])
+				for range 20 {
+					if _, ok, err := f.take(a, key); err != nil || !ok {
+						t.Fatal(err)
+					}
+				}
+				time.Sleep(time.Second) // its standby has them
+
+				a.lag.Store(int64(time.Hour))
+				f.agree(agreement.Empty{})
+				f.end(a)
+				f.eventually("the standby owns it", func() bool { return f.used(key) == 20 })
+
+				reset := &counters.Amendment{Ops: []counters.Op{{Key: key, Limit: &limit}}, Reset: true}
+				if err := b.table.Load().Amend(now(), reset); err != nil {
+					t.Fatal(err)
+				}
+				if _, ok, err := f.take(b, key); err != nil || !ok {
+					t.Fatal(err)
+				}
+				time.Sleep(5 * time.Second) // its next standby has a copy
+
+				b.kill()
+				b.table.Store(newTable())
+				if !tt.standbyLives {
+					c.kill()
+					c.table.Store(newTable())
+					c.start(3)
+					f.bring(c)
+				}
+				b.start(2)
+				f.bring(b)
+				f.eventually("it has an owner", func() bool { return f.used(key) >= 0 })
+
+				if used := f.used(key); tt.standbyLives && used != 1 {
+					t.Errorf("got %d used after a reset and one hit, want 1", used)
+				}
+				lp := b.table.Load().Notes().Lock(ring.PartitionOf(key.Subject), now().Steady)
+				_, lost := lp.LostAt(key.Subject)
+				lp.Unlock()
+				if lost != tt.slotsAreLost {
+					t.Errorf("slots count as lost: got %v, want %v", lost, tt.slotsAreLost)
+				}
+			})
+		})
+	}
+}
+
 // A node that said that its copy is complete, and restarted before it sent it,
 // has sent less: what it sends counts as whole only if it is what it spoke of.
 func TestACopyOfAnotherProcessIsNotWhole(t *testing.T) {
