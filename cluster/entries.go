@@ -178,11 +178,18 @@ func entryIn(r *entries.Record) *entries.Entry {
 // LastEntry returns the entry that the last change wrote or removed.
 func LastEntry(s *entries.State) *entries.Entry { return entryIn(s.RecordAt(s.Version())) }
 
-// endEntries is the primary leader's loop that removes entries whose end has come.
+// endEntries is the primary leader's loop that removes entries whose end has come
+// by every clock that it knows: what a wrong clock removes would not come back.
 func (sr *sharedRules) endEntries() {
 	sr.loop(endInterval, nil, func() (last bool) {
-		now := time.Now().UnixMilli()
+		earliest, others := sr.config.Peers.EarliestClock()
+		now := earliest.UnixMilli()
 		if sr.isSecondary() || sr.requirePrimaryLeader() != nil || !sr.State().Entries.HasEnded(now) {
+			return false
+		}
+
+		// A leader reaches other nodes. It knows their clocks in a moment.
+		if others == 0 && len(sr.State().To.Members()) > 1 {
 			return false
 		}
 

@@ -236,7 +236,9 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 		if err != nil || !now.inRaft && (r.Leaves || !now.inState) {
 			return noBody{}, nil
 		}
-		if now.isAlive() && !r.Leaves && !r.Force {
+		// Once its departure is recorded, it is out, even if it is alive.
+		isOut := c.State().Departure(m.ID) != nil
+		if now.isAlive() && !r.Leaves && !r.Force && !isOut {
 			return noBody{}, fmt.Errorf("%w: node %s has come back", ErrRefused, m.Name)
 		}
 

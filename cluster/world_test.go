@@ -56,7 +56,8 @@ type node struct {
 	far    *farNet
 	disk   *disk
 	adjust func(*Config)
-	dieAt  int64 // the process dies at this write of its store; 0: never
+	dieAt  int64        // the process dies at this write of its store; 0: never
+	ahead  atomic.Int64 // nanoseconds by which its wall clock is ahead
 
 	c       atomic.Pointer[Cluster]
 	store   *store
@@ -143,6 +144,7 @@ func (n *node) run() *node {
 		Accept: func(remote peer.Identity) error { return c.Accept(remote) },
 		Listen: func() (net.Listener, error) { return host.Listen(peerPort) },
 		Dial:   host.Dial,
+		Wall:   func() int64 { return time.Now().UnixNano() + n.ahead.Load() },
 		Logger: log,
 	})
 	expect.NoError(w.t, err)

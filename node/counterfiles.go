@@ -144,6 +144,10 @@ func (n *Node) saveAhead(ctx context.Context) error {
 
 // closeFiles writes what has changed since the last write, and closes the files.
 func (n *Node) closeFiles(ctx context.Context) error {
+	// What this node decided from now on would be in no file. Other nodes may still
+	// ask it, if its partitions could not be handed over.
+	n.keeper.StopDeciding()
+
 	var errs []error
 	// Until the debts are restored, the file has debts that were not read, and must
 	// stay.

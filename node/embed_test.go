@@ -24,6 +24,7 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/persist"
+	"github.com/rlnode/rlnode/ring"
 )
 
 var (
@@ -231,6 +232,21 @@ func nodeKeepsItsCounters(t *testing.T) {
 		}
 		expect.NoError(t, n.Close())
 	}
+}
+
+// Once the last checkpoint is written, nothing is decided that it would not have.
+func TestNodeDecidesNothingAfterItsLastCheckpoint(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := startReady(t, Config{DataDir: t.TempDir(), Rules: []byte(exactRules(3))})
+		expect.NoError(t, n.closeFiles(t.Context()))
+		for p := range ring.Partitions {
+			if n.table.IsOpen(p) {
+				t.Fatalf("partition %d is open", p)
+			}
+		}
+		expect.NoError(t, n.Close())
+	})
 }
 
 const embedRules = `

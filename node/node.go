@@ -356,6 +356,31 @@ func (n *Node) handOver(ctx context.Context) error {
 	return nil
 }
 
+// debtsPatience bounds how long a node that leaves for good waits until it has
+// reported its debts: they are held back for up to two seconds after a cut.
+const debtsPatience = 3 * time.Second
+
+// awaitDebtsReported waits until owners have acknowledged what this node admitted
+// without them, or until debtsPatience has passed or ctx ends. Once this node is
+// no longer a member, they refuse its reports.
+func (n *Node) awaitDebtsReported(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, debtsPatience)
+	defer cancel()
+
+	for n.keeper.Stats().Debts > 0 {
+		select {
+		case <-time.After(debtsPollInterval):
+		case <-ctx.Done():
+			n.log.Warn("some of what this node admitted without the owners is not counted there: they don't answer",
+				"counters", n.keeper.Stats().Debts)
+			return
+		}
+	}
+}
+
+// debtsPollInterval is the time between two looks of awaitDebtsReported.
+const debtsPollInterval = 20 * time.Millisecond
+
 // release closes all open parts, in reverse order.
 func (n *Node) release(ctx context.Context) error {
 	var errs []error
@@ -399,6 +424,7 @@ func (n *Node) leave(ctx context.Context, forGood bool, by string) error {
 // leaveCluster ends the membership, after this node has handed over its
 // partitions and what it has counted since its usage was handed over.
 func (n *Node) leaveCluster(ctx context.Context, by string) error {
+	n.awaitDebtsReported(ctx)
 	if err := n.handOverUsage(ctx); err != nil {
 		return err
 	}

@@ -445,6 +445,43 @@ func TestG6_NodesLeaveInOneProcess(t *testing.T) {
 	}
 }
 
+// A node that leaves for good right after a cut reports first what it has
+// admitted alone.
+func TestG6_NodeLeavesAfterACutInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newTestCluster(t, 3, exactRules(1_000_000))
+		p.awaitWhole()
+		v := p.followers()[0]
+		p.net.Isolate(v.ip)
+		p.eventually("it has lost its authority", func() bool { return !v.connected() })
+		const keys = 50
+		admitted := map[string]int64{}
+		for i := range keys {
+			key := fmt.Sprintf("k%d", i)
+			if ok, err := v.check("year", key, &limiter.Answer{}); err == nil && ok {
+				admitted[key]++
+			}
+		}
+		p.net.Rejoin(v.ip)
+		p.eventually("it has authority again", v.connected)
+
+		ctx, cancel := context.WithTimeout(t.Context(), 2*leaveTimeout)
+		defer cancel()
+		expect.NoError(t, v.node.leave(ctx, true, ""))
+		v.drain()
+		v.endProcess(false)
+		p.nodes = slices.DeleteFunc(slices.Clone(p.nodes), func(other *testNode) bool { return other == v })
+		time.Sleep(5 * time.Second)
+		for key, want := range admitted {
+			expect.Equal(t, p.used("year", key), want, "%s: used", key)
+		}
+		if len(admitted) < keys/2 {
+			t.Errorf("got %d keys admitted alone, want most of %d", len(admitted), keys)
+		}
+	})
+}
+
 // A command to leave that fails can be repeated, or the node goes on.
 func TestLeaveThatFailsInOneProcess(t *testing.T) {
 	t.Parallel()

@@ -280,6 +280,12 @@ func (k *Keeper) collect(push func(pushing *partitionSet)) {
 	k.mu.Lock()
 	k.collecting = true
 	pushing := k.pushing
+	for p := range k.debts.byPartition {
+		if pushing.has(p) && !k.settleOwnDebts(p) {
+			pushing.put(p, false)
+			k.targets.forgetCopies(p) // they lack what is not pushed now
+		}
+	}
 	k.mu.Unlock()
 
 	push(&pushing)
@@ -326,6 +332,7 @@ func (k *Keeper) pushCopies() (missed bool) {
 		p    int
 	}
 	var missing []target
+	withheld := false // copies can't be sent yet
 	var buf [3]ring.NodeID
 
 	k.mu.Lock()
@@ -339,6 +346,10 @@ func (k *Keeper) pushCopies() (missed bool) {
 		if !k.pushing.has(p) {
 			continue
 		}
+		if !k.settleOwnDebts(p) {
+			withheld = true
+			continue
+		}
 		for _, node := range state.copyTargetsOf(k.config.Self, p, buf[:0]) {
 			if k.targets.progressOf(p, node) == nil {
 				missing = append(missing, target{node, p})
@@ -346,7 +357,7 @@ func (k *Keeper) pushCopies() (missed bool) {
 		}
 	}
 
-	k.targets.mayLackCopies = len(missing) > 0
+	k.targets.mayLackCopies = len(missing) > 0 || withheld
 	k.mu.Unlock()
 
 	for _, m := range missing {
@@ -354,7 +365,7 @@ func (k *Keeper) pushCopies() (missed bool) {
 	}
 
 	k.flushAll()
-	return len(missing) > 0
+	return len(missing) > 0 || withheld
 }
 
 // copyTo sends a complete copy of p to node, a copy target in state, unless

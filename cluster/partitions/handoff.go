@@ -45,6 +45,10 @@ func (k *Keeper) freeze(state *adoptedState) (frozen []int) {
 			continue
 		}
 
+		if !k.settleOwnDebts(p) {
+			continue
+		}
+
 		pt.setReceiver(state, to)
 		pt.frozenAt = time.Now()
 		k.setPhase(p, freezing)
@@ -324,7 +328,7 @@ func (k *Keeper) takeToken(p int, from ring.NodeID) {
 	}
 
 	k.setPhase(p, owning)
-	k.debts.debitOwnDebts(p, k.config.Now())
+	k.settleOwnDebts(p)
 }
 
 // voidFlips records that this node accepts no flip up to an attempt: the answer

@@ -257,20 +257,35 @@ func Open(config Config) (*Keeper, error) {
 	return k, nil
 }
 
-// Close stops all work, waits for it, and shuts the gates.
-func (k *Keeper) Close() error {
+// StopDeciding stops all work, waits for it, and shuts the gates for good: from
+// now on, this node decides nothing as an owner or as a standby. Close does the
+// same.
+func (k *Keeper) StopDeciding() {
 	k.stop()
 	k.loops.Wait()
+	k.mu.Lock()
+	defer k.mu.Unlock()
 	k.config.Table.ShutAll()
+}
+
+// Close stops all work, waits for it, and shuts the gates.
+func (k *Keeper) Close() error {
+	k.StopDeciding()
 	k.standbyCounters.Close()
 	return nil
 }
+
+// isStopped reports whether StopDeciding was called.
+func (k *Keeper) isStopped() bool { return k.ctx.Err() != nil }
 
 // Adopt replaces the agreed state that this node follows. Calls must be in the
 // order of the states; states may be skipped.
 func (k *Keeper) Adopt(s *agreement.State) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.isStopped() { // a gate must not open again
+		return
+	}
 
 	before := k.adopted.Load()
 	state := &adoptedState{State: s, registered: s.Boot(k.config.Self) == k.config.Boot}
@@ -440,12 +455,7 @@ func (k *Keeper) beginLineage(p int) {
 	k.targets.forgetCopies(p)
 	k.setPhase(p, owning)
 
-	// Without authority, a later entry may already have ended this node, and the
-	// debts would be lost with its counters. reportDebts debits them once there is
-	// authority.
-	if k.config.Authority() {
-		k.debts.debitOwnDebts(p, k.config.Now())
-	}
+	k.settleOwnDebts(p)
 
 	k.stats.Begun++
 }

@@ -6,7 +6,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/ring"
 )
 
 // newThreeNodes brings up three nodes with a settled ring.
@@ -26,6 +29,28 @@ func onThreeNodes(t *testing.T, test func(t *testing.T, f *fleet)) {
 		f := newThreeNodes(t)
 		defer f.closeAll()
 		test(t, f)
+	})
+}
+
+// After StopDeciding, no change of the agreed state opens a gate again, and
+// nothing is decided as a standby.
+func TestKeeper_StopDeciding(t *testing.T) {
+	onThreeNodes(t, func(t *testing.T, f *fleet) {
+		a, b := f.nodes[0], f.nodes[1]
+		key := keyOf(f.keysOf(b, a, 1)[0])
+		a.keeper.Load().StopDeciding()
+		b.kill()
+		f.end(b) // a would own what b had
+		time.Sleep(time.Second)
+
+		for p := range ring.Partitions {
+			if a.table.Load().IsOpen(p) {
+				t.Fatalf("partition %d is open", p)
+			}
+		}
+		ops := []counters.Op{{Key: key, Limit: &limit, Cost: 1}}
+		verdict := a.keeper.Load().DecideAsStandby(now(), ops, []algorithms.Limit{limit}, Unreachable)
+		expect.Equal(t, verdict, counters.Shut, "a decision as the standby")
 	})
 }
 

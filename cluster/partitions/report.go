@@ -57,10 +57,7 @@ func (k *Keeper) reportDebts() {
 		}
 
 		if k.parts[p].phase == owning {
-			// This node was cut off and has its authority back, with all of its counters.
-			if k.config.Authority() {
-				k.debts.debitOwnDebts(p, now)
-			}
+			k.settleOwnDebts(p)
 			continue
 		}
 
@@ -103,6 +100,23 @@ func (k *Keeper) reportDebts() {
 			k.handleDebtsReply(owner, list, reply, err)
 		})
 	}
+}
+
+// settleOwnDebts drops the debts of p, whose token is here: this node was cut off
+// and has its authority back, with all of its counters. It reports false while
+// there is no authority: a later entry may already have ended this node, and the
+// debts would be lost with its counters. Until then, none of these may leave
+// here: whoever continued from them would debit the debts once more. The caller
+// must hold mu.
+func (k *Keeper) settleOwnDebts(p int) bool {
+	if len(k.debts.byPartition[p]) == 0 {
+		return true
+	}
+	if !k.config.Authority() {
+		return false
+	}
+	k.debts.debitOwnDebts(p, k.config.Now())
+	return true
 }
 
 // delaysFallback reports whether fallback debts must not be reported to owner

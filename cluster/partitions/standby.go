@@ -88,7 +88,7 @@ func (k *Keeper) giveBackShare(now algorithms.Instant, op *counters.Op) {
 
 // canActAsStandby reports whether this node may act for the owner of ops. The caller must hold mu.
 func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
-	if len(ops) == 0 || !k.debts.hasRoom(ops) || !k.config.Authority() {
+	if len(ops) == 0 || !k.debts.hasRoom(ops) || !k.config.Authority() || k.isStopped() {
 		return false
 	}
 

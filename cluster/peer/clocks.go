@@ -164,3 +164,21 @@ func (p *Peers) Clocks() (list []Clock) {
 	slices.SortFunc(list, func(a, b Clock) int { return a.Node.Compare(b.Node) })
 	return list
 }
+
+// EarliestClock returns what the slowest wall clock shows now, among this node's
+// own and those in Clocks, and how many others are known. If this node's clock
+// was just set, the others count by what they showed before.
+func (p *Peers) EarliestClock() (earliest time.Time, others int) {
+	now := p.readClocks()
+	at := now.wall
+	p.clocks.mu.Lock()
+	defer p.clocks.mu.Unlock()
+
+	for _, r := range p.clocks.remotes {
+		if now.boot-r.latest <= clockAge {
+			at = min(at, now.boot+p.clocks.skew+r.best().ahead)
+			others++
+		}
+	}
+	return time.Unix(0, int64(at)), others
+}
