@@ -17,8 +17,10 @@
 // Each copy records how new it is: its lineage, the number of hand-overs in
 // that lineage, and the last round of changes it has. A node that takes over a
 // partition after the other owner was lost asks every node that may have a
-// copy, and fetches the newest. Copies of different lineages can't be compared,
-// so they are merged.
+// copy, and fetches the newest. Copies of different lineages are merged, since
+// each may have what the other lacks. A lineage also says when it began. So the
+// copy of a node that was ended, and may have kept it for days, is left alone
+// once there is a copy of a later lineage.
 //
 // Costs that a node admits without the owner are a debt to the owner. The node
 // numbers its debts and reports them in order. The owner stores each node's
