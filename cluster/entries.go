@@ -178,9 +178,14 @@ func entryIn(r *entries.Record) *entries.Entry {
 // LastEntry returns the entry that the last change wrote or removed.
 func LastEntry(s *entries.State) *entries.Entry { return entryIn(s.RecordAt(s.Version())) }
 
+// maxUnknownClocks is how often endEntries waits for the clock of another node.
+// If all are so far away that their clocks can't be told, its own decides.
+const maxUnknownClocks = 60
+
 // endEntries is the primary leader's loop that removes entries whose end has come
 // by every clock that it knows: what a wrong clock removes would not come back.
 func (sr *sharedRules) endEntries() {
+	unknown := 0 // how often in a row no other clock was known
 	sr.loop(endInterval, nil, func() (last bool) {
 		earliest, others := sr.config.Peers.EarliestClock()
 		now := earliest.UnixMilli()
@@ -188,10 +193,13 @@ func (sr *sharedRules) endEntries() {
 			return false
 		}
 
-		// A leader reaches other nodes. It knows their clocks in a moment.
-		if others == 0 && len(sr.State().To.Members()) > 1 {
+		// A leader reaches other nodes, and knows the clocks of those nearby within
+		// seconds.
+		if others == 0 && len(sr.State().To.Members()) > 1 && unknown < maxUnknownClocks {
+			unknown++
 			return false
 		}
+		unknown = 0
 
 		ctx, cancel := context.WithTimeout(sr.ctx, sr.config.Timings.Write)
 		defer cancel()

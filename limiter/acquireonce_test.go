@@ -258,6 +258,20 @@ func TestReleaseUnanswered_OfSeveralOwners(t *testing.T) {
 	})
 }
 
+// An acquire to which no limit of slots applies holds nothing, and there is
+// nothing to release.
+func TestReleaseUnanswered_WithoutSlots(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, "lists: {allow: [{tenant: vip}]}\n"+poolText)
+		var a Answer
+		slot, err := w.nodes[2].Acquire(&Query{Attributes: attrs("tenant", "vip", "pool", "x"), RequestID: "one"}, &a)
+		if err != nil || slot.ID == "" {
+			t.Fatalf("acquire: got %q, %v", slot.ID, err)
+		}
+		w.nodes[2].ReleaseUnanswered(slot)
+	})
+}
+
 // An attempt that is taken back while its partition moves leaves its slot to
 // nobody: the attempt at the next owner pays by itself, and what releases the
 // first slot late does not concern the second.

@@ -257,7 +257,11 @@ const (
 // limit lets a slot last.
 func (l *Limiter) keepSlot(req slotRequest) {
 	if l.membership != nil {
-		l.membership.slotTasks.keep(&req, req.list[0].TTL)
+		longest := req.list[0].TTL
+		for _, part := range req.rest {
+			longest = max(longest, part.TTL)
+		}
+		l.membership.slotTasks.keep(&req, longest)
 	}
 }
 

@@ -289,10 +289,9 @@ func (l *Limiter) hold(q *Query, a *Answer, hd *acquisition, attempt func() erro
 	for pause := firstHoldPause; ; pause *= 4 {
 		err := l.tryHold(q, a, hd, attempt)
 
-		// An acquire that is decided at home is not tried again here. A repetition may
-		// have been answered with this attempt's slot meanwhile. The nonce of another
-		// attempt would replace that of the slot, and its caller could not renew it.
-		// If the slots have moved, acquireHere leaves the acquire to the next owner.
+		// An acquire that is decided at home is not tried again here: acquireHere
+		// grants the slot of its own attempt, by its nonce. If the slots have moved, it
+		// leaves the acquire to the next owner.
 		if !errors.Is(err, errUnconfirmed) || hd.isAtHome || time.Since(began)+pause > pendingTimeout {
 			return err
 		}
@@ -513,7 +512,7 @@ func (l *Limiter) ReleaseSlot(id string) (held bool, err error) {
 // as its owners can be reached.
 func (l *Limiter) ReleaseUnanswered(s Slot) {
 	sl, err := l.parseSlot(s.ID)
-	if err != nil || s.isRecalled {
+	if err != nil || s.isRecalled || len(sl.parts) == 0 { // without parts, no limit of slots applied
 		return
 	}
 

@@ -356,15 +356,23 @@ func (n *Node) handOver(ctx context.Context) error {
 	return nil
 }
 
-// debtsPatience bounds how long a node that leaves for good waits until it has
-// reported its debts: they are held back for up to two seconds after a cut.
-const debtsPatience = 3 * time.Second
+const (
+	// debtsPatience bounds how long a node that leaves for good waits until it has
+	// reported its debts: they are held back for up to two seconds after a cut.
+	debtsPatience = 3 * time.Second
+	// leaveReserve is how much time the wait for debts leaves to the steps after it.
+	leaveReserve = 2 * time.Second
+)
 
 // awaitDebtsReported waits until owners have acknowledged what this node admitted
-// without them, or until debtsPatience has passed or ctx ends. Once this node is
-// no longer a member, they refuse its reports.
+// without them, or until debtsPatience has passed or little is left of ctx. Once
+// this node is no longer a member, they refuse its reports.
 func (n *Node) awaitDebtsReported(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, debtsPatience)
+	patience := debtsPatience
+	if deadline, ok := ctx.Deadline(); ok {
+		patience = min(patience, time.Until(deadline)-leaveReserve)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 
 	for n.keeper.Stats().Debts > 0 {

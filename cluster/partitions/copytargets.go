@@ -281,9 +281,8 @@ func (k *Keeper) collect(push func(pushing *partitionSet)) {
 	k.collecting = true
 	pushing := k.pushing
 	for p := range k.debts.byPartition {
-		if pushing.has(p) && !k.settleOwnDebts(p) {
-			pushing.put(p, false)
-			k.targets.forgetCopies(p) // they lack what is not pushed now
+		if k.parts[p].phase == owning && k.reachesTarget(p) {
+			k.settleOwnDebts(p)
 		}
 	}
 	k.mu.Unlock()
@@ -296,6 +295,13 @@ func (k *Keeper) collect(push func(pushing *partitionSet)) {
 	k.debitMu.Unlock()
 
 	k.flushAll()
+}
+
+// reachesTarget reports whether this node can send changes in p to a copy target.
+// The caller must hold mu.
+func (k *Keeper) reachesTarget(p int) bool {
+	var buf [3]ring.NodeID
+	return slices.ContainsFunc(k.adopted.Load().copyTargetsOf(k.config.Self, p, buf[:0]), k.canSendTo)
 }
 
 // pushTo adds changes in p to the messages for the copy targets that have an
@@ -332,7 +338,6 @@ func (k *Keeper) pushCopies() (missed bool) {
 		p    int
 	}
 	var missing []target
-	withheld := false // copies can't be sent yet
 	var buf [3]ring.NodeID
 
 	k.mu.Lock()
@@ -346,10 +351,6 @@ func (k *Keeper) pushCopies() (missed bool) {
 		if !k.pushing.has(p) {
 			continue
 		}
-		if !k.settleOwnDebts(p) {
-			withheld = true
-			continue
-		}
 		for _, node := range state.copyTargetsOf(k.config.Self, p, buf[:0]) {
 			if k.targets.progressOf(p, node) == nil {
 				missing = append(missing, target{node, p})
@@ -357,7 +358,7 @@ func (k *Keeper) pushCopies() (missed bool) {
 		}
 	}
 
-	k.targets.mayLackCopies = len(missing) > 0 || withheld
+	k.targets.mayLackCopies = len(missing) > 0
 	k.mu.Unlock()
 
 	for _, m := range missing {
@@ -365,7 +366,7 @@ func (k *Keeper) pushCopies() (missed bool) {
 	}
 
 	k.flushAll()
-	return len(missing) > 0 || withheld
+	return len(missing) > 0
 }
 
 // copyTo sends a complete copy of p to node, a copy target in state, unless
@@ -380,6 +381,9 @@ func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 
 	// From here on, changes are sent, too; earlier ones are in the copy.
 	t.progress[p] = &progress{}
+	if k.parts[p].phase == owning {
+		k.settleOwnDebts(p)
+	}
 	s := section{p: p, version: k.parts[p].version, flags: sectionCopy | sectionBegins}
 	k.mu.Unlock()
 

@@ -129,6 +129,10 @@ const maxDebtsOfOne = 16
 func (ds *debts) includeDebts(p int, now algorithms.Instant) {
 	noted := ds.noteOf(p, ds.self, now)
 	for _, d := range ds.inOrder(p) {
+		if d.included {
+			continue
+		}
+
 		// The loop ends here and does not skip the debt: the note of a later number
 		// would cover the debt, which would then never be debited.
 		if len(ds.ofCounter(d.key)) >= maxDebtsOfOne && !d.number.isReported() {
@@ -139,8 +143,8 @@ func (ds *debts) includeDebts(p int, now algorithms.Instant) {
 		d.lacking = 0
 		d.restored = false
 		d.included = true
+		ds.changes++
 	}
-	ds.changes++
 }
 
 // debit debits a debt of node, unless it was debited before. It returns false

@@ -20,7 +20,7 @@
 // copy, and fetches the newest. Copies of different lineages are merged, since
 // each may have what the other lacks. A lineage also says when it began. So the
 // copy of a node that was ended, and may have kept it for days, is left alone
-// once there is a copy of a later lineage.
+// once there is a whole copy of a later lineage.
 //
 // Costs that a node admits without the owner are a debt to the owner. The node
 // numbers its debts and reports them in order. The owner stores each node's

@@ -45,10 +45,7 @@ func (k *Keeper) freeze(state *adoptedState) (frozen []int) {
 			continue
 		}
 
-		if !k.settleOwnDebts(p) {
-			continue
-		}
-
+		k.settleOwnDebts(p)
 		pt.setReceiver(state, to)
 		pt.frozenAt = time.Now()
 		k.setPhase(p, freezing)
@@ -160,6 +157,9 @@ func (k *Keeper) askDoubtful() (doubts bool) {
 func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int]bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.isStopped() { // a gate must not open again
+		return
+	}
 
 	if t.isQuestion {
 		delete(k.pending, pendingCall{node, MethodFlip})

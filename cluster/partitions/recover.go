@@ -183,7 +183,8 @@ func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 // nextToFetch returns the node to fetch a copy from next, or zero if there is
 // none. It picks the newest copy of each lineage, if that copy is newer than
 // the one here. It picks incomplete copies, such as those from a checkpoint,
-// only if there is no whole one. The nodes from the index holders on were ended.
+// unless a whole one is here or has come from a node that was not ended. The
+// nodes from the index holders on were ended.
 func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID, holders int) ring.NodeID {
 	for i, node := range nodes {
 		f := s.found[node]

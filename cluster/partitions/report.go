@@ -57,7 +57,9 @@ func (k *Keeper) reportDebts() {
 		}
 
 		if k.parts[p].phase == owning {
-			k.settleOwnDebts(p)
+			if k.config.Authority() {
+				k.settleOwnDebts(p)
+			}
 			continue
 		}
 
@@ -102,21 +104,18 @@ func (k *Keeper) reportDebts() {
 	}
 }
 
-// settleOwnDebts drops the debts of p, whose token is here: this node was cut off
-// and has its authority back, with all of its counters. It reports false while
-// there is no authority: a later entry may already have ended this node, and the
-// debts would be lost with its counters. Until then, none of these may leave
-// here: whoever continued from them would debit the debts once more. The caller
-// must hold mu.
-func (k *Keeper) settleOwnDebts(p int) bool {
-	if len(k.debts.byPartition[p]) == 0 {
-		return true
+// settleOwnDebts makes sure that nobody debits the debts of p, whose token is
+// here, once more: they are in the counters here, which others may continue
+// from. With authority, this node owes them to itself, and drops them. Without,
+// a later entry may already have ended this node. So it notes with the counters
+// which debts these have, and reports them later all the same. The caller must
+// hold mu.
+func (k *Keeper) settleOwnDebts(p int) {
+	if k.config.Authority() {
+		k.debts.debitOwnDebts(p, k.config.Now())
+	} else {
+		k.debts.includeDebts(p, k.config.Now())
 	}
-	if !k.config.Authority() {
-		return false
-	}
-	k.debts.debitOwnDebts(p, k.config.Now())
-	return true
 }
 
 // delaysFallback reports whether fallback debts must not be reported to owner
