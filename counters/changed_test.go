@@ -134,6 +134,20 @@ func TestRestoreMakesNoRoomForExpired(t *testing.T) {
 	addsUp(t, table)
 }
 
+// writtenAsReleased returns how many slots Changed yields as released.
+func writtenAsReleased(t *testing.T, table *Table) (released int) {
+	t.Helper()
+	expect.NoError(t, table.Changed(func(records []Record) error {
+		for i := range records {
+			if records[i].IsReleasedSlot() {
+				released++
+			}
+		}
+		return nil
+	}))
+	return released
+}
+
 // A slot whose release could not be written is yielded as released again.
 func TestTable_Changed_ReleasesAgain(t *testing.T) {
 	table := New(1000)
@@ -147,16 +161,7 @@ func TestTable_Changed_ReleasesAgain(t *testing.T) {
 	failed := errors.New("no space left on device")
 	expect.Equal(t, table.Changed(func([]Record) error { return failed }), failed, "error of a failed write")
 
-	released := 0
-	expect.NoError(t, table.Changed(func(records []Record) error {
-		for i := range records {
-			if records[i].IsReleasedSlot() {
-				released++
-			}
-		}
-		return nil
-	}))
-	expect.Equal(t, released, 1, "slots that are written as released")
+	expect.Equal(t, writtenAsReleased(t, table), 1, "slots that are written as released")
 }
 
 // A checkpoint has no number of a debtor without the debts up to it, even if a
@@ -248,14 +253,5 @@ func TestTable_Changed_WhileTheDiskIsFull(t *testing.T) {
 		t.Errorf("the heap grew by %d bytes", grown)
 	}
 
-	released := 0
-	expect.NoError(t, table.Changed(func(records []Record) error {
-		for i := range records {
-			if records[i].IsReleasedSlot() {
-				released++
-			}
-		}
-		return nil
-	}))
-	expect.Equal(t, released, 1, "slots that are written as released")
+	expect.Equal(t, writtenAsReleased(t, table), 1, "slots that are written as released")
 }

@@ -153,20 +153,23 @@ func TestUnconfirmedSlots(t *testing.T) {
 	})
 }
 
+// paidSlotsText has slots, and two limits that an acquire pays besides.
+const paidSlotsText = `rules:
+  - {name: slots, key: [slots], limits: [{limit: 5, ttl: 60s, algorithm: concurrency}]}
+  - {name: here, key: [here], limits: [{limit: 9, per: 8760h, algorithm: fixed-window}]}
+  - {name: there, key: [there], limits: [{limit: 9, per: 8760h, algorithm: fixed-window}]}
+`
+
 // A repeated acquire pays nothing, also if it is decided a second time by newer
 // rules.
 func TestAcquire_RepeatedPaysNothingByNewerRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const text = `rules:
-  - {name: slots, key: [slots], limits: [{limit: 5, ttl: 60s, algorithm: concurrency}]}
-  - {name: here, key: [here], limits: [{limit: 9, per: 8760h, algorithm: fixed-window}]}
-  - {name: there, key: [there], limits: [{limit: 9, per: 8760h, algorithm: fixed-window}]}`
-		w := newTestCluster(t, 3, text)
+		w := newTestCluster(t, 3, paidSlotsText)
 		home, other := w.nodes[0], w.nodes[1]
 		here, there := w.keyOf("here", home, other), w.keyOf("there", other, home)
 		q := &Query{RequestID: "one", Attributes: attrs("slots", w.keyOf("slots", home, other), "here", here, "there", there)}
 
-		newer := compile(t, 2, "version: 1\n"+text)
+		newer := compile(t, 2, "version: 1\n"+paidSlotsText)
 		for range 2 {
 			var a Answer
 			if slot, err := home.Acquire(q, &a); err != nil || slot.ID == "" {
@@ -185,18 +188,14 @@ func TestAcquire_RepeatedPaysNothingByNewerRules(t *testing.T) {
 // confirmed in the end: newer rules need no counter for this caller.
 func TestUnconfirmedSlots_AfterNewerRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const text = `rules:
-  - {name: slots, key: [slots], limits: [{limit: 5, ttl: 60s, algorithm: concurrency}]}
-  - {name: here, key: [here], limits: [{limit: 9, per: 8760h, algorithm: fixed-window}]}
-  - {name: there, key: [there], limits: [{limit: 9, per: 8760h, algorithm: fixed-window}]}`
-		w := newTestCluster(t, 3, text)
+		w := newTestCluster(t, 3, paidSlotsText)
 		home, other := w.nodes[0], w.nodes[1]
 		here, there := w.keyOf("here", home, other), w.keyOf("there", other, home)
 		for range 5 {
 			home.check(byKey("here", here))
 		}
 
-		newer := compile(t, 2, "version: 1\nlists: {allow: [{here: "+here+"}]}\n"+text)
+		newer := compile(t, 2, "version: 1\nlists: {allow: [{here: "+here+"}]}\n"+paidSlotsText)
 		other.SetRules(newer)
 		time.AfterFunc(10*time.Millisecond, func() { home.SetRules(newer) })
 		failing := func(context.Context, int) error { return errors.New("no standby") }

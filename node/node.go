@@ -362,6 +362,8 @@ const (
 	debtsPatience = 3 * time.Second
 	// leaveReserve is how much time the wait for debts leaves to the steps after it.
 	leaveReserve = 2 * time.Second
+	// debtsPollInterval is the time between two looks of awaitDebtsReported.
+	debtsPollInterval = 20 * time.Millisecond
 )
 
 // awaitDebtsReported waits until owners have acknowledged what this node admitted
@@ -385,9 +387,6 @@ func (n *Node) awaitDebtsReported(ctx context.Context) {
 		}
 	}
 }
-
-// debtsPollInterval is the time between two looks of awaitDebtsReported.
-const debtsPollInterval = 20 * time.Millisecond
 
 // release closes all open parts, in reverse order.
 func (n *Node) release(ctx context.Context) error {

@@ -30,7 +30,7 @@ func connectSpecs() []spec {
 			summary: "There is only database 0."},
 		{name: "client", arity: -2, need: anyToken, run: (*session).client, summary: "Names the connection."},
 
-		// From these, clients learn whom they talk to.
+		// Clients send these to learn about the server.
 		{name: "command", arity: -1, need: anyToken, run: (*session).command, summary: "Describes the commands."},
 		{name: "config", arity: -2, need: anyToken, run: (*session).config, summary: "There is nothing to configure."},
 		{name: "info", arity: -1, need: anyToken, run: (*session).info, summary: "Describes the node."},

@@ -157,9 +157,6 @@ func (k *Keeper) askDoubtful() (doubts bool) {
 func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int]bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.isStopped() { // a gate must not open again
-		return
-	}
 
 	if t.isQuestion {
 		delete(k.pending, pendingCall{node, MethodFlip})

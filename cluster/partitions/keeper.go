@@ -283,9 +283,6 @@ func (k *Keeper) isStopped() bool { return k.ctx.Err() != nil }
 func (k *Keeper) Adopt(s *agreement.State) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.isStopped() { // a gate must not open again
-		return
-	}
 
 	before := k.adopted.Load()
 	state := &adoptedState{State: s, registered: s.Boot(k.config.Self) == k.config.Boot}
@@ -480,7 +477,7 @@ func (k *Keeper) setPhase(p int, next phase) {
 	}
 
 	k.enterPhase(p, next)
-	if next == owning {
+	if next == owning && !k.isStopped() {
 		k.config.Table.Open(p, pt.lineage)
 	}
 
