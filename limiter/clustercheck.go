@@ -273,8 +273,13 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 func (c *clusterCheck) awaitOwner(s *subject, now time.Time) {
 	s.redirected = s.redirected[:0]
 	s.hint = ring.NodeID{}
-	c.wait(now.Add(min(retryPause<<min(s.attempts, 6), maxRetryPause)),
-		func(ctx context.Context) { c.limiter.membership.AwaitRevision(ctx, s.route.Revision+1, 0) })
+	c.wait(now.Add(min(retryPause<<min(s.attempts, 6), maxRetryPause)), func(ctx context.Context) {
+		// A node that applies no more entries gets no newer ring. The pause is due
+		// all the same.
+		if !c.limiter.membership.AwaitRevision(ctx, s.route.Revision+1, 0) {
+			<-ctx.Done()
+		}
+	})
 }
 
 // awaitPath waits if this node did not run for a while, and does not know yet

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -164,5 +165,20 @@ func TestOwnerRequestAsksEachNodeOnce(t *testing.T) {
 		if !errors.Is(err, ErrNoOwner) || !slices.Equal(asked, ids) {
 			t.Errorf("asked %v, %v; want %v", asked, err, ids)
 		}
+	})
+}
+
+// A node that applies no more entries gets no newer ring. It still pauses before
+// it asks again two nodes that name each other as the owner.
+func TestAwaitOwner_AtAStuckNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 2, "rules: []")
+		n := w.nodes[0]
+		n.membership.AwaitRevision = func(context.Context, int64, int64) bool { return false }
+
+		c := &clusterCheck{limiter: n.Limiter}
+		began := time.Now()
+		c.awaitOwner(&subject{candidates: candidates{attempts: 6}}, began)
+		expect.Equal(t, time.Since(began), maxRetryPause, "paused")
 	})
 }

@@ -1,6 +1,7 @@
 package partitions
 
 import (
+	"context"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -51,6 +52,24 @@ func TestKeeper_StopDeciding(t *testing.T) {
 		ops := []counters.Op{{Key: key, Limit: &limit, Cost: 1}}
 		verdict := a.keeper.Load().DecideAsStandby(now(), ops, []algorithms.Limit{limit}, Unreachable)
 		expect.Equal(t, verdict, counters.Shut, "a decision as the standby")
+	})
+}
+
+// Requests at a node that has stopped deciding wait in peace: a wait that ended
+// at once would be repeated at once.
+func TestKeeper_WaitWhilePendingAfterStopDeciding(t *testing.T) {
+	onThreeNodes(t, func(t *testing.T, f *fleet) {
+		a, b := f.nodes[0], f.nodes[1]
+		keeper := a.keeper.Load()
+		p := ring.PartitionOf(keyOf(f.keysOf(a, b, 1)[0]).Subject)
+		keeper.StopDeciding()
+		expect.Equal(t, keeper.Route(p).Place, Pending, "the place of an own partition")
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		began := time.Now()
+		keeper.WaitWhilePending(ctx, p)
+		expect.Equal(t, time.Since(began), time.Second, "waited")
 	})
 }
 

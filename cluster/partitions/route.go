@@ -89,9 +89,10 @@ func (k *Keeper) WaitWhilePending(ctx context.Context, p int) {
 	k.waitUntil(ctx, func() bool { return k.Route(p).Place != Pending })
 }
 
-// waitUntil returns once isDone returns true. It calls isDone again after each
-// change of a phase or the adopted state. It also returns when ctx or the
-// Keeper ends.
+// waitUntil returns once isDone returns true, or ctx ends. It calls isDone again
+// after each change of a phase or the adopted state. After StopDeciding there
+// are no more changes, and it goes on waiting: its callers try again until a
+// time of their own, and would do nothing else until then.
 func (k *Keeper) waitUntil(ctx context.Context, isDone func() bool) {
 	for {
 		// The channel is read before isDone is called: a change that comes in between
@@ -107,8 +108,6 @@ func (k *Keeper) waitUntil(ctx context.Context, isDone func() bool) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return
-		case <-k.ctx.Done():
 			return
 		}
 	}
