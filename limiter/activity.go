@@ -23,18 +23,6 @@ const (
 	maxActivityName = 4 << 10
 )
 
-// Counts holds numbers of checks, by decision and by DecidedBy.
-type Counts [decisions][ByNone + 1]int64
-
-// Add adds other to cs.
-func (cs *Counts) Add(other *Counts) {
-	for d := range cs {
-		for by := range cs[d] {
-			cs[d][by] += other[d][by]
-		}
-	}
-}
-
 // RuleCounts counts the checks that one rule applied to.
 type RuleCounts struct {
 	Rule   string

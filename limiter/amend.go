@@ -1,17 +1,15 @@
 package limiter
 
 import (
-	"cmp"
 	"context"
-	"encoding/binary"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
-	"github.com/rlnode/rlnode/rules"
 )
 
 // amend applies the change to this node's counters. A change with a ticket is
@@ -183,34 +181,19 @@ func (res *results) Code(c *wire.Coder) {
 	})
 }
 
-// hashChange hashes ch, which changes u by costs. The order of costs does not
-// matter.
-func hashChange(ch *change, u *Usage, costs []UnitCost) uint64 {
-	n := int64(0)
-	unitCosts := []UnitCost(nil)
-	for _, cost := range costs {
-		if cost.Unit == rules.Requests {
-			n = cost.Cost
-		} else {
-			unitCosts = append(unitCosts, cost)
-		}
+// holdersOf lists the slots that are held of op's limit, of which this node has the notes.
+func (l *Limiter) holdersOf(op *counters.Op, now algorithms.Instant) (held heldSlots) {
+	if op.Limit.Kind != algorithms.Concurrency {
+		return held
 	}
-
-	slices.SortFunc(unitCosts, func(x, y UnitCost) int { return cmp.Compare(x.Unit, y.Unit) })
-	b := wire.AppendText(binary.AppendVarint(nil, int64(ch.verb)), u.Rule.Name)
-	b = wire.AppendBool(wire.AppendText(b, u.limitName), ch.bill != nil)
-	b = binary.AppendVarint(wire.AppendTexts(b, u.Key), n)
-	for _, cost := range unitCosts {
-		b = binary.AppendVarint(wire.AppendText(b, cost.Unit), cost.Cost)
+	list, all := l.table.Slots(now, op.Key, MaxHolders)
+	held.all = all
+	for i := range list {
+		info := &list[i]
+		held.list = append(held.list, Holder{
+			ID: info.ID, Slots: info.Units, Age: time.Duration(now.Steady - info.Acquired),
+			Expires: time.Duration(info.End - now.Steady), Who: info.Who,
+		})
 	}
-
-	if u.Namespace != "" {
-		b = wire.AppendText(b, u.Namespace)
-		for i := range u.Limits {
-			limit := u.Limits[i].Limit
-			b = limit.Append(binary.LittleEndian.AppendUint64(b, limit.ID), 0)
-		}
-	}
-
-	return hashContent(b)
+	return held
 }

@@ -94,6 +94,17 @@ type LimitAnswer struct {
 // this is its share, plus what it has borrowed, minus what it has lent.
 func (la *LimitAnswer) share() int64 { return max(0, la.Limit.Capacity()+la.Loaned) }
 
+// headroom returns what the limit has left, in tenths of its capacity, rounded
+// up. It is 0 if the capacity is 0: a region may have no share.
+func (la *LimitAnswer) headroom() int64 {
+	capacity := la.Limit.Capacity() // at most 2^53, so 64 bits suffice
+	tenfold := 10 * min(la.Remaining, capacity)
+	if tenfold <= 9*capacity {
+		return (tenfold + max(0, capacity-1)) / max(1, capacity)
+	}
+	return 10
+}
+
 // IndexInOrder returns the index in Limits of the n-th limit in document order.
 // The limits of an inline subject are in the order of the call.
 func (a *Answer) IndexInOrder(n int) int {
@@ -148,42 +159,6 @@ func (la *LimitAnswer) comesBefore(b *LimitAnswer) bool {
 	return la.Tighter(b) || la.Limit.CallIndex < b.Limit.CallIndex && la.Rule == b.Rule && !b.Tighter(la)
 }
 
-// conclude copies the counters' decisions into the answer and finds the
-// tightest limit. If an admitted check counted a cost that a limit refused, the
-// answer is not allowed.
-func (a *Answer) conclude(l *Limiter) {
-	if a.scratch.hasBlocks {
-		a.foldBlocks()
-	}
-	if a.scratch.isByHand {
-		a.foldHandBlocks()
-	}
-
-	limits, ops := a.Limits, a.scratch.ops[:len(a.Limits)]
-
-	// The usual case. What follows is for refusals, shadow rules and several
-	// limits.
-	if a.scratch.soleStats != nil && a.Allowed {
-		limits[0].set(&ops[0])
-		a.TightestIndex = 0
-		return
-	}
-
-	a.markReduced(0, len(limits))
-
-	for i := range limits {
-		la, op := &limits[i], &ops[i]
-		la.concludeZero(op)
-		la.set(op)
-		if !la.Allowed {
-			a.concludeRefusal(l, la, op)
-		}
-		if !la.Rule.Shadow && (a.TightestIndex < 0 || la.comesBefore(&a.Limits[a.TightestIndex])) {
-			a.TightestIndex = i
-		}
-	}
-}
-
 // set copies op's outcome, field by field: copying the whole struct right after
 // it was written would stall the processor.
 func (la *LimitAnswer) set(op *counters.Op) {
@@ -197,14 +172,6 @@ func (la *LimitAnswer) set(op *counters.Op) {
 	la.MoreAfter = decision.MoreAfter
 	la.Delay = decision.Delay
 	la.Reduced, la.Loaned = decision.Reduced, decision.Loaned
-}
-
-// concludeRefusal completes the answer of a limit that refuses.
-func (a *Answer) concludeRefusal(l *Limiter, la *LimitAnswer, op *counters.Op) {
-	l.boundRetryAfter(a, la, op)
-	if a.Allowed && op.Mode == counters.CountMode && !la.Rule.Shadow {
-		a.Allowed, a.Counted = false, true
-	}
 }
 
 // scratch is a check's working memory. The Answer keeps it for the next check.
@@ -253,3 +220,13 @@ func (a *Answer) addTerms(change func(t *terms)) (restore func()) {
 	change(&a.scratch.terms)
 	return func() { a.scratch.terms = before }
 }
+
+// lack says whose share of a limit that refuses is too small.
+type lack uint8
+
+const (
+	lackNothing lack = iota // the whole limit is used up, or something else refuses
+	lackRegion              // the region's
+	lackBurst               // the region's, and no loan helps: the cost is above its burst
+	lackNode                // this node's, which decides without the owner
+)

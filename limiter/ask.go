@@ -332,3 +332,14 @@ func (ak *ask) refunds() (list []refund) {
 
 	return list
 }
+
+// addUnspent adds what this node holds unspent of a subject to the decisions of
+// ops, which are all of that subject and were answered by ak.
+func (ls *leases) addUnspent(ak *ask, ops []counters.Op) {
+	if ak.standby || ak.fromLease {
+		return
+	}
+	_, subject := findSubject(ak.q.ops, ops[0].Key.Subject)
+	from := localcache.Source{Owner: ak.decider, Boot: ak.boot, Lineage: ak.lives[subject].Lineage}
+	ls.held.AddUnspent(from, ak.steady, ops)
+}

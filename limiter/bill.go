@@ -18,15 +18,6 @@ type bill struct {
 	billedOnly []UnitCost
 }
 
-// billOf returns the bill of u, for a change of its limits.
-func billOf(u *Usage) *bill {
-	bi := &bill{hashLo: u.Hash.Lo, rule: u.Rule.Name, key: u.Key, billedOnly: u.billedOnly}
-	for i := range u.Limits {
-		bi.units = append(bi.units, u.Limits[i].Limit.Unit)
-	}
-	return bi
-}
-
 func (bi *bill) code(c *wire.Coder) {
 	wire.Fixed(c, &bi.hashLo)
 	c.Text(&bi.rule, maxUnitBytes)
@@ -37,44 +28,6 @@ func (bi *bill) code(c *wire.Coder) {
 		wire.Varint(c, &cost.Cost)
 		c.Require(cost.Cost >= -algorithms.MaxAmount && cost.Cost <= algorithms.MaxAmount)
 	})
-}
-
-// correctBill bills what the change has applied. This node must just have
-// carried out the change.
-func (ch *change) correctBill(l *Limiter, wall int64) {
-	bi := ch.bill
-	if bi == nil || l.meter == nil {
-		return
-	}
-
-	key := bi.key
-	if key == nil {
-		key = []string{} // the rule has no key attributes; nil would mean an unknown key
-	}
-
-	subject := rules.Hash{Hi: ch.subject(), Lo: bi.hashLo}
-	list := slices.Clone(bi.billedOnly)
-	for i, unit := range bi.units {
-		if !slices.Contains(bi.units[:i], unit) {
-			list = append(list, UnitCost{unit, ch.mostApplied(unit)})
-		}
-	}
-
-	for _, cost := range list {
-		if cost.Cost != 0 && !l.meter.Add(wall, subject, cost.Unit, cost.Cost, 0) {
-			l.meter.AddNamed(wall, subject, bi.rule, key, cost.Unit, cost.Cost, 0)
-		}
-	}
-}
-
-// mostApplied returns the most applied to a limit in a unit, up or down.
-func (ch *change) mostApplied(unit string) (most int64) {
-	for i := range ch.bill.units {
-		if ch.bill.units[i] == unit {
-			most = furtherFromZero(most, ch.applied[i])
-		}
-	}
-	return most
 }
 
 // Meter counts admitted cost for billing. *usage.Meter implements it.
@@ -122,4 +75,12 @@ func billingKey(h *rules.Hit, q *Query) []string {
 		return key
 	}
 	return []string{}
+}
+
+// furtherFromZero returns a or, if it is further from zero, b.
+func furtherFromZero(a, b int64) int64 {
+	if max(b, -b) > max(a, -a) {
+		return b
+	}
+	return a
 }

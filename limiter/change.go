@@ -1,7 +1,9 @@
 package limiter
 
 import (
+	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,6 +11,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -389,4 +392,94 @@ func (usage *LimitUsage) setUsed(decision *algorithms.Decision, leased *leasedPa
 	usage.Leased, usage.Estimated = min(leased.units, decision.Used), leased.estimated
 	usage.Used = decision.Used - usage.Leased
 	usage.Remaining = min(decision.Remaining, max(0, usage.Share-decision.Used))
+}
+
+// correctBill bills what the change has applied. This node must just have
+// carried out the change.
+func (ch *change) correctBill(l *Limiter, wall int64) {
+	bi := ch.bill
+	if bi == nil || l.meter == nil {
+		return
+	}
+
+	key := bi.key
+	if key == nil {
+		key = []string{} // the rule has no key attributes; nil would mean an unknown key
+	}
+
+	subject := rules.Hash{Hi: ch.subject(), Lo: bi.hashLo}
+	list := slices.Clone(bi.billedOnly)
+	for i, unit := range bi.units {
+		if !slices.Contains(bi.units[:i], unit) {
+			list = append(list, UnitCost{unit, ch.mostApplied(unit)})
+		}
+	}
+
+	for _, cost := range list {
+		if cost.Cost != 0 && !l.meter.Add(wall, subject, cost.Unit, cost.Cost, 0) {
+			l.meter.AddNamed(wall, subject, bi.rule, key, cost.Unit, cost.Cost, 0)
+		}
+	}
+}
+
+// mostApplied returns the most applied to a limit in a unit, up or down.
+func (ch *change) mostApplied(unit string) (most int64) {
+	for i := range ch.bill.units {
+		if ch.bill.units[i] == unit {
+			most = furtherFromZero(most, ch.applied[i])
+		}
+	}
+	return most
+}
+
+// hashChange hashes ch, which changes u by costs. The order of costs does not
+// matter.
+func hashChange(ch *change, u *Usage, costs []UnitCost) uint64 {
+	n := int64(0)
+	unitCosts := []UnitCost(nil)
+	for _, cost := range costs {
+		if cost.Unit == rules.Requests {
+			n = cost.Cost
+		} else {
+			unitCosts = append(unitCosts, cost)
+		}
+	}
+
+	slices.SortFunc(unitCosts, func(x, y UnitCost) int { return cmp.Compare(x.Unit, y.Unit) })
+	b := wire.AppendText(binary.AppendVarint(nil, int64(ch.verb)), u.Rule.Name)
+	b = wire.AppendBool(wire.AppendText(b, u.limitName), ch.bill != nil)
+	b = binary.AppendVarint(wire.AppendTexts(b, u.Key), n)
+	for _, cost := range unitCosts {
+		b = binary.AppendVarint(wire.AppendText(b, cost.Unit), cost.Cost)
+	}
+
+	if u.Namespace != "" {
+		b = wire.AppendText(b, u.Namespace)
+		for i := range u.Limits {
+			limit := u.Limits[i].Limit
+			b = limit.Append(binary.LittleEndian.AppendUint64(b, limit.ID), 0)
+		}
+	}
+
+	return hashContent(b)
+}
+
+// viewLeased finds what is leased of each of the change's counters, and runs
+// read. In the meantime, no grant is made, and none comes back.
+func (ch *change) viewLeased(l *Limiter, read func() error) (err error) {
+	m := l.membership
+	if m == nil || ch.verb != verbUsage && ch.verb != verbAdjust {
+		return read()
+	}
+
+	subject := ch.subject()
+	lineage := l.table.Life(ch.ops[0].Key.Partition()).Lineage
+	round := m.leases.askHolders(lineage, subject)
+	m.leases.granted.View(m.Boottime(), lineage, subject, func(out []localcache.GrantOut) {
+		for i := range ch.ops {
+			ch.leased[i] = round.leasedOf(out, ch.ops[i].Key.Counter)
+		}
+		err = read()
+	})
+	return err
 }

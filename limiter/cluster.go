@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -176,6 +175,21 @@ func (config *ClusterConfig) Validate() error {
 	return nil
 }
 
+// markOf returns when op took its cost; a log's mark is relative to base. For
+// slots, it returns how much longer they are held.
+func markOf(op *counters.Op, base algorithms.Instant) algorithms.TakeMark {
+	taken := op.TakeRecord()
+	switch {
+	case op.Limit.Kind == algorithms.SlidingLog:
+		return algorithms.TakeMark(taken.Steady - base.Steady)
+	case op.Limit.Kind.IsBucket():
+		return algorithms.TakeMark(taken.Reset)
+	case op.Limit.Kind == algorithms.Concurrency:
+		return algorithms.TakeMark(op.SlotLeft())
+	}
+	return algorithms.TakeMark(taken.Window)
+}
+
 // membership is a limiter's part in a cluster; a standalone node has none.
 type membership struct {
 	ClusterConfig
@@ -194,61 +208,6 @@ type membership struct {
 	maintenance sync.WaitGroup // the goroutines of leases.maintain, the backlogs and carryOutEnds
 }
 
-// NewInCluster returns a limiter over table that decides together with other
-// nodes. It decides a check itself if table's gates are open for it, and asks
-// the owners otherwise. The caller must Close it.
-func NewInCluster(table *counters.Table, clock *Clock, config ClusterConfig) (*Limiter, error) {
-	if err := config.Validate(); err != nil {
-		return nil, err
-	}
-
-	m := &membership{ClusterConfig: config, background: tasks.Group{Most: maxBackground}}
-	if m.Boottime == nil {
-		start := time.Now()
-		m.Boottime = func() time.Duration { return time.Since(start) + 1 }
-	}
-
-	bound := cmp.Or(config.Leases, defaultLeases)
-	m.ctx, m.stop = context.WithCancel(context.Background())
-	l := New(table, clock)
-	l.boot = config.Boot
-	l.membership = m
-	m.loans.init(l)
-	m.leases = leases{limiter: l, held: localcache.NewLeases(bound), granted: localcache.NewLeaseLedger(bound)}
-	m.refunds = l.newBacklog(maxWaitingRefunds, maxRetryPause)
-	m.slotTasks = l.newBacklog(maxSlotTasks, slotTaskPause)
-	m.debtTasks = l.newBacklog(maxDebtTasks, slotTaskPause)
-	m.maintenance.Go(m.leases.maintain)
-	m.maintenance.Go(func() { l.carryOutEnds(table) })
-	m.maintenance.Go(func() { l.carryOutEnds(config.Fallback) })
-
-	return l, nil
-}
-
-// Close stops answering other nodes and waits until that work is done. The
-// limiter still decides checks. Checks in flight wait for replies no longer
-// than a check may take.
-func (l *Limiter) Close() error {
-	m := l.membership
-	if m == nil {
-		return nil
-	}
-
-	// The owner may already have counted a question that this node forwarded. Wait
-	// for the answer: without it the asker would ask again, and the owner would
-	// count the question twice. No question takes longer than checkTimeout.
-	finished := m.background.Close()
-	select {
-	case <-finished:
-	case <-time.After(checkTimeout):
-	}
-
-	m.stop()
-	<-finished
-	m.maintenance.Wait()
-	return nil
-}
-
 // rankInRing returns how many nodes divide limits among themselves, and this
 // node's rank among them: −1 if it is not one of them.
 func (m *membership) rankInRing() (nodes, rank int) {
@@ -263,21 +222,6 @@ func (m *membership) shareOf(limit *algorithms.Limit) *algorithms.Limit {
 	return &share
 }
 
-// markOf returns when op took its cost; a log's mark is relative to base. For
-// slots, it returns how much longer they are held.
-func markOf(op *counters.Op, base algorithms.Instant) algorithms.TakeMark {
-	taken := op.TakeRecord()
-	switch {
-	case op.Limit.Kind == algorithms.SlidingLog:
-		return algorithms.TakeMark(taken.Steady - base.Steady)
-	case op.Limit.Kind.IsBucket():
-		return algorithms.TakeMark(taken.Reset)
-	case op.Limit.Kind == algorithms.Concurrency:
-		return algorithms.TakeMark(op.SlotLeft())
-	}
-	return algorithms.TakeMark(taken.Window)
-}
-
 // catchUp waits up to catchUpTimeout until this node has a revision of the ring
 // and a version of the rules.
 func (l *Limiter) catchUp(ctx context.Context, revision, version int64) {
@@ -285,3 +229,8 @@ func (l *Limiter) catchUp(ctx context.Context, revision, version int64) {
 	defer cancel()
 	l.membership.AwaitRevision(ctx, revision, version)
 }
+
+// homeTimeout bounds how long an owner may take for a reservation or an acquire
+// with an id, for a charge, and for one try of a task in a backlog. A check
+// that gets no answer still has time to go on without the owner.
+const homeTimeout = checkTimeout * 2 / 3

@@ -44,7 +44,7 @@
 // # Layers
 //
 // A check is decided in layers. Each calls the next and adds one thing: decide
-// (limiter.go), for a plain check, or hold (slots.go), which makes sure that
+// (limiter.go), for a plain check, or hold (acquire.go), which makes sure that
 // slots outlive their owner; resolveWithLoan waits for loans between regions;
 // resolve waits in queues; tryDecide and finish make one attempt, at this node and
 // over the cluster; takeAsOwner checks authority; takeFromTable asks the table.
@@ -57,34 +57,39 @@
 //
 // # Files
 //
-// The limiter's parts are types of their own. From the bottom up:
+// The limiter's parts are types of their own. From the bottom up, a group of
+// files at a time:
 //
 //   - query.go, subjectkey.go, answer.go, reason.go: a query, its answer, and
 //     the answer in words;
-//   - inforce.go, shares.go, adapt.go, reduced.go: the rules in force, and what
-//     lowers their limits;
-//   - match.go, list.go, block.go, entries.go, unlimited.go: the ops of a
-//     query;
-//   - wire.go, seal.go, question.go, reply.go: messages, and IDs that callers
-//     hold;
-//   - route.go, ask.go, clustercheck.go, fallback.go, fold.go: a check over
-//     several nodes; serve.go: the node that is asked;
-//   - limiter.go, batch.go, atmost.go: one check, several, and one that takes
-//     what there is;
-//   - lease.go, grant.go, unspent.go, notices.go: leases, here and as their
-//     owner; refund.go: what goes back;
-//   - remote.go, requests.go, backlog.go: what an owner does for another node,
-//     once, and late;
-//   - usage.go, change.go, amend.go, kept.go: reading and changing counters;
-//   - reservation.go, place.go, reserve.go, once.go, settle.go, expiry.go,
-//     bill.go: reservations, and checks with an id;
-//   - slots.go, acquireonce.go, slotid.go, slotrequests.go: slots;
-//     queueplace.go, waitingroom.go, passplace.go: queues;
-//   - regions.go, regionwire.go, shortage.go, borrow.go, lend.go: limits that
-//     regions divide;
-//   - stats.go, intervals.go, top.go, nearlimits.go, used.go, activity.go,
-//     refusals.go, metrics.go, slotmetrics.go: what is counted to be shown;
-//   - clock.go, wall.go, cluster.go: the time, and the rest of the node.
+//   - clock.go, wall.go, seal.go, wire.go, regionwire.go: the time, IDs that
+//     callers hold, and what messages have in common;
+//   - stats.go, intervals.go, topsubject.go, top.go, nearlimits.go,
+//     refusals.go: what is counted to be shown;
+//   - inforce.go, shares.go, adapt.go, setrules.go: the rules in force, what
+//     lowers their limits, and how they change;
+//   - list.go, entries.go, unlimited.go, match.go, conclude.go: the ops of a
+//     query, and what becomes of them;
+//   - cluster.go, limiter.go, take.go, new.go: a limiter, and its part in a
+//     cluster; the path of one check begins in limiter.go;
+//   - batch.go, atmost.go: several checks, and one that takes what there is;
+//   - question.go, reply.go, remote.go, serve.go, exchange.go: messages between
+//     nodes, and the node that is asked;
+//   - route.go, clustercheck.go, rounds.go, ask.go, fold.go, fallback.go: a
+//     check over several nodes;
+//   - grant.go, lease.go, unspent.go, notices.go: leases, here and as their
+//     owner;
+//   - refund.go, backlog.go: what goes back, and what is tried again;
+//   - requests.go, change.go, amend.go, usage.go, adjust.go, kept.go, bill.go:
+//     reading and changing counters, once;
+//   - reservation.go, place.go, reserve.go, once.go, settle.go, expiry.go:
+//     reservations, and checks with an id;
+//   - slot.go, acquisition.go, acquire.go, acquireonce.go, slots.go,
+//     slotrequests.go: slots;
+//   - queueplace.go, waitingroom.go, passplace.go: queues;
+//   - shortage.go, borrow.go, lend.go, regions.go: limits that regions divide;
+//   - record.go, used.go, activity.go, metrics.go: counting what was decided,
+//     and showing it.
 //
 // # Across regions
 //

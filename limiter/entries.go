@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"context"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -14,34 +13,6 @@ import (
 // longestBlock bounds the time that answers say a block by hand still lasts: a
 // duration can't hold more than 292 years.
 const longestBlock = 100 * 366 * 24 * time.Hour
-
-// SetEntries puts entries beside the rules in force. Checks in flight finish
-// with the entries they began with.
-func (l *Limiter) SetEntries(e *entries.State) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	l.entries = e
-	old := l.inForce.Load()
-	if old == nil {
-		return
-	}
-
-	subjects := false
-	e.Diff(old.set.Entries(), func(before, after *entries.Entry) {
-		for _, entry := range [2]*entries.Entry{before, after} {
-			subjects = subjects || entry != nil && entry.Kind == entries.Subject
-		}
-	})
-	next := *old // it keeps its metrics and steps
-	next.set = old.set.WithEntries(e, old.set)
-	l.inForce.Store(&next)
-
-	// Only entries of subjects change limits, and with them rates.
-	if subjects {
-		l.noteOtherRates()
-	}
-}
 
 // wallMillis returns the wall time, in Unix ms.
 func (l *Limiter) wallMillis() int64 { return l.clock.Now().Wall / int64(time.Millisecond) }
@@ -119,29 +90,6 @@ func blockLeft(match *rules.Match, until int64) time.Duration {
 	return max(0, time.Duration(left)) * time.Millisecond
 }
 
-// foldHandBlocks makes all limits of a rule refuse if the check's subject is
-// blocked by hand in the rule. What was counted stays.
-func (a *Answer) foldHandBlocks() {
-	match := &a.scratch.match
-	first := 0
-	for i := range match.Hits {
-		h := &match.Hits[i]
-		end := first + len(h.Limits)
-		until := a.Set.BlockedUntil(match, h)
-		if until == 0 || h.Rule.Shadow {
-			first = end
-			continue
-		}
-
-		for ; first < end; first++ {
-			op := &a.scratch.ops[first]
-			op.Decision = untilBlockEnds(match, op.Decision, until)
-			a.Limits[first].Blocked = true
-			a.Limits[first].ByHand = true
-		}
-	}
-}
-
 // handBlockLeft returns how much longer a subject is blocked by hand; 0: it is not.
 func (l *Limiter) handBlockLeft(u *Usage) time.Duration {
 	set := l.Rules()
@@ -153,27 +101,6 @@ func (l *Limiter) handBlockLeft(u *Usage) time.Duration {
 	// blockLeft counts from the last whole ms. Without the time since then, the
 	// block ends with its entry, not after it.
 	return blockLeft(match, until) - time.Duration(u.At.Wall)%time.Millisecond
-}
-
-// Unblock lifts the block that a refusal began, and leaves what is used as it
-// is. It returns the usage afterwards. The error is one of Reset's. A block by
-// hand is an entry, and stays.
-func (l *Limiter) Unblock(q *Query) (*Usage, error) {
-	u, err := l.Locate(q)
-	if err != nil {
-		return nil, err
-	}
-
-	if len(u.blocks) > 0 && len(u.Limits) > 0 {
-		ch := newChange(verbReset, u, nil)
-		ch.ops = ch.ops[len(u.Limits) : len(u.Limits)+len(u.blocks)]
-		ch.ticket = ticketOf(q.RequestID, hashChange(ch, u, nil), checkTimeout)
-		if err := ch.apply(context.Background(), l); err != nil {
-			return nil, err
-		}
-	}
-
-	return l.Usage(q)
 }
 
 // showEntries writes the metrics of entries beside the rules.

@@ -9,7 +9,6 @@ import (
 
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/counters/notes"
-	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -20,26 +19,6 @@ import (
 // ErrOnExpiry means that a reservation asks for something at its end that a
 // rule forbids, or for more than it reserves.
 var ErrOnExpiry = errors.New("on_expiry")
-
-// OnExpiry says what becomes of a reservation that nobody settles in time.
-type OnExpiry struct {
-	// Costs replace what was reserved, as in a settlement: empty ones give all of
-	// it back. Each is at most what was reserved.
-	Costs []UnitCost
-}
-
-// costs returns what the reservation is settled with at its end.
-func (e *OnExpiry) costs() []UnitCost {
-	if e == nil {
-		return nil
-	}
-	return e.Costs
-}
-
-// codeOnExpiry writes or reads e, which may point to nil.
-func codeOnExpiry(c *wire.Coder, e **OnExpiry) {
-	wire.Optional(c, e, func(e *OnExpiry) { codeCosts(c, &e.Costs) })
-}
 
 // validateOnExpiry returns an error if a rule forbids what q asks for at its
 // end, or if that is more than q reserves. a must be prepared for q.
@@ -90,13 +69,6 @@ func (a *Answer) reservedIn(q *Query, unit string) (most int64) {
 	}
 
 	return most
-}
-
-func subjectCosts(subjects []Subject) (list [][]UnitCost) {
-	for i := range subjects {
-		list = append(list, subjects[i].Costs)
-	}
-	return list
 }
 
 // arrangeExpiry asks the home of a reservation that was just made to keep its

@@ -289,3 +289,26 @@ func (c *clusterCheck) rollBackAlone(s *subject) {
 		}
 	}
 }
+
+// beginBlocksAlone begins in the fallback counters the blocks that a copy's
+// refusal triggers, because the copy itself may be read-only.
+func (c *clusterCheck) beginBlocksAlone(list []int) {
+	if c.peek {
+		return
+	}
+
+	for _, i := range list {
+		s := &c.subjects[i]
+		ops := c.ops(s)
+		for j := range ops {
+			op := &ops[j]
+			// A block with its full length left has just begun.
+			if op.Block && !op.Decision.Allowed &&
+				op.Decision.RetryAfter == op.Limit.Window-op.Limit.MaxDelay &&
+				c.aloneOps[s.firstAloneOp+j].Decision.Allowed {
+				// If the table is full, the limits still refuse.
+				_ = c.limiter.membership.Fallback.BeginBlock(c.now, op.Key, op.Limit)
+			}
+		}
+	}
+}

@@ -126,13 +126,3 @@ func (c *clusterCheck) rollBack() {
 func (c *clusterCheck) rollBackHere(s *subject) {
 	c.limiter.sendRefunds([]refund{c.refundHere(s)})
 }
-
-// refundHere returns the refund of s's cost, and of its place, to this node's
-// counters.
-func (c *clusterCheck) refundHere(s *subject) refund {
-	l := c.limiter
-	back := refund{takenCosts: takenCosts{subject: s.subject, boot: l.boot, life: s.life, steady: s.decidedAt.Steady}}
-	back.place = c.takeBackPlace(s)
-	back.addTaken(c.ops(s), s.decidedAt)
-	return back
-}

@@ -10,37 +10,6 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// grantRequests makes the grants that x's question requests, as far as the
-// limits allow. It debits each grant first.
-func (ls *leases) grantRequests(x *exchange, now algorithms.Instant) {
-	qn := &x.question
-	r := &x.reply
-	m := ls.limiter.membership
-	last := len(r.admitted) - 1
-	if len(qn.requests) == 0 || qn.flags&flagPeek != 0 || !r.admitted[last] {
-		return
-	}
-
-	nodes, _ := m.rankInRing()
-	results := r.results[last*len(qn.ops):]
-	for i := range qn.requests {
-		request := &qn.requests[i]
-		first, subject := findSubject(qn.ops, request.subject)
-		ops := qn.ops[first : first+len(request.Want)]
-		for j := range ops {
-			// The reply has the decisions. If a gate shut in the last attempt, the ops
-			// hold none.
-			ops[j].Decision = results[first+j].Decision
-		}
-
-		if g, ok := ls.grant(now, request, ops, r.lives[subject].Lineage, nodes); ok {
-			r.grants = append(r.grants, g)
-		} else {
-			m.counts.grantsRefused.Add(1)
-		}
-	}
-}
-
 // grant makes the grant that one request asks for. It returns false if the limits do not allow it.
 func (ls *leases) grant(
 	now algorithms.Instant, request *leaseRequest, ops []counters.Op, lineage uint64, nodes int,
@@ -91,17 +60,6 @@ func (g *leaseGrant) describe(op *counters.Op) {
 	}
 	g.Marks = append(g.Marks, algorithms.TakeMark(op.TakeRecord().Window))
 	g.EndsIn = min(g.EndsIn, op.Limit.WindowLeft(op.At))
-}
-
-// voidLeasesEverywhere makes this node and all others forget what f names. A node
-// that the message does not reach forgets it within a lease's TTL anyway.
-func (ls *leases) voidLeasesEverywhere(f forgetMessage) {
-	m := ls.limiter.membership
-	body := wire.Encode(nil, &f)
-	ls.held.Forget(m.Boottime(), f.subject, f.refusalsOnly)
-	for _, id := range m.otherMembers() {
-		_ = m.Peers.Send(id, MethodForget, body)
-	}
 }
 
 // leaseRequest requests a grant for one of a question's subjects.
@@ -163,16 +121,4 @@ func codeHeld(c *wire.Coder, held *localcache.HeldGrant) {
 // codeAmounts writes or reads a number of units for each limit of a subject.
 func codeAmounts(c *wire.Coder, list *[]int64, most int64) {
 	wire.List(c, list, maxSubjectOps, 1, func(n *int64) { wire.Number(c, n, most) })
-}
-
-// forgetMessage is the body of MethodForget.
-type forgetMessage struct {
-	subject      uint64 // Key.Subject of the subject
-	refusalsOnly bool   // there is room again: forget the refusals, keep the leases
-}
-
-// Code implements wire.Message.
-func (f *forgetMessage) Code(c *wire.Coder) {
-	wire.Fixed(c, &f.subject)
-	c.Bool(&f.refusalsOnly)
 }

@@ -2,7 +2,7 @@ package limiter
 
 import (
 	"fmt"
-	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,60 +26,6 @@ type activeRules struct {
 	loadLeft func(source string) time.Duration // see FollowLoads; may be nil
 
 	slots *slotIndex
-}
-
-// SetRules puts set in force. Checks in flight finish with the rules they began
-// with. A rule keeps its metrics as long as it keeps its name.
-func (l *Limiter) SetRules(set *rules.Set) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	kept := make(map[string]*ruleStats)
-	set = l.notHonoured.Stamp(set, l.authorityAt())
-	if l.entries.Version() > 0 { // otherwise the set keeps its own entries, as in a replay
-		var like *rules.Set
-		if old := l.inForce.Load(); old != nil {
-			like = old.set
-		}
-		set = set.WithEntries(l.entries, like)
-	}
-
-	next := &activeRules{set: set, slots: &slotIndex{}, overall: &ruleStats{}}
-	next.hasMonthly = slices.ContainsFunc(set.Rules, func(rule *rules.Rule) bool { return rule.CountsMonthly })
-	next.recordShares()
-
-	if old := l.inForce.Load(); old != nil {
-		next.overall = old.overall
-		for i, name := range old.set.Names() {
-			kept[name] = old.stats[i]
-		}
-	}
-
-	for _, name := range set.Names() {
-		st := kept[name]
-		if st == nil {
-			st = &ruleStats{}
-		}
-		delete(kept, name)
-		next.stats = append(next.stats, st)
-	}
-
-	if slices.ContainsFunc(set.Rules, func(rule *rules.Rule) bool { return rule.Adaptive != nil }) {
-		next.steps = make([]atomic.Int32, len(set.Rules))
-	}
-
-	// The counts left in kept are of rules that are gone. They go into the overall
-	// counts, so that totals do not fall.
-	for _, st := range kept {
-		next.overall.absorb(st)
-	}
-
-	next.adapt(l.loadSteps)
-	next.loadLeft = l.loadLeft
-	before := l.inForce.Swap(next)
-	if before != nil {
-		l.noteOtherRates()
-	}
 }
 
 // noteOtherRates records that the rates of limits may change now.
@@ -130,4 +76,40 @@ func (l *Limiter) version() int64 {
 		return active.set.Version
 	}
 	return 0
+}
+
+// slotRule is a rule with limits of slots.
+type slotRule struct {
+	name    string
+	longest time.Duration // the longest ttl
+	stats   *ruleStats
+}
+
+// slotIndex finds rules with limits of slots. It is made when it is needed.
+type slotIndex struct {
+	once    sync.Once
+	byGroup map[uint32]*slotRule
+}
+
+// slotRules returns the rules with limits of slots, by their group.
+func (active *activeRules) slotRules() map[uint32]*slotRule {
+	active.slots.once.Do(func() {
+		active.slots.byGroup = map[uint32]*slotRule{}
+		for name, longest := range active.set.SlotTTLs() {
+			if rule := active.set.Rule(name); rule != nil {
+				active.slots.byGroup[groupOfRule(name, false)] = &slotRule{name, longest, active.stats[rule.Index]}
+			}
+		}
+	})
+	return active.slots.byGroup
+}
+
+// slotTTL returns the longest ttl that a rule, identified by its group, has for
+// slots. found is false if it has none.
+func (active *activeRules) slotTTL(group uint32) (ttl time.Duration, found bool) {
+	rule := active.slotRules()[group]
+	if rule == nil {
+		return 0, false
+	}
+	return rule.longest, true
 }

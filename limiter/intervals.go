@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"math"
 	"sync"
 	"time"
 )
@@ -22,21 +23,6 @@ type intervals struct {
 // interval returns the number of the current interval, by the wall clock.
 func (l *Limiter) interval() int64 { return l.clock.Now().Wall / int64(recentInterval) }
 
-// PassSecond ends the interval of recent refusals and uses if it is over, and
-// lets the first checks of the new second all be sampled. Call it every second.
-func (l *Limiter) PassSecond() {
-	l.exactLeft.Store(exactSamples)
-	active := l.inForce.Load()
-	now := l.interval()
-	if active == nil || !l.intervals.end(now) {
-		return
-	}
-	for _, t := range l.tops {
-		t.endInterval()
-	}
-	active.endUseInterval(now)
-}
-
 // end makes now the current interval if it is later, and reports whether an
 // earlier interval has ended.
 func (iv *intervals) end(now int64) bool {
@@ -48,4 +34,39 @@ func (iv *intervals) end(now int64) bool {
 		iv.current = now
 	}
 	return ended
+}
+
+// usedIntervals counts the uses of one rule by intervals.
+type usedIntervals struct {
+	mu        sync.Mutex // guards the fields below
+	before    int64      // all uses up to the end of the last interval
+	last      int64      // number of the last interval; 0 before the first
+	intervals [recentIntervals]uint32
+}
+
+// endInterval records the uses since the last interval as those of interval n.
+// all is the number of all uses so far.
+func (us *usedIntervals) endInterval(n, all int64) {
+	us.mu.Lock()
+	defer us.mu.Unlock()
+	// Intervals that were missed, such as while the machine slept, have no uses of their own.
+	for missed := max(us.last+1, n-recentIntervals+1); missed < n; missed++ {
+		us.intervals[missed%recentIntervals] = 0
+	}
+	us.intervals[n%recentIntervals] = uint32(min(max(all-us.before, 0), math.MaxUint32))
+	us.last, us.before = n, all
+}
+
+// recent returns how many uses there were in the last recentIntervals intervals
+// before now, and in the current one.
+func (us *usedIntervals) recent(now, all int64) int64 {
+	us.mu.Lock()
+	defer us.mu.Unlock()
+	sum := max(all-us.before, 0)
+	for n := max(now, us.last+1) - recentIntervals; n <= us.last; n++ {
+		if n > 0 && n > us.last-recentIntervals {
+			sum += int64(us.intervals[n%recentIntervals])
+		}
+	}
+	return sum
 }

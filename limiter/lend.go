@@ -6,7 +6,6 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/cluster/partitions"
-	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
 )
@@ -25,25 +24,6 @@ const (
 	// other regions can't crowd out questions from this one.
 	maxLending = 1024
 )
-
-// ServeFar answers a message from another region. It does not block, and does not keep body.
-func (l *Limiter) ServeFar(method peer.Method, body []byte, to Responder) {
-	switch {
-	case l.membership == nil:
-		to.Fail(CodeMessage, "this node is not in a cluster")
-	case method == MethodLend:
-		l.membership.loans.serveRequest(body, false, to)
-	case method == MethodShare:
-		l.serveShare(body, to)
-	case method == MethodUse:
-		l.membership.serveInBackground(to, func() {
-			ur, _ := l.useOfRegion()
-			to.Reply(wire.Encode(nil, ur))
-		})
-	default:
-		to.Fail(CodeMessage, "unknown method between regions")
-	}
-}
 
 // serveRequest answers a loan request as the owner, or forwards it to the
 // owner. forwarded means that another node of this region has sent it on,

@@ -1,14 +1,12 @@
 package limiter
 
 import (
-	"crypto/rand"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/counters/notes"
 	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/rules/entries"
 )
@@ -48,29 +46,6 @@ type Limiter struct {
 	loadLeft    func(source string) time.Duration // see FollowLoads; may be nil
 	notHonoured rules.NotHonoured
 	entries     *entries.State
-}
-
-// New returns a limiter over table for a standalone node; for a cluster see
-// NewInCluster. It can't decide checks before SetRules. If clock is nil,
-// callers may only use the methods that take the time as an argument.
-func New(table *counters.Table, clock *Clock) *Limiter {
-	l := &Limiter{table: table, clock: clock, nearLimits: newNearLimits(), entries: entries.New(),
-		startedAt: time.Now()}
-	l.exactLeft.Store(exactSamples)
-
-	for by := range l.tops {
-		l.tops[by] = newTop()
-	}
-
-	l.reservations.limiter = l
-	if clock != nil {
-		l.wallClock = l.wallMillis
-	}
-
-	l.requests.deciding = make(map[notes.Key]chan struct{})
-	_, _ = rand.Read(l.reservations.processKey[:]) // never fails
-	l.noteOtherRates()                             // the rates before are not known
-	return l
 }
 
 // Clock returns the limiter's clock.
@@ -133,6 +108,21 @@ func (l *Limiter) resolve(q *Query, a *Answer) error {
 	return l.finish(q, a)
 }
 
+// resolveInQueue is resolve for a caller that waits for its turn. The check
+// spends no lease, so that all of its cost can come back.
+func (l *Limiter) resolveInQueue(q *Query, a *Answer) error {
+	defer a.addTerms(func(t *terms) { t.bypassesLeases = true })()
+	if l.membership == nil {
+		a.readLives(l)
+	}
+
+	if err := l.resolve(q, a); err != nil {
+		return err
+	}
+	l.takeQueuePlace(a)
+	return nil
+}
+
 // tryDecide decides a prepared check if it needs no reply from another node, and
 // reports whether it did. Otherwise it sends the questions, and finish waits
 // for the replies.
@@ -188,64 +178,6 @@ func (a *Answer) recordDecidedHere(v counters.Verdict) {
 	}
 }
 
-// takeAsOwner decides ops from this node's counters, as their owner. It checks
-// authority before and after. Without authority the verdict is Shut, and what
-// was debited stays debited: this node may no longer own the counters. hd holds
-// the slots that ops acquire, if any.
-func (l *Limiter) takeAsOwner(
-	now algorithms.Instant, ops []counters.Op, peek bool, hd *acquisition,
-) (verdict counters.Verdict, authorized bool) {
-	m := l.membership
-	if m != nil && !m.Authority() {
-		return counters.Shut, false
-	}
-
-	began := m.recorderClock()
-
-	verdict = l.takeFromTable(now, ops, peek, hd)
-
-	switch {
-	case m == nil:
-	case !m.Authority():
-		return counters.Shut, false
-	case verdict != counters.Shut:
-		m.recordDecision(ByOwner, ops, began, 1)
-	}
-
-	return verdict, true
-}
-
-// takeFromTable decides ops from this node's counters, whether or not it has
-// authority. hd holds the slots that ops acquire, if any.
-func (l *Limiter) takeFromTable(now algorithms.Instant, ops []counters.Op, peek bool, hd *acquisition) counters.Verdict {
-	switch {
-	case peek:
-		return l.table.Peek(now, ops)
-	case hd != nil:
-		return l.table.TakeAndHold(now, ops, hd.holder())
-	}
-	return l.table.Take(now, ops)
-}
-
-// beginSecondRound prepares what the second round of a check must not share with
-// the first one, or must have as the first one had it.
-func (a *Answer) beginSecondRound(q *Query) {
-	// What they took is given back already. If the newer rules need no counter, no
-	// subject takes their place.
-	a.scratch.cluster.subjects = a.scratch.cluster.subjects[:0]
-
-	// The first round's place goes back with its cost, perhaps after the second
-	// one has made its own.
-	if a.scratch.place != nil {
-		a.scratch.place = a.newPlaceRequest(q, a.scratch.place.ttl)
-	}
-
-	// An acquire that was recalled has paid already.
-	if a.scratch.holding != nil && a.scratch.holding.isRecalled {
-		a.dropPaidCosts()
-	}
-}
-
 // finish completes a check that tryDecide left undecided. It waits for replies, and
 // asks again, until the check is decided. The caller counts the check.
 func (l *Limiter) finish(q *Query, a *Answer) error {
@@ -285,4 +217,23 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 	}
 
 	return a.scratch.failure
+}
+
+// beginSecondRound prepares what the second round of a check must not share with
+// the first one, or must have as the first one had it.
+func (a *Answer) beginSecondRound(q *Query) {
+	// What they took is given back already. If the newer rules need no counter, no
+	// subject takes their place.
+	a.scratch.cluster.subjects = a.scratch.cluster.subjects[:0]
+
+	// The first round's place goes back with its cost, perhaps after the second
+	// one has made its own.
+	if a.scratch.place != nil {
+		a.scratch.place = a.newPlaceRequest(q, a.scratch.place.ttl)
+	}
+
+	// An acquire that was recalled has paid already.
+	if a.scratch.holding != nil && a.scratch.holding.isRecalled {
+		a.dropPaidCosts()
+	}
 }

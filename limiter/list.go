@@ -1,83 +1,14 @@
 package limiter
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/rules"
 )
-
-// listOps lists the counters that a matched check debits, with their limits as
-// of now. If match has listed the counters or decided the check, it only sets
-// a.Now.
-func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
-	a.Now = now
-	if a.scratch.matchDecides || a.scratch.hasOps {
-		return nil
-	}
-
-	hasOtherLimits := len(q.Subjects) == 0 && (a.scratch.active.hasGlobal || a.scratch.active.steps != nil)
-	if hasOtherLimits {
-		a.scratch.active.adjustLimits(&a.scratch.match, now.Wall)
-	}
-
-	hits := a.scratch.match.Hits
-	a.scratch.hasLocal = false
-
-	for i := range hits {
-		h := &hits[i]
-		subject, costs, mode := q.part(i)
-
-		if err := a.slotsNeedAcquire(h, mode); err != nil {
-			return err
-		}
-
-		a.scratch.hasLocal = a.scratch.hasLocal || h.Rule.Consistency == rules.Local
-
-		for _, limit := range h.Limits {
-			cost := costOf(costs, h, limit)
-			if limit.Kind == algorithms.Concurrency && a.scratch.takesSlots {
-				cost = cmp.Or(q.Slots, cost, 1)
-			}
-
-			op := a.addOp(h, limit, subject, cost)
-			op.Shadow = h.Rule.Shadow
-			op.Mode = mode
-			op.Lends = isLoanable(h.Rule, limit)
-
-			if limit.RefusesAll() && (mode == counters.CountMode || h.Rule.Shadow) {
-				op.Cost = 0 // see concludeZero
-			}
-		}
-
-		if h.Rule.Blocks != nil {
-			a.addBlocks(h, mode)
-		}
-	}
-
-	a.scratch.isRepeatable = isUsual(q) && !hasOtherLimits && !a.scratch.takesSlots &&
-		!a.scratch.hasBlocks && len(a.scratch.match.Unlimited) == 0
-	a.scratch.soleStats = nil
-
-	if active := a.scratch.active; a.scratch.isRepeatable && len(a.scratch.ops) == 1 &&
-		!hits[0].Rule.Shadow && !active.hasMonthly {
-		a.scratch.soleStats = &active.stats[hits[0].Rule.Index].stripe[l.stripeOf(a)]
-		l.prepareCount(a)
-	}
-
-	if len(q.Subjects) > 0 {
-		if err := a.requireDistinctKeys(); err != nil {
-			return err
-		}
-	} else if q.Mode != counters.CountMode && !a.scratch.takesSlots {
-		return nil
-	}
-
-	return l.requireLevel(q, a)
-}
 
 // addOp appends a limit to the check and returns its op for the caller to fill
 // in. It writes both in place, because copying these large structs would cost
@@ -174,4 +105,36 @@ func (l *Limiter) requireLevel(q *Query, a *Answer) error {
 		}
 	}
 	return nil
+}
+
+// countHitOps returns how many ops a hit has: one for each limit, and one for
+// each length of its block.
+func countHitOps(h *rules.Hit) int { return len(h.Limits) + len(h.Rule.Blocks) }
+
+// addBlocks appends a hit's blocks, after the hit's limits. The blocks have the
+// mode of the limits, so that they do not make a count fail.
+func (a *Answer) addBlocks(h *rules.Hit, mode counters.Mode) {
+	a.scratch.hasBlocks = true
+	for _, block := range h.Rule.Blocks {
+		op := counters.Op{Key: counterKey(h, block), Limit: &block.Limit, Shadow: h.Rule.Shadow,
+			Mode: mode, Block: true}
+		a.scratch.ops = append(a.scratch.ops, op)
+		a.Limits = append(a.Limits, LimitAnswer{Rule: h.Rule, Limit: block})
+	}
+}
+
+// whileBlocked returns what a limit decides, in place of decision, while a
+// block of its subject lasts for the time left. For at least that long, the
+// limit refuses and nothing remains. Used stays as it is.
+func whileBlocked(decision algorithms.Decision, left time.Duration) algorithms.Decision {
+	out := algorithms.Decision{
+		Used: decision.Used, RetryAfter: left, ResetAfter: max(decision.ResetAfter, left), MoreAfter: left,
+	}
+	if decision.Remaining == 0 {
+		out.MoreAfter = max(left, decision.MoreAfter)
+	}
+	if !decision.Allowed && (decision.RetryAfter == algorithms.Never || decision.RetryAfter > left) {
+		out.RetryAfter, out.Reduced = decision.RetryAfter, decision.Reduced
+	}
+	return out
 }

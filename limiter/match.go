@@ -1,6 +1,9 @@
 package limiter
 
 import (
+	"cmp"
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -94,6 +97,75 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 
 	l.prefetch(match)
 	return nil
+}
+
+// listOps lists the counters that a matched check debits, with their limits as
+// of now. If match has listed the counters or decided the check, it only sets
+// a.Now.
+func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
+	a.Now = now
+	if a.scratch.matchDecides || a.scratch.hasOps {
+		return nil
+	}
+
+	hasOtherLimits := len(q.Subjects) == 0 && (a.scratch.active.hasGlobal || a.scratch.active.steps != nil)
+	if hasOtherLimits {
+		a.scratch.active.adjustLimits(&a.scratch.match, now.Wall)
+	}
+
+	hits := a.scratch.match.Hits
+	a.scratch.hasLocal = false
+
+	for i := range hits {
+		h := &hits[i]
+		subject, costs, mode := q.part(i)
+
+		if err := a.slotsNeedAcquire(h, mode); err != nil {
+			return err
+		}
+
+		a.scratch.hasLocal = a.scratch.hasLocal || h.Rule.Consistency == rules.Local
+
+		for _, limit := range h.Limits {
+			cost := costOf(costs, h, limit)
+			if limit.Kind == algorithms.Concurrency && a.scratch.takesSlots {
+				cost = cmp.Or(q.Slots, cost, 1)
+			}
+
+			op := a.addOp(h, limit, subject, cost)
+			op.Shadow = h.Rule.Shadow
+			op.Mode = mode
+			op.Lends = isLoanable(h.Rule, limit)
+
+			if limit.RefusesAll() && (mode == counters.CountMode || h.Rule.Shadow) {
+				op.Cost = 0 // see concludeZero
+			}
+		}
+
+		if h.Rule.Blocks != nil {
+			a.addBlocks(h, mode)
+		}
+	}
+
+	a.scratch.isRepeatable = isUsual(q) && !hasOtherLimits && !a.scratch.takesSlots &&
+		!a.scratch.hasBlocks && len(a.scratch.match.Unlimited) == 0
+	a.scratch.soleStats = nil
+
+	if active := a.scratch.active; a.scratch.isRepeatable && len(a.scratch.ops) == 1 &&
+		!hits[0].Rule.Shadow && !active.hasMonthly {
+		a.scratch.soleStats = &active.stats[hits[0].Rule.Index].stripe[l.stripeOf(a)]
+		l.prepareCount(a)
+	}
+
+	if len(q.Subjects) > 0 {
+		if err := a.requireDistinctKeys(); err != nil {
+			return err
+		}
+	} else if q.Mode != counters.CountMode && !a.scratch.takesSlots {
+		return nil
+	}
+
+	return l.requireLevel(q, a)
 }
 
 // matchSubjects finds the limits of q's subjects.
@@ -200,4 +272,44 @@ func (a *Answer) listOpsAgain(n int) {
 			i++
 		}
 	}
+}
+
+// slotsNeedAcquire returns an error if h has a limit of slots, but the call is
+// neither an acquire, nor a reservation, nor a peek.
+func (a *Answer) slotsNeedAcquire(h *rules.Hit, mode counters.Mode) error {
+	if a.scratch.takesSlots || mode == counters.PeekMode || !rules.HasSlots(h.Limits) {
+		return nil
+	}
+	return fmt.Errorf("rule %q: %w", h.Rule.Name, ErrAcquire)
+}
+
+// refuseByZero refuses the check if it has a cost for a limit of 0, and reports
+// whether it did. It looks at no counter, and begins no block.
+func (l *Limiter) refuseByZero(q *Query, a *Answer) bool {
+	match := &a.scratch.match
+	for i := range match.Hits {
+		h := &match.Hits[i]
+		subject, costs, mode := q.part(i)
+		if h.Rule.Shadow || h.Rule.Envoy || mode == counters.CountMode {
+			continue // a descriptor has a status of its own
+		}
+		j := slices.IndexFunc(h.Limits,
+			func(limit *rules.Limit) bool { return limit.RefusesAll() && costOf(costs, h, limit) > 0 })
+		if j < 0 {
+			continue
+		}
+
+		limit := h.Limits[j]
+		op := a.addOp(h, limit, subject, costOf(costs, h, limit))
+		op.Shadow = false
+		op.Mode = mode
+		op.Decision = algorithms.Decision{RetryAfter: algorithms.Never}
+		a.decideByMatching(false, ByOwner)
+		match.Hits[0] = *h
+		match.Hits[0].Limits = h.Limits[j : j+1]
+		match.Hits = match.Hits[:1]
+		a.conclude(l)
+		return true
+	}
+	return false
 }

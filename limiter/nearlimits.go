@@ -1,9 +1,6 @@
 package limiter
 
 import (
-	"cmp"
-	"math/bits"
-	"slices"
 	"sync"
 
 	"github.com/rlnode/rlnode/rules"
@@ -116,31 +113,4 @@ func (n *nearLimits) list(now int64) (all []TopSubject) {
 		stripe.mu.Unlock()
 	}
 	return all
-}
-
-// isNearer reports whether used is a larger part of limit than otherUsed is of
-// otherLimit.
-func isNearer(used, limit, otherUsed, otherLimit int64) bool {
-	return compareNear(used, limit, otherUsed, otherLimit) > 0
-}
-
-// compareNear compares used/limit with otherUsed/otherLimit. A limit of 0 is used up.
-func compareNear(used, limit, otherUsed, otherLimit int64) int {
-	if limit <= 0 || otherLimit <= 0 {
-		return cmp.Compare(otherLimit, limit)
-	}
-	aHi, aLo := bits.Mul64(uint64(max(used, 0)), uint64(otherLimit))
-	bHi, bLo := bits.Mul64(uint64(max(otherUsed, 0)), uint64(limit))
-	return cmp.Or(cmp.Compare(aHi, bHi), cmp.Compare(aLo, bLo))
-}
-
-func nearer(a, b *TopSubject) bool { return isNearer(a.Used, a.Limit, b.Used, b.Limit) }
-
-// rankByNear sorts all, those nearest to their limit first, and returns the first n.
-func rankByNear(all []TopSubject, n int) []TopSubject {
-	slices.SortFunc(all, func(a, b TopSubject) int {
-		return cmp.Or(compareNear(b.Used, b.Limit, a.Used, a.Limit), cmp.Compare(a.Rule, b.Rule),
-			slices.Compare(a.Key, b.Key))
-	})
-	return all[:min(n, len(all))]
 }

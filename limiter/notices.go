@@ -3,6 +3,8 @@ package limiter
 import (
 	"sync"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/wire"
 )
 
 const (
@@ -64,4 +66,27 @@ func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
 	// There is nothing to wait for, or too much is running in the background. In
 	// the second case, too early is better than never.
 	ls.voidLeasesEverywhere(f)
+}
+
+// voidLeasesEverywhere makes this node and all others forget what f names. A node
+// that the message does not reach forgets it within a lease's TTL anyway.
+func (ls *leases) voidLeasesEverywhere(f forgetMessage) {
+	m := ls.limiter.membership
+	body := wire.Encode(nil, &f)
+	ls.held.Forget(m.Boottime(), f.subject, f.refusalsOnly)
+	for _, id := range m.otherMembers() {
+		_ = m.Peers.Send(id, MethodForget, body)
+	}
+}
+
+// forgetMessage is the body of MethodForget.
+type forgetMessage struct {
+	subject      uint64 // Key.Subject of the subject
+	refusalsOnly bool   // there is room again: forget the refusals, keep the leases
+}
+
+// Code implements wire.Message.
+func (f *forgetMessage) Code(c *wire.Coder) {
+	wire.Fixed(c, &f.subject)
+	c.Bool(&f.refusalsOnly)
 }

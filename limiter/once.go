@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -15,11 +16,6 @@ import (
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
-
-// homeTimeout bounds how long an owner may take for a reservation or an acquire
-// with an id, for a charge, and for one try of a task in a backlog. A check
-// that gets no answer still has time to go on without the owner.
-const homeTimeout = checkTimeout * 2 / 3
 
 // reserveRequest is a reservation, or a check that counts, with a request id,
 // as sent to the owner of its first subject. That owner decides all of it and
@@ -438,4 +434,18 @@ func (subj *Subject) code(c *wire.Coder) {
 			c.Text(text, maxText)
 		}
 	})
+}
+
+// newPlaceRequest returns the request for a reservation of a prepared check, or
+// nil if it needs no counters. The home is the first subject that has an owner
+// or, if none has, the first subject.
+func (a *Answer) newPlaceRequest(q *Query, ttl time.Duration) *placeRequest {
+	hits := a.scratch.match.Hits
+	if len(hits) == 0 || len(a.scratch.ops) == 0 {
+		return nil
+	}
+
+	i := max(a.homeHit(), 0)
+	h := &hits[i]
+	return &placeRequest{id: rand.Uint64() | 1, home: h.Subject.Hi, group: groupOf(q, i, h), inline: h.Rule.Inline, ttl: ttl}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
-	"math/rand/v2"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -91,20 +90,6 @@ func (pl *placeRequest) forgetIn(table *counters.Table, now algorithms.Instant, 
 	}
 }
 
-// newPlaceRequest returns the request for a reservation of a prepared check, or
-// nil if it needs no counters. The home is the first subject that has an owner
-// or, if none has, the first subject.
-func (a *Answer) newPlaceRequest(q *Query, ttl time.Duration) *placeRequest {
-	hits := a.scratch.match.Hits
-	if len(hits) == 0 || len(a.scratch.ops) == 0 {
-		return nil
-	}
-
-	i := max(a.homeHit(), 0)
-	h := &hits[i]
-	return &placeRequest{id: rand.Uint64() | 1, home: h.Subject.Hi, group: groupOf(q, i, h), inline: h.Rule.Inline, ttl: ttl}
-}
-
 // groupOf returns the group of a hit: its rule or, if its limits came with the
 // call, its namespace. Room for reservations and answers is shared fairly among
 // groups.
@@ -167,14 +152,6 @@ func (c *clusterCheck) forgetPlacesAlone(list []int, by DecidedBy) {
 		// The fallback table has no gate that could be shut.
 		_ = c.limiter.membership.Fallback.ForgetReservation(c.now, placeKey(s.subject, pl.id), true, c.ops(s))
 	}
-}
-
-// failFor ends the check undecided, with err: there is no room for a
-// reservation, no node may decide about slots for now, or slots may not outlive
-// their owner.
-func (c *clusterCheck) failFor(err error) {
-	c.answer.scratch.failure = err
-	c.refused = true
 }
 
 // keepOrForgetPlace is called after the counters here have decided ops, those

@@ -6,7 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -164,4 +166,38 @@ func (q *Query) subjectCosts() []UnitCost {
 		return q.Subjects[0].Costs
 	}
 	return q.Costs
+}
+
+// OnExpiry says what becomes of a reservation that nobody settles in time.
+type OnExpiry struct {
+	// Costs replace what was reserved, as in a settlement: empty ones give all of
+	// it back. Each is at most what was reserved.
+	Costs []UnitCost
+}
+
+// costs returns what the reservation is settled with at its end.
+func (e *OnExpiry) costs() []UnitCost {
+	if e == nil {
+		return nil
+	}
+	return e.Costs
+}
+
+// codeOnExpiry writes or reads e, which may point to nil.
+func codeOnExpiry(c *wire.Coder, e **OnExpiry) {
+	wire.Optional(c, e, func(e *OnExpiry) { codeCosts(c, &e.Costs) })
+}
+
+func codeCosts(c *wire.Coder, costs *[]UnitCost) {
+	wire.List(c, costs, MaxReserved, 2, func(cost *UnitCost) {
+		c.Text(&cost.Unit, maxUnitBytes)
+		wire.Number(c, &cost.Cost, algorithms.MaxAmount)
+	})
+}
+
+func subjectCosts(subjects []Subject) (list [][]UnitCost) {
+	for i := range subjects {
+		list = append(list, subjects[i].Costs)
+	}
+	return list
 }

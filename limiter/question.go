@@ -142,33 +142,3 @@ func (qn *question) requestsFit() bool {
 	}
 	return true
 }
-
-// countSubjectOps returns the number of leading ops that have the same subject.
-func countSubjectOps(ops []counters.Op) int {
-	n := 1
-	for n < len(ops) && ops[n].Key.Subject == ops[0].Key.Subject {
-		n++
-	}
-	return n
-}
-
-// findSubject returns the index of a subject's first op, or −1 if it has none,
-// and the index of the subject.
-func findSubject(ops []counters.Op, subject uint64) (first, index int) {
-	for first < len(ops) {
-		if ops[first].Key.Subject == subject {
-			return first, index
-		}
-		first = first + countSubjectOps(ops[first:])
-		index = index + 1
-	}
-	return -1, 0
-}
-
-// countSubjects returns the number of subjects in ops.
-func countSubjects(ops []counters.Op) (n int) {
-	for first := 0; first < len(ops); n++ {
-		first += countSubjectOps(ops[first:])
-	}
-	return n
-}

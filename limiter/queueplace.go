@@ -122,23 +122,18 @@ func (rf *refund) addTaken(ops []counters.Op, base algorithms.Instant) {
 	}
 }
 
-// resolveInQueue is resolve for a caller that waits for its turn. The check
-// spends no lease, so that all of its cost can come back.
-func (l *Limiter) resolveInQueue(q *Query, a *Answer) error {
-	defer a.addTerms(func(t *terms) { t.bypassesLeases = true })()
-	if l.membership == nil {
-		a.readLives(l)
-	}
-
-	if err := l.resolve(q, a); err != nil {
-		return err
-	}
-	l.takeQueuePlace(a)
-	return nil
-}
-
 // mayDelay reports whether a limit of the check may delay it.
 func (a *Answer) mayDelay() bool {
 	return slices.ContainsFunc(a.Limits,
 		func(la LimitAnswer) bool { return la.Limit.MaxDelay > 0 || la.Limit.Kind == algorithms.LeakyBucket })
+}
+
+// refundHere returns the refund of s's cost, and of its place, to this node's
+// counters.
+func (c *clusterCheck) refundHere(s *subject) refund {
+	l := c.limiter
+	back := refund{takenCosts: takenCosts{subject: s.subject, boot: l.boot, life: s.life, steady: s.decidedAt.Steady}}
+	back.place = c.takeBackPlace(s)
+	back.addTaken(c.ops(s), s.decidedAt)
+	return back
 }

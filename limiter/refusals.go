@@ -5,8 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
-
-	"github.com/rlnode/rlnode/rules"
 )
 
 // Bounds of a Refusal, in bytes. maxRefusalText bounds a value, and
@@ -82,37 +80,6 @@ func (rl *refusalLog) add(f *refusals, refusal *Refusal) {
 	default: // the log is slow; no check waits for it
 		f.more.Add(refusal.More + 1)
 	}
-}
-
-// recordRefusal logs a check that h's rule refused, if the log takes it now.
-func (l *Limiter) recordRefusal(f *refusals, a *Answer, h *rules.Hit, limits []LimitAnswer, q *Query) {
-	if !l.refusals.admits(f) {
-		return
-	}
-	tightest := tightestOf(limits)
-	var text []byte
-	for _, value := range subjectKey(h, q) {
-		text = appendEscaped(text, "", value)
-	}
-	l.refusals.add(f, &Refusal{
-		DecidedBy: a.DecidedBy, Rule: h.Rule.Name, Subject: string(text),
-		Limit: tightest.share(), Used: tightest.Used, Unit: tightest.Limit.Unit, RetryAfter: tightest.RetryAfter,
-	})
-}
-
-// recordDenial is recordRefusal for a check that a list or the default refused.
-func (l *Limiter) recordDenial(st *ruleStats, a *Answer) {
-	f := &st.refusals
-	if a.DecidedBy == ByNone {
-		f = &st.byDefault
-	}
-	if !l.refusals.admits(f) {
-		return
-	}
-
-	var text []byte
-	a.Set.UsedAttributes(&a.scratch.match, func(name, value string) { text = appendEscaped(text, name, value) })
-	l.refusals.add(f, &Refusal{DecidedBy: a.DecidedBy, Subject: string(text)})
 }
 
 // appendEscaped appends a value, preceded by its name if it has one, unless b is full.

@@ -17,20 +17,6 @@ type RegionUsage struct {
 	Limits    []ShareUsage // nil if unknown
 }
 
-// ShareUsage reports what a region has used of its share of a limit.
-type ShareUsage struct {
-	Name      string `json:"name"`   // of the limit
-	Share     int64  `json:"share"`  // capacity of the region's share
-	Used      int64  `json:"used"`   // Own + Leased + Lent − Borrowed
-	Own       int64  `json:"own"`    // by the region's own checks
-	Leased    int64  `json:"leased"` // at the region's nodes, and not spent
-	Lent      int64  `json:"lent"`
-	Borrowed  int64  `json:"borrowed"`
-	Remaining int64  `json:"remaining"`
-
-	id uint64 // rules.Limit.ID
-}
-
 // askRegions adds to u each region's shares, and what it has used of them.
 func (l *Limiter) askRegions(u *Usage) {
 	active := l.inForce.Load()
@@ -97,26 +83,4 @@ func selectShares(u *Usage, list []ShareUsage) (out []ShareUsage) {
 		}
 	}
 	return out
-}
-
-// serveShare reports to another region what this region has used of a subject's limits.
-func (l *Limiter) serveShare(body []byte, to Responder) {
-	var ref subjectRef
-	if !decodeOrFail(body, &ref, "subject", to) {
-		return
-	}
-	if active := l.inForce.Load(); active == nil || active.set.Rule(ref.Rule) == nil ||
-		active.set.Rule(ref.Rule).Scope != rules.GlobalScope {
-		to.Fail(CodeMessage, "unknown rule, or not a rule that regions share")
-		return
-	}
-
-	l.membership.serveInBackground(to, func() {
-		u, err := l.usageHere(&Query{Rule: ref.Rule, Key: ref.Key})
-		if err != nil {
-			to.Fail(CodeBusy, err.Error())
-			return
-		}
-		to.Reply(wire.Encode(nil, &shareReply{ownShares(u)}))
-	})
 }

@@ -94,3 +94,17 @@ func (r *shareReply) Code(c *wire.Coder) {
 		c.Require(share.Used >= -algorithms.MaxAmount)
 	})
 }
+
+// ShareUsage reports what a region has used of its share of a limit.
+type ShareUsage struct {
+	Name      string `json:"name"`   // of the limit
+	Share     int64  `json:"share"`  // capacity of the region's share
+	Used      int64  `json:"used"`   // Own + Leased + Lent − Borrowed
+	Own       int64  `json:"own"`    // by the region's own checks
+	Leased    int64  `json:"leased"` // at the region's nodes, and not spent
+	Lent      int64  `json:"lent"`
+	Borrowed  int64  `json:"borrowed"`
+	Remaining int64  `json:"remaining"`
+
+	id uint64 // rules.Limit.ID
+}

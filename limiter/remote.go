@@ -14,6 +14,18 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
+// Codes of failed calls.
+const (
+	CodeMessage peer.Code = 80 + iota // the message is invalid or its method unknown
+	CodeBusy                          // the node can't answer now: too many questions are waiting, or the owner does not answer
+)
+
+// Responder receives the answer to a message, once. *peer.Call implements it.
+type Responder interface {
+	Reply(body []byte)
+	Fail(code peer.Code, detail string)
+}
+
 // ownerRequest is work for the owner of a subject: a change of its counters, a
 // reservation or its settlement, an acquire, or what happens to a slot.
 type ownerRequest struct {
@@ -184,4 +196,13 @@ func (m *membership) serveInBackground(to Responder, work func()) bool {
 	m.counts.turnedAway.Add(1)
 	to.Fail(CodeBusy, "too many questions are waiting here")
 	return false
+}
+
+// decodeOrFail reads a message, or answers that it is invalid and returns false.
+func decodeOrFail(body []byte, msg wire.Message, what string, to Responder) bool {
+	err := wire.Decode(body, msg, what)
+	if err != nil {
+		to.Fail(CodeMessage, err.Error())
+	}
+	return err == nil
 }

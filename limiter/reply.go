@@ -163,12 +163,6 @@ func (r *reply) code(c *wire.Coder, ops, subjects, count int) {
 	c.Require(n > 0 && len(r.results) == n*ops && len(r.lives) == subjects && !slices.Contains(r.admitted[:n-1], false))
 }
 
-// codeLife writes or reads the life of a subject's counters.
-func codeLife(c *wire.Coder, life *counters.Life) {
-	wire.Fixed(c, &life.Lineage)
-	wire.Number(c, &life.Resets, math.MaxInt64)
-}
-
 const minResultBytes = 5 // the minimum size of an encoded result
 
 func (res *result) code(c *wire.Coder) {

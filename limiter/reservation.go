@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -134,3 +135,36 @@ func parseReservation(id string, key []byte) (*reservation, error) {
 
 // placeID returns the ID of the reservation's place.
 func (rv *reservation) placeID() uint64 { return binary.LittleEndian.Uint64(rv.nonce[:]) }
+
+// takenCosts says what was taken from one subject, where, and when: enough to give it back.
+type takenCosts struct {
+	subject uint64
+	boot    uint64 // of the node that decided
+	// life is the life of the counters when the cost was taken. If its Lineage is
+	// zero, the cost can't be given back. If it is localLineage, only the process
+	// that took the cost can give it back.
+	life   counters.Life
+	steady int64         // the time of the decision, on that node's steady clock
+	ops    []counters.Op // ops that took their cost
+	// marks say, by op, when the cost was taken; a log's is relative to steady.
+	marks []algorithms.TakeMark
+}
+
+func (t *takenCosts) code(c *wire.Coder) {
+	wire.Fixed(c, &t.subject)
+	wire.Fixed(c, &t.boot)
+	codeLife(c, &t.life)
+	wire.Fixed(c, &t.steady)
+	wire.List(c, &t.ops, maxSubjectOps, minOpBytes-1, func(op *counters.Op) {
+		op.Key.Subject = t.subject
+		wire.Fixed(c, &op.Key.Counter)
+		if c.Reads() {
+			op.Limit = &algorithms.Limit{}
+		}
+		codeLimit(c, op)
+		wire.Number(c, &op.Cost, algorithms.MaxAmount)
+		c.Require(!op.Block)
+	})
+	wire.List(c, &t.marks, maxSubjectOps, 1, func(mark *algorithms.TakeMark) { wire.Varint(c, mark) })
+	c.Require(len(t.marks) == len(t.ops))
+}

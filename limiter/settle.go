@@ -85,13 +85,6 @@ func (req *settleRequest) Code(c *wire.Coder) {
 	c.Require(req.hops > 0)
 }
 
-func codeCosts(c *wire.Coder, costs *[]UnitCost) {
-	wire.List(c, costs, MaxReserved, 2, func(cost *UnitCost) {
-		c.Text(&cost.Unit, maxUnitBytes)
-		wire.Number(c, &cost.Cost, algorithms.MaxAmount)
-	})
-}
-
 // Settle replaces a reservation's estimate with the real costs. It debits any
 // excess and gives back what was not used. A unit that costs does not name
 // stays as reserved; empty costs mean that nothing was used. Only the first

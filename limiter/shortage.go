@@ -457,16 +457,6 @@ func (ss *shortages) sweep(steady int64) {
 	})
 }
 
-// lack says whose share of a limit that refuses is too small.
-type lack uint8
-
-const (
-	lackNothing lack = iota // the whole limit is used up, or something else refuses
-	lackRegion              // the region's
-	lackBurst               // the region's, and no loan helps: the cost is above its burst
-	lackNode                // this node's, which decides without the owner
-)
-
 // lackOf says whose share has refused the check.
 func (la *LimitAnswer) lackOf() lack {
 	switch {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/cluster/partitions"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
@@ -97,35 +96,6 @@ func (l *Limiter) askSlot(ctx context.Context, req *slotRequest) (result *slotRe
 		return l.membership.forward(ctx, to, MethodSlot, &next, result)
 	}})
 	return result, err
-}
-
-// serveSlot answers another node's slotRequest. It answers most releases at
-// once, because they wait for nothing.
-func (l *Limiter) serveSlot(body []byte, to Responder) {
-	m := l.membership
-	req := &slotRequest{}
-	if err := wire.Decode(body, req, "request about a slot"); err != nil {
-		to.Fail(CodeMessage, err.Error())
-		return
-	}
-
-	if req.isPrompt() && m.Ownership.Route(req.list[0].Key.Partition()).Place == partitions.Here && m.Authority() {
-		result, err := l.serveSlotHere(req)
-
-		// If the partition has just become pending, askSlot waits, or asks the
-		// next owner.
-		if !errors.Is(err, counters.ErrShut) {
-			to.Reply(encodeResult(&result, err))
-			return
-		}
-	}
-
-	m.serveInBackground(to, func() {
-		ctx, cancel := context.WithTimeout(m.ctx, homeTimeout)
-		defer cancel()
-		result, err := l.askSlot(ctx, req)
-		to.Reply(encodeResult(result, err))
-	})
 }
 
 // isPrompt reports whether the slot's owner carries out req without waiting for anything.

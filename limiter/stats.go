@@ -1,11 +1,9 @@
 package limiter
 
 import (
-	"fmt"
 	"sync/atomic"
 	"time"
 
-	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/latency"
 )
 
@@ -16,6 +14,18 @@ const (
 	DecisionShadowRefused // not refused, although this shadow rule would have refused
 	decisions
 )
+
+// Counts holds numbers of checks, by decision and by DecidedBy.
+type Counts [decisions][ByNone + 1]int64
+
+// Add adds other to cs.
+func (cs *Counts) Add(other *Counts) {
+	for d := range cs {
+		for by := range cs[d] {
+			cs[d][by] += other[d][by]
+		}
+	}
+}
 
 // RuleStats is a copy of one rule's counts since the process started.
 type RuleStats struct {
@@ -139,22 +149,6 @@ func (active *activeRules) statsWithoutRule() RuleStats {
 	return stats
 }
 
-// Feedback counts a refusal that was wrong. It returns the subject, and the
-// number of the rule's wrong refusals since the process started. The error
-// wraps ErrUnknownRule or ErrKey.
-func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
-	u, err := l.Locate(&Query{Rule: rule, Key: key})
-	if err != nil {
-		return nil, 0, err
-	}
-	active := l.inForce.Load()
-	found := active.set.Rule(rule)
-	if found == nil {
-		return nil, 0, fmt.Errorf("%w %q", ErrUnknownRule, rule) // the rule has just been removed
-	}
-	return u, active.stats[found.Index].falsePositives.Add(1), nil
-}
-
 // CountLatency counts how long a door took for the check that a answers, for
 // each rule that applied to it.
 func (a *Answer) CountLatency(took time.Duration) {
@@ -176,175 +170,10 @@ func (a *Answer) CountLatency(took time.Duration) {
 	}
 }
 
-// recordMetrics adds a decided check to the metrics.
-func (l *Limiter) recordMetrics(q *Query, a *Answer) {
-	a.scratch.isCounted = !q.Peeks() && a.DecidedBy < ByList
-	l.countLimited(q, a)
-	if len(a.scratch.match.Unlimited) > 0 {
-		l.countUnlimited(q, a)
-	}
-}
-
-// countLimited is recordMetrics without the rules that applied without limit.
-func (l *Limiter) countLimited(q *Query, a *Answer) {
-	if sc := &a.scratch; sc.soleStats != nil && a.Allowed && a.DecidedBy == ByOwner {
-		headroom := a.Limits[0].headroom()
-		sc.soleStats.ownerAllowed[headroom].Add(1)
-		h := &sc.match.Hits[0]
-		if sc.isTop {
-			l.topOf(h.Rule).count(h, false, 0, q)
-		}
-		weight := l.sampleWeight(sc)
-		if weight > 0 || headroom <= nearHeadroom || a.Limits[0].Delay > 0 {
-			l.noteUse(h, a.Limits[:1], true, weight, q)
-		}
-
-		return
-	}
-
-	active := a.scratch.active
-	if q.Peeks() || a.DecidedBy >= ByList {
-		active.countUnmatched(q, a)
-	}
-
-	if q.Peeks() {
-		return
-	}
-
-	stripe := l.stripeOf(a)
-	if a.DecidedBy < ByList {
-		if active.hasMonthly && (a.Allowed || a.Counted) && l.meter != nil {
-			l.billCheck(q, a)
-		}
-		if active.hasGlobal && l.membership != nil {
-			l.membership.loans.notifyOwners(q, a)
-		}
-		if a.DecidedBy == ByOwner && a.Allowed && len(a.scratch.match.Hits) == 1 &&
-			l.countOwnerAllowed(q, a, active, stripe) {
-			return
-		}
-	}
-
-	decision := DecisionAllowed
-	if !a.Allowed {
-		decision = DecisionRefused
-	}
-
-	active.overall.stripe[stripe].checks[decision][a.DecidedBy].Add(1)
-
-	if a.DecidedBy < ByList {
-		l.countRules(q, a, active, stripe)
-	} else if !a.Allowed {
-		l.recordDenial(active.overall, a)
-	}
-}
-
 // stripeOf returns the stripe that a uses.
 func (l *Limiter) stripeOf(a *Answer) uint32 {
 	if a.scratch.stripe == 0 {
 		a.scratch.stripe = l.answersUsed.Add(1)%stripes + 1
 	}
 	return a.scratch.stripe - 1
-}
-
-// prepareCount notes whether a list of subjects may hold the subject of a check
-// with a single limit, as most checks have. It does so before the check is
-// decided, while the counter is still on its way from memory.
-func (l *Limiter) prepareCount(a *Answer) {
-	sc := &a.scratch
-	if sc.soleStats != nil {
-		h := &sc.match.Hits[0]
-		sc.isTop = l.topOf(h.Rule).mayHold(h.Subject)
-	}
-}
-
-// countOwnerAllowed counts a check that one rule matched and the owner allowed.
-// It counts nothing and returns false if a shadow rule would have refused the
-// check.
-func (l *Limiter) countOwnerAllowed(q *Query, a *Answer, active *activeRules, stripe uint32) bool {
-	refused, headroom := ruleVerdict(a.Limits)
-	if refused {
-		return false
-	}
-
-	h := &a.scratch.match.Hits[0]
-	active.stats[h.Rule.Index].stripe[stripe].ownerAllowed[headroom].Add(1)
-	l.topOf(h.Rule).count(h, false, 0, q)
-	l.noteUse(h, a.Limits, true, l.sampleWeight(&a.scratch), q)
-
-	return true
-}
-
-// countRules counts a check for each rule that applied to it.
-func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe uint32) {
-	limits, ops := a.Limits, a.scratch.ops
-	weight := l.sampleWeight(&a.scratch)
-	for i := range a.scratch.match.Hits {
-		h := &a.scratch.match.Hits[i]
-		hitLimits := limits[:len(h.Limits)]
-		refused, headroom := ruleVerdict(hitLimits)
-		priorChecks := int64(0)
-		if refused {
-			priorChecks = countPriorChecks(hitLimits, ops)
-		}
-
-		limits, ops = limits[len(h.Limits):], ops[len(h.Limits):]
-		d := DecisionAllowed
-		switch {
-		case refused && h.Rule.Shadow:
-			d = DecisionShadowRefused
-		case refused:
-			d = DecisionRefused
-		}
-
-		stats := active.stats[h.Rule.Index]
-		if refused {
-			stats.countSlotRefusal(hitLimits)
-		}
-
-		counts := &stats.stripe[stripe]
-		counts.checks[d][a.DecidedBy].Add(1)
-		counts.headroom[headroom].Add(1)
-
-		if d == DecisionRefused {
-			l.recordRefusal(&stats.refusals, a, h, hitLimits, q)
-		}
-
-		l.topOf(h.Rule).count(h, refused, priorChecks, q)
-		l.noteUse(h, hitLimits, a.Allowed, weight, q)
-	}
-}
-
-// countPriorChecks returns how many checks of this cost the refusing counter
-// already holds. It returns fewer than the limit allows if the node has only a
-// share of the limit, and 0 if no counter refused.
-func countPriorChecks(limits []LimitAnswer, ops []counters.Op) int64 {
-	for i := range limits {
-		if la := &limits[i]; !la.Allowed && !la.Full {
-			return min(la.Used, la.Limit.Capacity()) / max(1, ops[i].Cost)
-		}
-	}
-	return 0
-}
-
-// ruleVerdict reports whether one of a rule's limits refused, and the least
-// headroom of the limits, in tenths, rounded up.
-func ruleVerdict(limits []LimitAnswer) (refused bool, headroom int64) {
-	headroom = 10
-	for i := range limits {
-		refused = refused || !limits[i].Allowed
-		headroom = min(headroom, limits[i].headroom())
-	}
-	return refused, headroom
-}
-
-// headroom returns what the limit has left, in tenths of its capacity, rounded
-// up. It is 0 if the capacity is 0: a region may have no share.
-func (la *LimitAnswer) headroom() int64 {
-	capacity := la.Limit.Capacity() // at most 2^53, so 64 bits suffice
-	tenfold := 10 * min(la.Remaining, capacity)
-	if tenfold <= 9*capacity {
-		return (tenfold + max(0, capacity-1)) / max(1, capacity)
-	}
-	return 10
 }

@@ -1,14 +1,11 @@
 package limiter
 
 import (
-	"cmp"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -24,44 +21,6 @@ const (
 	exactSamples = 256
 	sampleEvery  = 128
 )
-
-// TopBy says by what subjects are listed.
-type TopBy uint8
-
-// The lists of subjects.
-const (
-	TopRefused TopBy     = iota
-	TopShadow            // refused if the rule were not a shadow rule
-	TopUsed              // checks that were admitted
-	TopDelayed           // checks that were allowed after a delay
-	TopNear              // nearest to a limit
-	topKinds   = TopNear // the lists that count events
-)
-
-// TopOptions say which subjects to list.
-type TopOptions struct {
-	By     TopBy
-	Recent bool   // by the last five minutes; not for TopNear
-	Rule   string // only of this rule; empty for all
-	N      int    // how many, at most 1,000
-}
-
-// TopSubject is a subject with the events that put it into a list. Count counts
-// them from the time the subject entered the list; it may be too high by the
-// count of the subject that it replaced.
-type TopSubject struct {
-	Rule  string
-	Key   []string
-	Count int64
-	// Checks counts checks since the subject entered the list, and the earlier
-	// ones that the refusing counter held. It is at least Count.
-	Checks int64
-	// Recent counts the events of the last five minutes, to within half a minute.
-	Recent int64
-	// Used and Limit are of the subject's tightest limit after its last check, for
-	// TopNear; 0 in other lists.
-	Used, Limit int64
-}
 
 // top keeps the subjects with most events of one kind, in bounded memory. It
 // counts events with the Space-Saving algorithm of Metwally, Agrawal and El
@@ -259,18 +218,6 @@ func (l *Limiter) topHere(by TopBy) []TopSubject {
 	return nil
 }
 
-// rank sorts subjects and returns the first ones.
-func rank(all []TopSubject, o TopOptions) []TopSubject {
-	n := max(o.N, 0)
-	switch {
-	case o.By == TopNear:
-		return rankByNear(all, n)
-	case o.Recent:
-		return rankByRecent(all, n)
-	}
-	return rankByCount(all, n)
-}
-
 // list returns all subjects, in no particular order.
 func (t *top) list() (all []TopSubject) {
 	for i := range t.stripe {
@@ -285,144 +232,4 @@ func (t *top) list() (all []TopSubject) {
 		stripe.mu.Unlock()
 	}
 	return all
-}
-
-// rankByCount sorts all, those with most events first, and returns the first n.
-func rankByCount(all []TopSubject, n int) []TopSubject {
-	slices.SortFunc(all, func(a, b TopSubject) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Rule, b.Rule), slices.Compare(a.Key, b.Key))
-	})
-	return all[:min(n, len(all))]
-}
-
-// rankByRecent sorts all, those with most events in the last five minutes
-// first, and returns the first n.
-func rankByRecent(all []TopSubject, n int) []TopSubject {
-	all = rankByCount(all, len(all))
-	slices.SortStableFunc(all, func(a, b TopSubject) int { return cmp.Compare(b.Recent, a.Recent) })
-	return all[:min(n, len(all))]
-}
-
-const (
-	maxTop = 1000 // bounds the subjects that Top returns
-	// maxTopKept bounds the subjects in one node's list: all that the node keeps.
-	maxTopKept = topStripes * topCapacity
-	// maxTopBytes bounds a node's list as sent. The last subjects are dropped.
-	maxTopBytes = 4 << 20
-	maxKeyParts = 32
-)
-
-// mergeSubjects adds up the counts that several nodes report for the same subject.
-func mergeSubjects(all []TopSubject) []TopSubject {
-	at := make(map[string]int, len(all))
-	out := all[:0]
-	for _, subj := range all {
-		// The encoded lengths keep different keys from looking alike.
-		name := string(wire.AppendTexts(wire.AppendText(nil, subj.Rule), subj.Key))
-		if i, ok := at[name]; ok {
-			out[i].Count += subj.Count
-			out[i].Checks += subj.Checks
-			out[i].Recent += subj.Recent
-			if nearer(&subj, &out[i]) {
-				out[i].Used, out[i].Limit = subj.Used, subj.Limit
-			}
-			continue
-		}
-
-		at[name] = len(out)
-		out = append(out, subj)
-	}
-
-	return out
-}
-
-// truncateToMessage returns the leading part of list that fits a message.
-func truncateToMessage(list []TopSubject) *topList {
-	size := 0
-	for i := range list {
-		size += len(list[i].Rule) + len(strings.Join(list[i].Key, "")) + 64
-		if size > maxTopBytes {
-			return &topList{list[:i]}
-		}
-	}
-	return &topList{list}
-}
-
-// topList is the reply to MethodTop.
-type topList struct{ list []TopSubject }
-
-// Code implements wire.Message.
-func (list *topList) Code(c *wire.Coder) {
-	wire.List(c, &list.list, maxTopKept, 7, func(subj *TopSubject) { subj.code(c) })
-}
-
-func (subj *TopSubject) code(c *wire.Coder) {
-	const maxTopText = 1 << 20
-	c.Text(&subj.Rule, maxTopText)
-	subj.Rule = strings.ToValidUTF8(subj.Rule, "\uFFFD")
-	c.Texts(&subj.Key, maxKeyParts, maxTopText)
-	for _, n := range []*int64{&subj.Count, &subj.Checks, &subj.Recent, &subj.Used, &subj.Limit} {
-		wire.Number(c, n, 1<<62)
-	}
-}
-
-// serveTop answers another node with what this one has of a list.
-func (l *Limiter) serveTop(body []byte, to Responder) {
-	if len(body) != 1 || TopBy(body[0]) > TopNear {
-		to.Fail(CodeMessage, "unknown list of subjects")
-		return
-	}
-	by := TopBy(body[0])
-	l.membership.serveInBackground(to, func() {
-		to.Reply(wire.Encode(nil, truncateToMessage(rank(l.topHere(by), TopOptions{By: by, N: maxTopKept}))))
-	})
-}
-
-// sampleWeight returns how many checks the current one stands for in the list
-// of subjects used most: 0 if it is not sampled. A sample takes a lock. So only
-// one in sampleEvery is sampled if there are very many checks.
-func (l *Limiter) sampleWeight(sc *scratch) int64 {
-	// Read exactLeft before lowering it: once it is used up, no check writes to
-	// it.
-	if l.exactLeft.Load() > 0 && l.exactLeft.Add(-1) >= 0 {
-		return 1
-	}
-	sc.unsampled++
-	if sc.unsampled < sampleEvery {
-		return 0
-	}
-	sc.unsampled = 0
-	return sampleEvery
-}
-
-// noteUse adds a decided check of h's subject to the lists of those that use
-// most, are delayed, or are near to a limit.
-func (l *Limiter) noteUse(h *rules.Hit, limits []LimitAnswer, allowed bool, weight int64, q *Query) {
-	if len(limits) == 0 {
-		return // Envoy's unlimited descriptors have none
-	}
-
-	tightest := tightestOf(limits)
-	delayed := false
-	for i := range limits {
-		delayed = delayed || allowed && limits[i].Delay > 0 && !h.Rule.Shadow
-	}
-
-	if allowed && weight > 0 {
-		l.tops[TopUsed].add(h, weight, q)
-	}
-	if delayed {
-		l.tops[TopDelayed].add(h, 1, q)
-	}
-	if l.clock != nil && (weight > 0 || tightest.headroom() <= nearHeadroom) {
-		l.nearLimits.note(h, tightest, l.clock.Now().Wall, q)
-	}
-}
-
-// topOf returns the list in which the refusals of a rule are counted.
-func (l *Limiter) topOf(rule *rules.Rule) *top {
-	if rule.Shadow {
-		return l.tops[TopShadow]
-	}
-	return l.tops[TopRefused]
 }

@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
@@ -142,37 +141,6 @@ func (round *unspentRound) leased(g *localcache.GrantOut, counter uint64) leased
 	}
 
 	return leasedPart{units: g.Out(counter, left)}
-}
-
-// viewLeased finds what is leased of each of the change's counters, and runs
-// read. In the meantime, no grant is made, and none comes back.
-func (ch *change) viewLeased(l *Limiter, read func() error) (err error) {
-	m := l.membership
-	if m == nil || ch.verb != verbUsage && ch.verb != verbAdjust {
-		return read()
-	}
-
-	subject := ch.subject()
-	lineage := l.table.Life(ch.ops[0].Key.Partition()).Lineage
-	round := m.leases.askHolders(lineage, subject)
-	m.leases.granted.View(m.Boottime(), lineage, subject, func(out []localcache.GrantOut) {
-		for i := range ch.ops {
-			ch.leased[i] = round.leasedOf(out, ch.ops[i].Key.Counter)
-		}
-		err = read()
-	})
-	return err
-}
-
-// addUnspent adds what this node holds unspent of a subject to the decisions of
-// ops, which are all of that subject and were answered by ak.
-func (ls *leases) addUnspent(ak *ask, ops []counters.Op) {
-	if ak.standby || ak.fromLease {
-		return
-	}
-	_, subject := findSubject(ak.q.ops, ops[0].Key.Subject)
-	from := localcache.Source{Owner: ak.decider, Boot: ak.boot, Lineage: ak.lives[subject].Lineage}
-	ls.held.AddUnspent(from, ak.steady, ops)
 }
 
 // unspentQuestion asks a holder what is left of the grants of a subject that an

@@ -1,9 +1,7 @@
 package limiter
 
 import (
-	"math"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/rlnode/rlnode/internal/wire"
@@ -29,41 +27,6 @@ type Use struct {
 // namespaces, and Envoy's domains and paths.
 const maxUsedRules = 4096
 
-// usedIntervals counts the uses of one rule by intervals.
-type usedIntervals struct {
-	mu        sync.Mutex // guards the fields below
-	before    int64      // all uses up to the end of the last interval
-	last      int64      // number of the last interval; 0 before the first
-	intervals [recentIntervals]uint32
-}
-
-// endInterval records the uses since the last interval as those of interval n.
-// all is the number of all uses so far.
-func (us *usedIntervals) endInterval(n, all int64) {
-	us.mu.Lock()
-	defer us.mu.Unlock()
-	// Intervals that were missed, such as while the machine slept, have no uses of their own.
-	for missed := max(us.last+1, n-recentIntervals+1); missed < n; missed++ {
-		us.intervals[missed%recentIntervals] = 0
-	}
-	us.intervals[n%recentIntervals] = uint32(min(max(all-us.before, 0), math.MaxUint32))
-	us.last, us.before = n, all
-}
-
-// recent returns how many uses there were in the last recentIntervals intervals
-// before now, and in the current one.
-func (us *usedIntervals) recent(now, all int64) int64 {
-	us.mu.Lock()
-	defer us.mu.Unlock()
-	sum := max(all-us.before, 0)
-	for n := max(now, us.last+1) - recentIntervals; n <= us.last; n++ {
-		if n > 0 && n > us.last-recentIntervals {
-			sum += int64(us.intervals[n%recentIntervals])
-		}
-	}
-	return sum
-}
-
 // uses returns how often the rule was used so far.
 func (st *ruleStats) uses() int64 {
 	n := st.unmatched.Load()
@@ -79,24 +42,6 @@ func (st *ruleStats) uses() int64 {
 func (active *activeRules) endUseInterval(now int64) {
 	for _, st := range active.stats {
 		st.used.endInterval(now-1, st.uses())
-	}
-}
-
-// countUnmatched counts the use of rules by a check that changes none of their
-// metrics. Such a check is a peek, or it names a rule but a list decides it or
-// the rule does not apply to it.
-func (active *activeRules) countUnmatched(q *Query, answer *Answer) {
-	if answer.DecidedBy < ByList {
-		for i := range answer.scratch.match.Hits {
-			active.stats[answer.scratch.match.Hits[i].Rule.Index].unmatched.Add(1)
-		}
-		return
-	}
-	if q.Rule == "" {
-		return
-	}
-	if rule := active.set.Rule(q.Rule); rule != nil {
-		active.stats[rule.Index].unmatched.Add(1)
 	}
 }
 

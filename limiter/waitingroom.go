@@ -129,3 +129,17 @@ func (room *waitingRoom) fill(free []*QueuePlace) (rest []*QueuePlace) {
 	}
 	return rest
 }
+
+// servePassed lets callers that wait at this node take places, and passes on the rest.
+func (l *Limiter) servePassed(pp *passedPlaces) {
+	for _, place := range pp.places {
+		place.limiter = l
+		place.kind = place.kindOfTaken()
+	}
+
+	room := &l.waitingRoom
+	room.mu.Lock()
+	pp.places = room.fill(pp.places)
+	room.mu.Unlock()
+	l.passOn(pp)
+}

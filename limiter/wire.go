@@ -1,6 +1,8 @@
 package limiter
 
 import (
+	"math"
+
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
@@ -138,4 +140,40 @@ func codeLimit(c *wire.Coder, op *counters.Op) {
 	}
 
 	c.Out = op.Limit.Append(c.Out, flags)
+}
+
+// codeLife writes or reads the life of a subject's counters.
+func codeLife(c *wire.Coder, life *counters.Life) {
+	wire.Fixed(c, &life.Lineage)
+	wire.Number(c, &life.Resets, math.MaxInt64)
+}
+
+// countSubjectOps returns the number of leading ops that have the same subject.
+func countSubjectOps(ops []counters.Op) int {
+	n := 1
+	for n < len(ops) && ops[n].Key.Subject == ops[0].Key.Subject {
+		n++
+	}
+	return n
+}
+
+// findSubject returns the index of a subject's first op, or −1 if it has none,
+// and the index of the subject.
+func findSubject(ops []counters.Op, subject uint64) (first, index int) {
+	for first < len(ops) {
+		if ops[first].Key.Subject == subject {
+			return first, index
+		}
+		first = first + countSubjectOps(ops[first:])
+		index = index + 1
+	}
+	return -1, 0
+}
+
+// countSubjects returns the number of subjects in ops.
+func countSubjects(ops []counters.Op) (n int) {
+	for first := 0; first < len(ops); n++ {
+		first += countSubjectOps(ops[first:])
+	}
+	return n
 }

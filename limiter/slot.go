@@ -1,15 +1,62 @@
 package limiter
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/counters/notes"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 )
+
+const (
+	// MaxSlotTTL is the longest time for which a slot is held unless it is renewed.
+	// The shortest is algorithms.MinWindow.
+	MaxSlotTTL = algorithms.MaxSlotTTL
+	// MaxWho bounds what a slot says of its holder, in bytes.
+	MaxWho = notes.MaxWho
+	// MaxSlots bounds the slots that one call acquires of each limit.
+	MaxSlots = algorithms.MaxSlots
+
+	// slotDrift divides a slot's ttl. The holder must give the slot up that part
+	// of the ttl before the owner does: their clocks may run at different rates.
+	slotDrift = 1024
+)
+
+// Errors of slots.
+var (
+	// ErrAcquire means that a check or a count names a limit of slots.
+	ErrAcquire = errors.New("the rule limits how many slots are held at once: use POST /v1/acquire, or /v1/reserve (mode peek works here)")
+	// ErrNoSlots means that an acquire names only limits of another kind.
+	ErrNoSlots = errors.New("the rule has no limit of algorithm: concurrency: use POST /v1/check")
+	// ErrSlotTTL means that the caller asks for a longer time than the limit allows.
+	ErrSlotTTL = errors.New("ttl_ms")
+	// ErrUnknownSlot means that the ID is not a slot's, or that the slot is over:
+	// the caller holds it no longer.
+	ErrUnknownSlot = errors.New("the slot has ended or was released")
+	// ErrTryAgain means that no node may decide about the slot for now. Holders
+	// keep what they have.
+	ErrTryAgain = errors.New("no node may decide about slots of this subject for the moment; try again")
+	// ErrTooManySlots means that the subject's owner has no room for another slot,
+	// or no more for one of this rule or subject.
+	ErrTooManySlots = errors.New("too many slots of this rule or subject are held at its owner")
+
+	// errUnconfirmed means that the slots were stored, but might not outlive their
+	// owner. They are taken back.
+	errUnconfirmed = fmt.Errorf("%w", ErrTryAgain)
+)
+
+// Slot is what Acquire returns.
+type Slot struct {
+	ID      string
+	Expires time.Duration // how long it is held, counted from when the caller sent its request
+	// isRecalled means that an earlier attempt of the request acquired it.
+	isRecalled bool
+}
 
 // slot says which slots its holder has, of which limits: enough for any node to
 // renew and release it. It travels in the ID, and a signature proves that this

@@ -1,0 +1,178 @@
+package limiter
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// Adjust adds each of q's costs (−MaxAmount…MaxAmount, not 0) to what the
+// subject has used of the limits in its unit, or of the one that q names: a
+// penalty, which may become a debt, or a reward. It leaves a block as it is.
+// With q.Bill, the bill of the rule changes by what [Usage.Applied] returns; in
+// a unit without limit, this is the cost. Adjust returns the usage afterwards,
+// and what was applied. If q.RequestID is repeated within a minute, Adjust
+// changes nothing and returns the first result. The error wraps
+// ErrNoLimitInUnit, ErrUnknownLimit, ErrNotBilled, ErrFull, ErrNoOwner,
+// ErrRequestIDReused, ErrTooManyRequestIDs or one of Locate's.
+func (l *Limiter) Adjust(q *Query) (*Usage, error) {
+	u, err := l.Locate(q)
+	if err != nil {
+		return nil, err
+	}
+	if err := u.selectLimit(q); err != nil {
+		return nil, err
+	}
+
+	costs := q.subjectCosts()
+	for _, cost := range costs {
+		switch {
+		case slices.ContainsFunc(u.Limits, func(lu LimitUsage) bool {
+			// Slots are released, not adjusted.
+			return lu.Limit.Unit == cost.Unit && lu.Limit.Kind != algorithms.Concurrency
+		}):
+		case q.Bill && u.onlyBills(cost.Unit):
+			u.billedOnly = append(u.billedOnly, cost)
+		default:
+			return nil, fmt.Errorf("adjust %q: %w %q", u.Rule.Name, ErrNoLimitInUnit, cost.Unit)
+		}
+	}
+
+	ch := newChange(verbAdjust, u, costs)
+	if q.Bill {
+		if !u.Rule.CountsMonthly {
+			return nil,
+				fmt.Errorf("%w must be false: the rule %q is in no bill, for it has no usage: monthly",
+					ErrNotBilled, u.Rule.Name)
+		}
+		ch.bill = billOf(u)
+		if len(ch.ops) == 0 {
+			ch.ops = append(ch.ops, nothingOf(u))
+		}
+	}
+
+	ch.ticket = ticketOf(q.RequestID, hashChange(ch, u, costs), checkTimeout)
+	u.Adjusted = true
+	return u, l.applyChange(ch, u)
+}
+
+// onlyBills reports whether u's rule bills a unit in which it has no limit.
+func (u *Usage) onlyBills(unit string) bool {
+	covers := func(limit *rules.Limit) bool { return limit.Unit == unit || limit.Unit == "" }
+	return u.limitName == "" && u.Rule.Bills(unit) && slices.ContainsFunc(u.Unlimited, covers)
+}
+
+// nothingOf returns an op that changes nothing, for a change of a subject
+// without limits. The op leads the change to the owner, which remembers the
+// request.
+func nothingOf(u *Usage) counters.Op {
+	limit := &rules.Limit{Limit: algorithms.Limit{Kind: algorithms.FixedWindow, Window: algorithms.MinWindow}}
+	return counters.Op{Key: counterKey(&rules.Hit{Rule: u.Rule, Subject: u.Hash}, limit), Limit: &limit.Limit}
+}
+
+// GiveBack gives q's costs (each 1…MaxAmount) back to q's only subject, but no
+// more than it has used, and returns the usage afterwards. Within 20 ms, all
+// nodes drop the refusals that they remember; leases stay. The error is one of
+// Adjust's.
+func (l *Limiter) GiveBack(q *Query) (*Usage, error) {
+	u, err := l.Locate(q)
+	if err != nil {
+		return nil, err
+	}
+	costs := slices.Clone(q.Subjects[0].Costs)
+	for i := range costs {
+		costs[i].Cost = -costs[i].Cost
+	}
+	ch := newChange(verbGive, u, costs)
+	ch.ticket = ticketOf("", hashChange(ch, u, costs), checkTimeout)
+	return u, l.applyChange(ch, u)
+}
+
+// Reset makes a subject's counters fresh and lifts its block. If q names a
+// limit, it makes only that counter fresh, and lifts no block. If an inline
+// subject comes with limits, Reset makes only their counters fresh. It returns
+// the usage afterwards. q.RequestID is as for Adjust. The error wraps
+// ErrUnknownLimit, ErrFull, ErrNoOwner, ErrRequestIDReused,
+// ErrTooManyRequestIDs or one of Locate's.
+func (l *Limiter) Reset(q *Query) (*Usage, error) {
+	u, err := l.Locate(q)
+	if err != nil {
+		return nil, err
+	}
+	if err := u.selectLimit(q); err != nil {
+		return nil, err
+	}
+
+	if q.HolderID != "" {
+		if err := l.releaseByShortID(u, q.HolderID); err != nil {
+			return nil, err
+		}
+		return l.Usage(q)
+	}
+
+	ch := newChange(verbReset, u, nil)
+	if u.limitName != "" {
+		ch.verb = verbResetSome
+	}
+	if u.coversAllCounters() {
+		ch = &change{verb: verbClear, inlineSubject: u.Hash.Hi}
+	}
+
+	ch.ticket = ticketOf(q.RequestID, hashChange(ch, u, nil), checkTimeout)
+	if err := l.applyChange(ch, u); err != nil {
+		return nil, err
+	}
+
+	l.askRegions(u)
+	return u, nil
+}
+
+// Unblock lifts the block that a refusal began, and leaves what is used as it
+// is. It returns the usage afterwards. The error is one of Reset's. A block by
+// hand is an entry, and stays.
+func (l *Limiter) Unblock(q *Query) (*Usage, error) {
+	u, err := l.Locate(q)
+	if err != nil {
+		return nil, err
+	}
+
+	if len(u.blocks) > 0 && len(u.Limits) > 0 {
+		ch := newChange(verbReset, u, nil)
+		ch.ops = ch.ops[len(u.Limits) : len(u.Limits)+len(u.blocks)]
+		ch.ticket = ticketOf(q.RequestID, hashChange(ch, u, nil), checkTimeout)
+		if err := ch.apply(context.Background(), l); err != nil {
+			return nil, err
+		}
+	}
+
+	return l.Usage(q)
+}
+
+// billOf returns the bill of u, for a change of its limits.
+func billOf(u *Usage) *bill {
+	bi := &bill{hashLo: u.Hash.Lo, rule: u.Rule.Name, key: u.Key, billedOnly: u.billedOnly}
+	for i := range u.Limits {
+		bi.units = append(bi.units, u.Limits[i].Limit.Unit)
+	}
+	return bi
+}
+
+// Feedback counts a refusal that was wrong. It returns the subject, and the
+// number of the rule's wrong refusals since the process started. The error
+// wraps ErrUnknownRule or ErrKey.
+func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
+	u, err := l.Locate(&Query{Rule: rule, Key: key})
+	if err != nil {
+		return nil, 0, err
+	}
+	active := l.inForce.Load()
+	found := active.set.Rule(rule)
+	if found == nil {
+		return nil, 0, fmt.Errorf("%w %q", ErrUnknownRule, rule) // the rule has just been removed
+	}
+	return u, active.stats[found.Index].falsePositives.Add(1), nil
+}

@@ -1,0 +1,118 @@
+package limiter
+
+import (
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+)
+
+// conclude copies the counters' decisions into the answer and finds the
+// tightest limit. If an admitted check counted a cost that a limit refused, the
+// answer is not allowed.
+func (a *Answer) conclude(l *Limiter) {
+	if a.scratch.hasBlocks {
+		a.foldBlocks()
+	}
+	if a.scratch.isByHand {
+		a.foldHandBlocks()
+	}
+
+	limits, ops := a.Limits, a.scratch.ops[:len(a.Limits)]
+
+	// The usual case. What follows is for refusals, shadow rules and several
+	// limits.
+	if a.scratch.soleStats != nil && a.Allowed {
+		limits[0].set(&ops[0])
+		a.TightestIndex = 0
+		return
+	}
+
+	a.markReduced(0, len(limits))
+
+	for i := range limits {
+		la, op := &limits[i], &ops[i]
+		la.concludeZero(op)
+		la.set(op)
+		if !la.Allowed {
+			a.concludeRefusal(l, la, op)
+		}
+		if !la.Rule.Shadow && (a.TightestIndex < 0 || la.comesBefore(&a.Limits[a.TightestIndex])) {
+			a.TightestIndex = i
+		}
+	}
+}
+
+// concludeRefusal completes the answer of a limit that refuses.
+func (a *Answer) concludeRefusal(l *Limiter, la *LimitAnswer, op *counters.Op) {
+	l.boundRetryAfter(a, la, op)
+	if a.Allowed && op.Mode == counters.CountMode && !la.Rule.Shadow {
+		a.Allowed, a.Counted = false, true
+	}
+}
+
+// concludeZero refuses a cost for a limit of 0. The counters were not asked
+// about it: a count would make a counter, and a refusal would begin a block.
+func (la *LimitAnswer) concludeZero(op *counters.Op) {
+	if la.Cost > op.Cost && la.Limit.RefusesAll() {
+		op.Decision.Allowed, op.Decision.RetryAfter = false, algorithms.Never
+	}
+}
+
+// foldBlocks removes the blocks from the check. Where a block is on, all limits
+// of its rule refuse until it ends.
+func (a *Answer) foldBlocks() {
+	sc := &a.scratch
+	ops, limits := sc.ops[:0], a.Limits[:0] // overwrite only what was read before
+
+	first := 0
+	for i := range sc.match.Hits {
+		h := &sc.match.Hits[i]
+		n := len(h.Limits)
+		subjectOps, blocks := sc.ops[first:first+n], sc.ops[first+n:first+countHitOps(h)]
+
+		blocked := false
+		for j := range blocks {
+			if blocks[j].Decision.Allowed {
+				continue
+			}
+
+			blocked = true
+			a.markReduced(first, first+n)
+			for k := range subjectOps {
+				subjectOps[k].Decision = whileBlocked(subjectOps[k].Decision, blocks[j].BlockLeft())
+			}
+		}
+
+		for j := range subjectOps {
+			la := a.Limits[first+j]
+			la.Blocked = blocked
+			ops, limits = append(ops, subjectOps[j]), append(limits, la)
+		}
+		first += n + len(blocks)
+	}
+	sc.ops = ops
+	a.Limits = limits
+	sc.hasBlocks = false
+}
+
+// foldHandBlocks makes all limits of a rule refuse if the check's subject is
+// blocked by hand in the rule. What was counted stays.
+func (a *Answer) foldHandBlocks() {
+	match := &a.scratch.match
+	first := 0
+	for i := range match.Hits {
+		h := &match.Hits[i]
+		end := first + len(h.Limits)
+		until := a.Set.BlockedUntil(match, h)
+		if until == 0 || h.Rule.Shadow {
+			first = end
+			continue
+		}
+
+		for ; first < end; first++ {
+			op := &a.scratch.ops[first]
+			op.Decision = untilBlockEnds(match, op.Decision, until)
+			a.Limits[first].Blocked = true
+			a.Limits[first].ByHand = true
+		}
+	}
+}

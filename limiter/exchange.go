@@ -1,0 +1,474 @@
+package limiter
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/cluster/partitions"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// exchange is a question from another node and the answer to it, with buffers
+// for both. They are pooled; this node's own questions use their buffers too.
+type exchange struct {
+	from     ring.NodeID
+	question question
+	reply    reply
+	out, key []byte
+}
+
+// maxPooledOps and maxPooledBytes bound the buffers of an exchange that goes back to the pool.
+const maxPooledOps, maxPooledBytes = 1024, 64 << 10
+
+func (m *membership) newExchange() *exchange {
+	if x, ok := m.exchangePool.Get().(*exchange); ok {
+		return x
+	}
+	return &exchange{}
+}
+
+func (m *membership) release(x *exchange) {
+	if cap(x.question.ops) <= maxPooledOps && cap(x.reply.results) <= maxPooledOps &&
+		cap(x.out)+cap(x.key) <= maxPooledBytes {
+		m.exchangePool.Put(x)
+	}
+}
+
+// serveQuestion answers a question at once if it can, and otherwise in a goroutine of its own.
+func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
+	m := l.membership
+	x := m.newExchange()
+	x.from = from
+
+	if err := x.question.read(body); err != nil {
+		m.release(x)
+		to.Fail(CodeMessage, err.Error())
+		return
+	}
+
+	qn := &x.question
+	x.reply.reset()
+	x.reply.version = l.version()
+	x.reply.revision = m.Ownership.Route(ring.PartitionOf(qn.ops[0].Key.Subject)).Revision
+	// Slots wait for a standby's acknowledgement, and the reader of a connection must not block.
+	mustWait := qn.holding != nil || x.reply.version < qn.version || x.reply.revision < qn.revision ||
+		qn.count*len(qn.ops) > maxResultsByReader
+
+	// The question brings limits of the asker's rules, which differ from those of
+	// this node. So buckets may drain at other rates from now on.
+	if qn.version != 0 && qn.version != x.reply.version {
+		l.noteOtherRates()
+	}
+
+	if x.refuseOldRules(l) || !mustWait && x.decideAsOwner(l) {
+		x.sendReply(to)
+		m.release(x)
+		return
+	}
+
+	if !m.serveInBackground(to, func() { x.waitAndAnswer(l, to) }) {
+		m.release(x)
+	}
+}
+
+func (x *exchange) sendReply(to Responder) {
+	x.out = x.reply.append(x.out[:0])
+	to.Reply(x.out)
+}
+
+// refuseOldRules turns away an asker whose rules are older than this node's. An
+// asker with authority is turned away once: it sets flagIgnoreNewer when it
+// asks again (newAsk). It is turned away every time if it has no authority, or
+// if other regions' shares may have grown since. Version zero stands for limits
+// that came with the call, which don't depend on the rules.
+func (x *exchange) refuseOldRules(l *Limiter) bool {
+	qn := &x.question
+	if qn.version == 0 || !l.isStale(qn.version) && (qn.version >= x.reply.version || qn.flags&flagIgnoreNewer != 0) {
+		return false
+	}
+	x.reply.status = askerBehind
+	return true
+}
+
+// waitAndAnswer answers a question that must wait for something or that belongs to another node.
+func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
+	m := l.membership
+	qn := &x.question
+	defer m.release(x)
+
+	ctx, cancel := context.WithTimeout(m.ctx, qn.patience)
+	defer cancel()
+
+	// If this node still lags afterwards, it decides anyway: the question brings
+	// the limits.
+	if x.reply.version < qn.version || x.reply.revision < qn.revision {
+		l.catchUp(ctx, qn.revision, qn.version)
+		x.reply.version = l.version()
+	}
+
+	pending, cancel := context.WithTimeout(ctx, pendingTimeout)
+	defer cancel()
+
+	for attempt := 0; ; attempt++ {
+		if x.decideAsOwner(l) {
+			x.sendReply(to)
+			return
+		}
+
+		route, p := m.decisiveRoute(qn.ops)
+		if route.Place == partitions.Here && m.Authority() && attempt < maxAttempts {
+			continue // the partition has just been handed over to this node
+		}
+
+		// Without authority this node could not decide the question even after the hand-off.
+		if route.Place != partitions.Pending || pending.Err() != nil || !m.Authority() {
+			if !x.forward(ctx, l, route, to) {
+				x.sendReply(to)
+			}
+			return
+		}
+
+		m.Ownership.WaitWhilePending(pending, p)
+	}
+}
+
+// decisiveRoute returns one of ops' partitions and its route: a pending one if
+// there is any, otherwise one that is elsewhere.
+func (m *membership) decisiveRoute(ops []counters.Op) (route partitions.Route, p int) {
+	p = ring.PartitionOf(ops[0].Key.Subject)
+	route = m.Ownership.Route(p)
+	for i := range ops {
+		n := ring.PartitionOf(ops[i].Key.Subject)
+		if n == p || route.Place == partitions.Pending {
+			continue
+		}
+		next := m.Ownership.Route(n)
+		if route.Place == partitions.Here || next.Place == partitions.Pending {
+			route, p = next, n
+		}
+	}
+	return route, p
+}
+
+// forward answers a question about subjects that this node does not own. It
+// asks the owner. If that fails, and the asker asked this node as the standby,
+// this node acts for the owner. If forward returns false, it has not answered,
+// and x's reply says why.
+func (x *exchange) forward(ctx context.Context, l *Limiter, route partitions.Route, to Responder) bool {
+	m := l.membership
+	qn := &x.question
+	x.reply.reset()
+	x.reply.revision = route.Revision
+	x.reply.version = l.version()
+	x.reply.status = notOwner
+
+	if route.Place != partitions.Elsewhere {
+		if route.Place == partitions.Here || !m.Authority() {
+			x.reply.status = noAuthority
+		}
+		return false
+	}
+
+	x.reply.hint = route.Owner
+
+	for i := range qn.ops { // if there are several owners, the asker splits the question
+		if m.Ownership.Route(ring.PartitionOf(qn.ops[i].Key.Subject)).Owner != route.Owner {
+			return false
+		}
+	}
+
+	// An owner passes a question on only if it has no authority, or has handed the
+	// partition over. Don't send it back: try the other side.
+	next := route.Owner
+	if next == x.from {
+		next = route.Other
+	}
+
+	if !next.IsZero() && next != m.Self && qn.hops < maxHops && x.forwardTo(ctx, l, next, to) {
+		return true
+	}
+
+	problem := partitions.Unreachable
+	if x.reply.status == noAuthority || route.Owner == x.from {
+		problem = partitions.WithoutAuthority
+	}
+
+	if qn.flags&flagStandby != 0 && x.decideAsStandby(l, problem) {
+		x.sendReply(to)
+		return true
+	}
+
+	if route.Owner == x.from && !m.Authority() {
+		x.reply.status = noAuthority // neither node has authority: waiting won't help
+	}
+
+	return false
+}
+
+// forwardTo sends x's question to owner, and the answer back. If it returns
+// false, it has not answered, and x's reply says why.
+func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID, to Responder) bool {
+	m := l.membership
+	next := x.question
+	next.hops++
+
+	// Only the node that was asked as the standby may act as one.
+	next.flags &^= flagStandby
+
+	deadline, _ := ctx.Deadline()
+	next.patience = time.Until(deadline)
+
+	m.counts.forwarded.Add(1)
+	answer := unreachable
+	body, err := m.call(ctx, owner, MethodAsk, next.appendBody(next.appendHead(nil)))
+	if err == nil && len(body) > 0 {
+		answer = status(body[0])
+	}
+
+	if answer == decided || answer == askerBehind || answer == tooManyReservations {
+		to.Reply(body)
+		return true
+	}
+
+	x.reply.status = answer
+	return false
+}
+
+// decideAsOwner decides x's question as the owner. It returns false if this
+// node does not own all of its subjects, or has no authority. A cost that it
+// has debited by then stays debited: this node may no longer own the counters.
+func (x *exchange) decideAsOwner(l *Limiter) bool {
+	m := l.membership
+	qn := &x.question
+	r := &x.reply
+	if !l.table.AllOpen(qn.ops) || !m.Authority() {
+		return false
+	}
+
+	now := l.clock.Now()
+	began := m.recorderClock()
+	r.clearDecisions()
+
+	// Read the lives before the Take. If a life ends in between, the cost can't be
+	// given back in the next one.
+	for i := range qn.ops {
+		if i == 0 || qn.ops[i].Key.Subject != qn.ops[i-1].Key.Subject {
+			r.lives = append(r.lives, l.table.Life(ring.PartitionOf(qn.ops[i].Key.Subject)))
+		}
+	}
+
+	if qn.place != nil {
+		// If a gate has shut meanwhile, the Take below finds it shut, too.
+		err := qn.place.noteIn(l.table, now, qn.ops)
+		if errors.Is(err, ErrTooManyReservations) {
+			r.status = tooManyReservations
+			return true
+		}
+	}
+
+	r.status = decided
+
+	take := func(now algorithms.Instant, ops []counters.Op) counters.Verdict {
+		return l.takeFromTable(now, ops, qn.flags&flagPeek != 0, qn.holding)
+	}
+	decidedAny := x.decideEach(now, take)
+	if qn.place != nil && !(decidedAny && r.admitted[0]) {
+		qn.place.forgetIn(l.table, now, qn.ops)
+	}
+
+	if !decidedAny {
+		return false
+	}
+
+	// Make the grants before the last look at authority: it must cover them as
+	// well.
+	m.leases.grantRequests(x, now)
+	r.unconfirmed = qn.holding != nil && r.admitted[0] && !x.slotsOutlive(l)
+
+	// Nothing may wait from here on: the authority must cover the answer.
+	if !m.Authority() {
+		return false
+	}
+
+	m.recordDecision(ByOwner, qn.ops, began, len(r.admitted))
+	m.counts.served.Add(int64(len(r.admitted)))
+	r.setDecider(l, now, false)
+	return true
+}
+
+// slotsOutlive waits until the slots that x's question has acquired here would
+// outlive this node. It returns false if they would not.
+func (x *exchange) slotsOutlive(l *Limiter) bool {
+	var stored []storedAt
+	subject := 0
+	for first := 0; first < len(x.question.ops); subject++ {
+		n := countSubjectOps(x.question.ops[first:])
+		subjectOps := x.question.ops[first : first+n]
+		if hasSlots(subjectOps) {
+			stored = append(stored, storedAt{subjectOps[0].Key.Partition(), x.reply.lives[subject].Lineage})
+		}
+		first += n
+	}
+	return l.outlive(stored)
+}
+
+// decideEach decides the question's identical checks one after another, until
+// one is refused or a gate shuts. If a gate shuts, the askers of the remaining
+// checks ask again. decideEach returns false if it decided none.
+func (x *exchange) decideEach(
+	now algorithms.Instant, decide func(algorithms.Instant, []counters.Op) counters.Verdict,
+) bool {
+	qn, r := &x.question, &x.reply
+	for range qn.count {
+		verdict := decide(now, qn.ops)
+		if verdict == counters.Shut {
+			return len(r.admitted) > 0
+		}
+
+		r.admitted = append(r.admitted, verdict == counters.Admitted)
+
+		for i := range qn.ops {
+			op := &qn.ops[i]
+			r.results = append(r.results, result{Decision: op.Decision, full: op.Full, mark: markOf(op, now)})
+		}
+
+		if verdict != counters.Admitted {
+			break
+		}
+	}
+
+	return true
+}
+
+// decideAsStandby decides x's question within this node's share, in place of an
+// owner that can't; see Ownership.DecideAsStandby.
+func (x *exchange) decideAsStandby(l *Limiter, problem partitions.OwnerProblem) bool {
+	qn := &x.question
+	r := &x.reply
+	now := l.clock.Now()
+	r.clearDecisions()
+	act := func(now algorithms.Instant, ops []counters.Op) counters.Verdict {
+		return l.takeAsStandby(now, ops, qn.flags&flagPeek != 0, problem)
+	}
+	if !x.decideEach(now, act) {
+		return false
+	}
+
+	// A standby's decision belongs to no life. Its cost is a debt, and does not
+	// come back.
+	for range countSubjects(qn.ops) {
+		r.lives = append(r.lives, counters.Life{})
+	}
+
+	r.status = decided
+	r.setDecider(l, now, true)
+	return true
+}
+
+// takeAsStandby decides ops in place of their owner; see
+// Ownership.DecideAsStandby. An admitted cost becomes a debt, so takeAsStandby
+// decides a peek with a cost of 0.
+func (l *Limiter) takeAsStandby(
+	now algorithms.Instant, ops []counters.Op, peek bool, problem partitions.OwnerProblem,
+) counters.Verdict {
+	if hasSlots(ops) {
+		return counters.Shut // only an owner grants slots
+	}
+
+	m := l.membership
+	nodes, rank := m.rankInRing()
+
+	shares := make([]algorithms.Limit, len(ops))
+	for i := range ops {
+		if ops[i].Block {
+			shares[i] = *ops[i].Limit // nodes don't divide a block
+		} else {
+			// Without a share the amount is 0, which DecideAsStandby expects.
+			shares[i], _ = localcache.ShareOf(ops[i].Limit, nodes, rank)
+		}
+	}
+
+	copyOps := ops
+	if peek {
+		copyOps = slices.Clone(ops)
+		for i := range copyOps {
+			copyOps[i].Cost = 0
+		}
+	}
+
+	if !m.Authority() {
+		return counters.Shut
+	}
+
+	began := m.recorderClock()
+	verdict := m.Ownership.DecideAsStandby(now, copyOps, shares, problem)
+
+	// A check that was admitted without authority stays a debt. The debt can cost
+	// quota, but never make any.
+	if verdict == counters.Shut || !m.Authority() {
+		return counters.Shut
+	}
+
+	m.recordDecision(ByStandby, ops, began, 1)
+	m.counts.standbyDecisions.Add(1)
+
+	for i := range ops {
+		op := &ops[i]
+		op.Decision = copyOps[i].Decision
+		op.Full = copyOps[i].Full
+
+		if peek && op.Cost > 0 && !judgePeek(op, now) {
+			verdict = counters.Refused
+		}
+	}
+
+	return verdict
+}
+
+// judgePeek decides op's cost, after a copy of op was decided with a cost of 0.
+// It returns false if the check is refused.
+func judgePeek(op *counters.Op, now algorithms.Instant) bool {
+	if op.Decision.Remaining >= op.Cost {
+		op.Decision.AddRemaining(op.Limit, -op.Cost)
+		return true
+	}
+	op.Decision.Allowed = false
+	op.Decision.RetryAfter = localcache.NoShare(op.Limit, now, op.Cost).RetryAfter
+	return op.Shadow
+}
+
+// grantRequests makes the grants that x's question requests, as far as the
+// limits allow. It debits each grant first.
+func (ls *leases) grantRequests(x *exchange, now algorithms.Instant) {
+	qn := &x.question
+	r := &x.reply
+	m := ls.limiter.membership
+	last := len(r.admitted) - 1
+	if len(qn.requests) == 0 || qn.flags&flagPeek != 0 || !r.admitted[last] {
+		return
+	}
+
+	nodes, _ := m.rankInRing()
+	results := r.results[last*len(qn.ops):]
+	for i := range qn.requests {
+		request := &qn.requests[i]
+		first, subject := findSubject(qn.ops, request.subject)
+		ops := qn.ops[first : first+len(request.Want)]
+		for j := range ops {
+			// The reply has the decisions. If a gate shut in the last attempt, the ops
+			// hold none.
+			ops[j].Decision = results[first+j].Decision
+		}
+
+		if g, ok := ls.grant(now, request, ops, r.lives[subject].Lineage, nodes); ok {
+			r.grants = append(r.grants, g)
+		} else {
+			m.counts.grantsRefused.Add(1)
+		}
+	}
+}

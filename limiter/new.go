@@ -1,0 +1,92 @@
+package limiter
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"time"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/counters/notes"
+	"github.com/rlnode/rlnode/internal/tasks"
+	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/rules/entries"
+)
+
+// New returns a limiter over table for a standalone node; for a cluster see
+// NewInCluster. It can't decide checks before SetRules. If clock is nil,
+// callers may only use the methods that take the time as an argument.
+func New(table *counters.Table, clock *Clock) *Limiter {
+	l := &Limiter{table: table, clock: clock, nearLimits: newNearLimits(), entries: entries.New(),
+		startedAt: time.Now()}
+	l.exactLeft.Store(exactSamples)
+
+	for by := range l.tops {
+		l.tops[by] = newTop()
+	}
+
+	l.reservations.limiter = l
+	if clock != nil {
+		l.wallClock = l.wallMillis
+	}
+
+	l.requests.deciding = make(map[notes.Key]chan struct{})
+	_, _ = rand.Read(l.reservations.processKey[:]) // never fails
+	l.noteOtherRates()                             // the rates before are not known
+	return l
+}
+
+// NewInCluster returns a limiter over table that decides together with other
+// nodes. It decides a check itself if table's gates are open for it, and asks
+// the owners otherwise. The caller must Close it.
+func NewInCluster(table *counters.Table, clock *Clock, config ClusterConfig) (*Limiter, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+
+	m := &membership{ClusterConfig: config, background: tasks.Group{Most: maxBackground}}
+	if m.Boottime == nil {
+		start := time.Now()
+		m.Boottime = func() time.Duration { return time.Since(start) + 1 }
+	}
+
+	bound := cmp.Or(config.Leases, defaultLeases)
+	m.ctx, m.stop = context.WithCancel(context.Background())
+	l := New(table, clock)
+	l.boot = config.Boot
+	l.membership = m
+	m.loans.init(l)
+	m.leases = leases{limiter: l, held: localcache.NewLeases(bound), granted: localcache.NewLeaseLedger(bound)}
+	m.refunds = l.newBacklog(maxWaitingRefunds, maxRetryPause)
+	m.slotTasks = l.newBacklog(maxSlotTasks, slotTaskPause)
+	m.debtTasks = l.newBacklog(maxDebtTasks, slotTaskPause)
+	m.maintenance.Go(m.leases.maintain)
+	m.maintenance.Go(func() { l.carryOutEnds(table) })
+	m.maintenance.Go(func() { l.carryOutEnds(config.Fallback) })
+
+	return l, nil
+}
+
+// Close stops answering other nodes and waits until that work is done. The
+// limiter still decides checks. Checks in flight wait for replies no longer
+// than a check may take.
+func (l *Limiter) Close() error {
+	m := l.membership
+	if m == nil {
+		return nil
+	}
+
+	// The owner may already have counted a question that this node forwarded. Wait
+	// for the answer: without it the asker would ask again, and the owner would
+	// count the question twice. No question takes longer than checkTimeout.
+	finished := m.background.Close()
+	select {
+	case <-finished:
+	case <-time.After(checkTimeout):
+	}
+
+	m.stop()
+	<-finished
+	m.maintenance.Wait()
+	return nil
+}

@@ -1,0 +1,316 @@
+package limiter
+
+import (
+	"slices"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// recordMetrics adds a decided check to the metrics.
+func (l *Limiter) recordMetrics(q *Query, a *Answer) {
+	a.scratch.isCounted = !q.Peeks() && a.DecidedBy < ByList
+	l.countLimited(q, a)
+	if len(a.scratch.match.Unlimited) > 0 {
+		l.countUnlimited(q, a)
+	}
+}
+
+// countLimited is recordMetrics without the rules that applied without limit.
+func (l *Limiter) countLimited(q *Query, a *Answer) {
+	if sc := &a.scratch; sc.soleStats != nil && a.Allowed && a.DecidedBy == ByOwner {
+		headroom := a.Limits[0].headroom()
+		sc.soleStats.ownerAllowed[headroom].Add(1)
+		h := &sc.match.Hits[0]
+		if sc.isTop {
+			l.topOf(h.Rule).count(h, false, 0, q)
+		}
+		weight := l.sampleWeight(sc)
+		if weight > 0 || headroom <= nearHeadroom || a.Limits[0].Delay > 0 {
+			l.noteUse(h, a.Limits[:1], true, weight, q)
+		}
+
+		return
+	}
+
+	active := a.scratch.active
+	if q.Peeks() || a.DecidedBy >= ByList {
+		active.countUnmatched(q, a)
+	}
+
+	if q.Peeks() {
+		return
+	}
+
+	stripe := l.stripeOf(a)
+	if a.DecidedBy < ByList {
+		if active.hasMonthly && (a.Allowed || a.Counted) && l.meter != nil {
+			l.billCheck(q, a)
+		}
+		if active.hasGlobal && l.membership != nil {
+			l.membership.loans.notifyOwners(q, a)
+		}
+		if a.DecidedBy == ByOwner && a.Allowed && len(a.scratch.match.Hits) == 1 &&
+			l.countOwnerAllowed(q, a, active, stripe) {
+			return
+		}
+	}
+
+	decision := DecisionAllowed
+	if !a.Allowed {
+		decision = DecisionRefused
+	}
+
+	active.overall.stripe[stripe].checks[decision][a.DecidedBy].Add(1)
+
+	if a.DecidedBy < ByList {
+		l.countRules(q, a, active, stripe)
+	} else if !a.Allowed {
+		l.recordDenial(active.overall, a)
+	}
+}
+
+// prepareCount notes whether a list of subjects may hold the subject of a check
+// with a single limit, as most checks have. It does so before the check is
+// decided, while the counter is still on its way from memory.
+func (l *Limiter) prepareCount(a *Answer) {
+	sc := &a.scratch
+	if sc.soleStats != nil {
+		h := &sc.match.Hits[0]
+		sc.isTop = l.topOf(h.Rule).mayHold(h.Subject)
+	}
+}
+
+// countOwnerAllowed counts a check that one rule matched and the owner allowed.
+// It counts nothing and returns false if a shadow rule would have refused the
+// check.
+func (l *Limiter) countOwnerAllowed(q *Query, a *Answer, active *activeRules, stripe uint32) bool {
+	refused, headroom := ruleVerdict(a.Limits)
+	if refused {
+		return false
+	}
+
+	h := &a.scratch.match.Hits[0]
+	active.stats[h.Rule.Index].stripe[stripe].ownerAllowed[headroom].Add(1)
+	l.topOf(h.Rule).count(h, false, 0, q)
+	l.noteUse(h, a.Limits, true, l.sampleWeight(&a.scratch), q)
+
+	return true
+}
+
+// countRules counts a check for each rule that applied to it.
+func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe uint32) {
+	limits, ops := a.Limits, a.scratch.ops
+	weight := l.sampleWeight(&a.scratch)
+	for i := range a.scratch.match.Hits {
+		h := &a.scratch.match.Hits[i]
+		hitLimits := limits[:len(h.Limits)]
+		refused, headroom := ruleVerdict(hitLimits)
+		priorChecks := int64(0)
+		if refused {
+			priorChecks = countPriorChecks(hitLimits, ops)
+		}
+
+		limits, ops = limits[len(h.Limits):], ops[len(h.Limits):]
+		d := DecisionAllowed
+		switch {
+		case refused && h.Rule.Shadow:
+			d = DecisionShadowRefused
+		case refused:
+			d = DecisionRefused
+		}
+
+		stats := active.stats[h.Rule.Index]
+		if refused {
+			stats.countSlotRefusal(hitLimits)
+		}
+
+		counts := &stats.stripe[stripe]
+		counts.checks[d][a.DecidedBy].Add(1)
+		counts.headroom[headroom].Add(1)
+
+		if d == DecisionRefused {
+			l.recordRefusal(&stats.refusals, a, h, hitLimits, q)
+		}
+
+		l.topOf(h.Rule).count(h, refused, priorChecks, q)
+		l.noteUse(h, hitLimits, a.Allowed, weight, q)
+	}
+}
+
+// countPriorChecks returns how many checks of this cost the refusing counter
+// already holds. It returns fewer than the limit allows if the node has only a
+// share of the limit, and 0 if no counter refused.
+func countPriorChecks(limits []LimitAnswer, ops []counters.Op) int64 {
+	for i := range limits {
+		if la := &limits[i]; !la.Allowed && !la.Full {
+			return min(la.Used, la.Limit.Capacity()) / max(1, ops[i].Cost)
+		}
+	}
+	return 0
+}
+
+// ruleVerdict reports whether one of a rule's limits refused, and the least
+// headroom of the limits, in tenths, rounded up.
+func ruleVerdict(limits []LimitAnswer) (refused bool, headroom int64) {
+	headroom = 10
+	for i := range limits {
+		refused = refused || !limits[i].Allowed
+		headroom = min(headroom, limits[i].headroom())
+	}
+	return refused, headroom
+}
+
+// countSlotRefusal counts a check if hitLimits, the limits of one rule, refused
+// it for want of slots.
+func (st *ruleStats) countSlotRefusal(hitLimits []LimitAnswer) {
+	for i := range hitLimits {
+		if !hitLimits[i].Allowed && hitLimits[i].Limit.Kind == algorithms.Concurrency {
+			st.slotsRefused.Add(1)
+			return
+		}
+	}
+}
+
+// recordRefusal logs a check that h's rule refused, if the log takes it now.
+func (l *Limiter) recordRefusal(f *refusals, a *Answer, h *rules.Hit, limits []LimitAnswer, q *Query) {
+	if !l.refusals.admits(f) {
+		return
+	}
+	tightest := tightestOf(limits)
+	var text []byte
+	for _, value := range subjectKey(h, q) {
+		text = appendEscaped(text, "", value)
+	}
+	l.refusals.add(f, &Refusal{
+		DecidedBy: a.DecidedBy, Rule: h.Rule.Name, Subject: string(text),
+		Limit: tightest.share(), Used: tightest.Used, Unit: tightest.Limit.Unit, RetryAfter: tightest.RetryAfter,
+	})
+}
+
+// recordDenial is recordRefusal for a check that a list or the default refused.
+func (l *Limiter) recordDenial(st *ruleStats, a *Answer) {
+	f := &st.refusals
+	if a.DecidedBy == ByNone {
+		f = &st.byDefault
+	}
+	if !l.refusals.admits(f) {
+		return
+	}
+
+	var text []byte
+	a.Set.UsedAttributes(&a.scratch.match, func(name, value string) { text = appendEscaped(text, name, value) })
+	l.refusals.add(f, &Refusal{DecidedBy: a.DecidedBy, Subject: string(text)})
+}
+
+// sampleWeight returns how many checks the current one stands for in the list
+// of subjects used most: 0 if it is not sampled. A sample takes a lock. So only
+// one in sampleEvery is sampled if there are very many checks.
+func (l *Limiter) sampleWeight(sc *scratch) int64 {
+	// Read exactLeft before lowering it: once it is used up, no check writes to
+	// it.
+	if l.exactLeft.Load() > 0 && l.exactLeft.Add(-1) >= 0 {
+		return 1
+	}
+	sc.unsampled++
+	if sc.unsampled < sampleEvery {
+		return 0
+	}
+	sc.unsampled = 0
+	return sampleEvery
+}
+
+// noteUse adds a decided check of h's subject to the lists of those that use
+// most, are delayed, or are near to a limit.
+func (l *Limiter) noteUse(h *rules.Hit, limits []LimitAnswer, allowed bool, weight int64, q *Query) {
+	if len(limits) == 0 {
+		return // Envoy's unlimited descriptors have none
+	}
+
+	tightest := tightestOf(limits)
+	delayed := false
+	for i := range limits {
+		delayed = delayed || allowed && limits[i].Delay > 0 && !h.Rule.Shadow
+	}
+
+	if allowed && weight > 0 {
+		l.tops[TopUsed].add(h, weight, q)
+	}
+	if delayed {
+		l.tops[TopDelayed].add(h, 1, q)
+	}
+	if l.clock != nil && (weight > 0 || tightest.headroom() <= nearHeadroom) {
+		l.nearLimits.note(h, tightest, l.clock.Now().Wall, q)
+	}
+}
+
+// topOf returns the list in which the refusals of a rule are counted.
+func (l *Limiter) topOf(rule *rules.Rule) *top {
+	if rule.Shadow {
+		return l.tops[TopShadow]
+	}
+	return l.tops[TopRefused]
+}
+
+// countUnmatched counts the use of rules by a check that changes none of their
+// metrics. Such a check is a peek, or it names a rule but a list decides it or
+// the rule does not apply to it.
+func (active *activeRules) countUnmatched(q *Query, answer *Answer) {
+	if answer.DecidedBy < ByList {
+		for i := range answer.scratch.match.Hits {
+			active.stats[answer.scratch.match.Hits[i].Rule.Index].unmatched.Add(1)
+		}
+		return
+	}
+	if q.Rule == "" {
+		return
+	}
+	if rule := active.set.Rule(q.Rule); rule != nil {
+		active.stats[rule.Index].unmatched.Add(1)
+	}
+}
+
+// PassSecond ends the interval of recent refusals and uses if it is over, and
+// lets the first checks of the new second all be sampled. Call it every second.
+func (l *Limiter) PassSecond() {
+	l.exactLeft.Store(exactSamples)
+	active := l.inForce.Load()
+	now := l.interval()
+	if active == nil || !l.intervals.end(now) {
+		return
+	}
+	for _, t := range l.tops {
+		t.endInterval()
+	}
+	active.endUseInterval(now)
+}
+
+// countUnlimited counts a check for each rule that applied to it without limit, and bills it.
+func (l *Limiter) countUnlimited(q *Query, a *Answer) {
+	active := a.scratch.active
+	hits := a.Unlimited()
+	for i := range hits {
+		h := &hits[i]
+		limited := slices.IndexFunc(a.scratch.match.Hits,
+			func(other rules.Hit) bool { return other.Rule == h.Rule && other.Subject == h.Subject })
+
+		stats := active.stats[h.Rule.Index]
+		switch {
+		case limited >= 0: // it was counted with its limits
+		case q.Peeks():
+			stats.unmatched.Add(1)
+		default:
+			stats.stripe[l.stripeOf(a)].checks[DecisionAllowed][a.DecidedBy].Add(1)
+			l.topOf(h.Rule).count(h, false, 0, q)
+		}
+
+		if !q.Peeks() && (a.Allowed || a.Counted) && h.Rule.CountsMonthly && l.meter != nil {
+			for _, cost := range a.uncountedCosts(q, h) {
+				if h.Rule.Bills(cost.Unit) {
+					l.bill(q, a, h, cost)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,545 @@
+package limiter
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/cluster/partitions"
+	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/localcache"
+	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
+)
+
+// begin routes a check, decides what needs no other node, and asks the other
+// nodes without waiting for replies. unauthorized means that this node has just
+// found that it has no authority.
+//
+// finish calls it again after it has matched the check by newer rules. What reset
+// has set then stays, but for the rules and the time.
+func (c *clusterCheck) begin(unauthorized bool) {
+	a := c.answer
+	c.subjects = c.subjects[:0]
+	c.asks = c.asks[:0]
+	c.aloneOps = c.aloneOps[:0]
+	c.aloneCounted = c.aloneCounted[:0]
+	c.shares = c.shares[:0]
+	c.newerVersion = 0
+	c.refused = false
+	c.askSeparately = false
+	c.decided = 0
+	c.weakest = ByOwner
+	c.selected = c.selected[:0]
+
+	first := 0
+	for i := range a.scratch.match.Hits {
+		h := &a.scratch.match.Hits[i]
+		s := c.addSubject()
+		s.subject = h.Subject.Hi
+		s.firstOp = first
+		s.numOps = countHitOps(h)
+		first += s.numOps
+
+		// The subject's gate may still be open: without the mark, the subject would
+		// be routed to this node again.
+		if unauthorized {
+			s.markTried(c.limiter.membership.Self)
+		}
+		if h.Rule.Consistency == rules.Local {
+			c.selected = append(c.selected, i)
+		}
+	}
+
+	if len(c.selected) > 0 {
+		c.decideAlone(c.selected, ByOwner)
+	}
+	if !c.refused {
+		c.advance()
+	}
+}
+
+// advance routes the open subjects, decides those that need no other node, and
+// sends questions about the rest.
+func (c *clusterCheck) advance() {
+	for {
+		for i := range c.subjects {
+			s := &c.subjects[i]
+			if s.state == stateOpen && !c.mustWait(i) {
+				c.routeSubject(s, &c.answer.scratch.match.Hits[i])
+			}
+		}
+		if c.refused || !c.selectSubjects(stateHere) {
+			break
+		}
+
+		// takeHere may end the wait of subjects with blocks. If a gate has shut in
+		// the meantime, its subject is routed again.
+		c.takeHere(c.selected)
+	}
+
+	if c.refused || c.decided == len(c.subjects) {
+		return
+	}
+
+	// This node decides before others are asked: a refusal here costs no
+	// message, and leaves nothing to give back elsewhere.
+	if c.selectSubjects(stateAlone) {
+		c.decideAlone(c.selected, ByFallback)
+		if c.refused {
+			return
+		}
+	}
+
+	// What a standby admits is a debt, which can't be taken back. So this node
+	// acts as a standby last, when no answer is outstanding that could refuse the
+	// check.
+	if !c.askOthers() {
+		c.actAsStandby()
+	}
+}
+
+// routeSubject routes an open subject, or decides it from its lease. It waits
+// while the partition is pending.
+func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
+	m := c.limiter.membership
+	for ; ; s.attempts++ {
+		place := s.locate(c.limiter)
+		if place == partitions.Here {
+			s.state = stateHere
+			return
+		}
+		if place == partitions.Elsewhere && c.spendLease(s, h) {
+			return
+		}
+
+		// The clock is read only now, because a check that a lease decides needs no
+		// deadline.
+		now := time.Now()
+		c.setDeadlines(now)
+
+		// Without authority this node could not decide the subject even after the hand-off.
+		if place == partitions.Pending && now.Before(c.pendingDeadline) && m.Authority() {
+			c.wait(c.pendingDeadline,
+				func(ctx context.Context) { m.Ownership.WaitWhilePending(ctx, ring.PartitionOf(s.subject)) })
+			continue
+		}
+
+		mayAsk := s.attempts < maxAttempts && now.Before(c.deadline)
+		s.state = stateAlone
+		if mayAsk {
+			s.state, s.to = s.next(m)
+		}
+		if s.state != stateAlone {
+			return
+		}
+
+		if mayAsk && c.awaitPath(s) {
+			continue
+		}
+		if len(s.redirected) == 0 || !now.Before(c.pendingDeadline) {
+			return
+		}
+		c.awaitOwner(s, now)
+	}
+}
+
+// awaitOwner waits for a newer ring, but no longer than a pause. Then the nodes
+// that named each other as s's owner may be asked again. All of them can be
+// reached, so the partition is moving from one to another. Counting alone now
+// would admit more than the limit in a healthy cluster.
+func (c *clusterCheck) awaitOwner(s *subject, now time.Time) {
+	s.redirected = s.redirected[:0]
+	s.hint = ring.NodeID{}
+	c.wait(now.Add(min(retryPause<<min(s.attempts, 6), maxRetryPause)), func(ctx context.Context) {
+		// A node that applies no more entries gets no newer ring. The pause is due
+		// all the same.
+		if !c.limiter.membership.AwaitRevision(ctx, s.route.Revision+1, 0) {
+			<-ctx.Done()
+		}
+	})
+}
+
+// awaitPath waits if this node did not run for a while, and does not know yet
+// which of s's nodes it can reach: it must not count alone for that reason. It
+// returns when the node knows more, and reports whether to route s again.
+func (c *clusterCheck) awaitPath(s *subject) bool {
+	m := c.limiter.membership
+	unsure := s.countUnsurePaths(m)
+	if unsure == 0 {
+		return false
+	}
+
+	c.wait(c.deadline, func(ctx context.Context) {
+		// Paths have no signal to wait for, and this wait is rare enough to poll.
+		tick := time.NewTicker(pathPause)
+		defer tick.Stop()
+		for s.countUnsurePaths(m) == unsure {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+
+	// Some nodes may be marked as tried only because no path to them was known.
+	s.tried = s.tried[:0]
+	s.retried = false
+	return true
+}
+
+// setDeadlines sets the check's deadlines, unless they are set already.
+func (c *clusterCheck) setDeadlines(now time.Time) {
+	if !c.pendingDeadline.IsZero() {
+		return
+	}
+	c.deadline = now.Add(checkTimeout - replySlack)
+	c.pendingDeadline = now.Add(pendingTimeout)
+	u := c.answer.scratch.deadline
+	if !u.IsZero() && u.Before(c.deadline) {
+		c.deadline = u
+	}
+}
+
+// wait runs waitFor, which must return by until, and reads the clock again.
+func (c *clusterCheck) wait(until time.Time, waitFor func(ctx context.Context)) {
+	ctx, cancel := context.WithDeadline(context.Background(), until)
+	defer cancel()
+	waitFor(ctx)
+	c.now = c.limiter.clock.Now()
+}
+
+// mustWait reports whether subject i must wait until every subject without a
+// block is decided. Otherwise another rule could refuse the check after i took
+// its cost. Until that cost is given back it looks used, and a refusal
+// meanwhile would trigger a block.
+func (c *clusterCheck) mustWait(i int) bool {
+	hits := c.answer.scratch.match.Hits
+	if !c.answer.scratch.hasBlocks || hits[i].Rule.Blocks == nil {
+		return false
+	}
+	for j := range hits {
+		if c.subjects[j].state != stateDecided && hits[j].Rule.Blocks == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// takeHere decides the listed subjects from this node's counters, all or
+// nothing. If a gate is shut, or this node lacks authority, the subjects stay
+// open, to be routed again.
+func (c *clusterCheck) takeHere(list []int) {
+	m := c.limiter.membership
+	c.gatheredOps = c.gatheredOps[:0]
+	for _, i := range list {
+		s := &c.subjects[i]
+		s.life = c.limiter.table.Life(ring.PartitionOf(s.subject)) // before the Take: see exchange.decideAsOwner
+		c.gatheredOps = append(c.gatheredOps, c.ops(s)...)
+	}
+
+	if !c.makePlaces(c.gatheredOps) {
+		return
+	}
+
+	verdict, authorized := c.limiter.takeAsOwner(c.now, c.gatheredOps, c.peek, c.answer.scratch.holding)
+
+	// After Shut, slots may be stored all the same: authority may have ended after
+	// the Take.
+	if verdict != counters.Refused {
+		c.answer.scratch.holding.markStored(c.gatheredOps)
+	}
+
+	c.keepOrForgetPlace(list, c.gatheredOps, verdict == counters.Admitted)
+	rest := c.gatheredOps
+	for _, i := range list {
+		s := &c.subjects[i]
+		if verdict != counters.Shut {
+			copy(c.ops(s), rest)
+			rest = rest[s.numOps:]
+			s.decidedAt = c.now
+			c.markDecided(s, ByOwner, verdict == counters.Admitted, undoHere)
+			continue
+		}
+
+		s.attempts++
+		s.state = stateOpen
+		if !authorized {
+			s.markTried(m.Self)
+		}
+	}
+
+	c.refused = c.refused || verdict == counters.Refused
+
+	// recordDecidedHere does the same for a check that tryDecide decides.
+	c.answer.scratch.isDecidedHere = verdict == counters.Admitted && len(list) == len(c.subjects)
+}
+
+// spendLease decides s from its lease or from a remembered refusal. It returns
+// false if neither exists.
+func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
+	ops := c.ops(s)
+
+	// A reservation must know when, and in which life of a counter, its cost was
+	// taken. A lease's receipt does not say so. A peek asks what the owner has
+	// left.
+	if c.answer.scratch.bypassesLeases || ops[0].Mode == counters.PeekMode && !c.peeksAreLooks {
+		return false
+	}
+
+	outcome := c.limiter.membership.leases.spend(s.route.Owner, h.Rule, h.Limits, ops, &s.receipt)
+	switch outcome {
+	case localcache.Spent:
+		c.markDecided(s, ByLease, true, undoLease)
+	case localcache.Refused:
+		c.markDecided(s, ByLease, h.Rule.Shadow, undoNothing)
+		c.refused = c.refused || !h.Rule.Shadow
+	}
+
+	return outcome != localcache.AskOwner
+}
+
+// askOthers sends the questions to other nodes. In the first round each node
+// gets one question about all its subjects; later each subject has its own
+// question. It reports whether it sent any.
+func (c *clusterCheck) askOthers() bool {
+	c.selected = c.selected[:0]
+	for i := range c.subjects {
+		if state := c.subjects[i].state; state == stateAskOwner || state == stateAskStandby {
+			c.selected = append(c.selected, i)
+		}
+	}
+
+	// Sorting puts the subjects for one node side by side. It also orders the ops
+	// of a question by subject, as questions require.
+	slices.SortFunc(c.selected, func(i, j int) int {
+		x, y := &c.subjects[i], &c.subjects[j]
+		return cmp.Or(cmp.Compare(x.state, y.state), x.to.Compare(y.to), cmp.Compare(x.subject, y.subject))
+	})
+	var last *ask
+	for _, i := range c.selected {
+		s := &c.subjects[i]
+
+		// A standby acts for one owner at a time, so it is asked about each
+		// subject by itself.
+		if last == nil || c.askSeparately || s.state == stateAskStandby || s.to != last.to {
+			last = c.newAsk(s)
+			c.asks = append(c.asks, last)
+		}
+		c.addToAsk(last, s, &c.answer.scratch.match.Hits[i])
+	}
+
+	together := !c.askSeparately && len(c.asks) == 1 && last.q.flags&flagStandby == 0
+
+	// If a node could not decide its group, the subjects may have several
+	// owners by now, and no node would decide them together.
+	c.askSeparately = c.askSeparately || last != nil
+	for _, ak := range c.asks {
+		// A place and slots bring random numbers, so no other question can be
+		// identical.
+		ak.dispatch(c.limiter, together && ak.q.place == nil && ak.q.holding == nil)
+	}
+
+	return last != nil
+}
+
+// newAsk returns a question to the node that s is routed to, without ops.
+func (c *clusterCheck) newAsk(s *subject) *ask {
+	ak := &ask{to: s.to, owner: s.to, deadline: c.deadline, done: make(chan struct{}, 1)}
+	ak.q.version = c.version()
+	ak.q.revision = s.route.Revision
+	ak.q.place = c.answer.scratch.place
+	ak.q.holding = c.answer.scratch.holding
+
+	if c.peek {
+		ak.q.flags |= flagPeek
+	}
+	// Without authority, this node's rules may be too old for owners to decide by.
+	if ak.q.version == 0 || c.ignoreNewer && c.limiter.membership.Authority() {
+		ak.q.flags |= flagIgnoreNewer
+	}
+
+	if s.state == stateAskStandby {
+		// The standby first forwards the question to the owner, so the answer may
+		// bring the owner's leases.
+		ak.q.flags |= flagStandby
+		ak.owner = s.route.Owner
+	}
+
+	return ak
+}
+
+// version returns the version of the rules that the check was matched by, or
+// zero if any version will do.
+func (c *clusterCheck) version() int64 {
+	if c.anyVersion {
+		return 0
+	}
+	return c.active.set.Version
+}
+
+// addToAsk adds s to a question.
+func (c *clusterCheck) addToAsk(ak *ask, s *subject, h *rules.Hit) {
+	s.markTried(s.to)
+	s.attempts++
+	s.standbyAsked = s.standbyAsked || s.state == stateAskStandby
+	s.state = stateAwaitReply
+	s.ask = ak
+
+	// policies has an element per subject once one of them may be leased.
+	var policy localcache.Policy
+	if (c.ops(s)[0].Mode != counters.PeekMode || c.peeksAreLooks) && !c.answer.scratch.bypassesLeases {
+		policy = c.limiter.membership.policyOf(h.Rule, h.Limits)
+	}
+	if !policy.None() && ak.policies == nil {
+		ak.policies = make([]localcache.Policy, countSubjects(ak.q.ops))
+	}
+	if ak.policies != nil {
+		ak.policies = append(ak.policies, policy)
+	}
+
+	ak.rule, ak.limits = h.Rule, h.Limits
+	ak.q.ops = append(ak.q.ops, c.ops(s)...)
+
+	// The owner may have stored the slots even if it does not answer.
+	hd := c.answer.scratch.holding
+	s.mayHoldSlots = hd.mayHold(s.subject)
+	hd.markStored(c.ops(s))
+}
+
+// actAsStandby decides the subjects that this node decides in place of their
+// owners: as the standby, or as the node that handed the partition over.
+func (c *clusterCheck) actAsStandby() {
+	for i := range c.subjects {
+		s := &c.subjects[i]
+		if s.state != stateActAsStandby || c.refused {
+			continue
+		}
+		s.state = stateOpen
+		s.triedAsStandby = true
+		v := c.limiter.takeAsStandby(c.now, c.ops(s), c.peek, s.problem)
+		if v != counters.Shut {
+			c.markDecided(s, ByStandby, v == counters.Admitted, undoNothing)
+			c.refused = v == counters.Refused
+		}
+	}
+}
+
+// collectReplies waits for the replies to the questions in flight.
+func (c *clusterCheck) collectReplies() {
+	for _, ak := range c.asks {
+		arrived := ak.wait() // before it returns, the answer may still be written
+		answered := arrived && ak.err == nil
+		if answered && ak.status == askerBehind {
+			c.newerVersion = max(c.newerVersion, ak.version)
+		}
+
+		for i := range c.subjects {
+			s := &c.subjects[i]
+			if s.state == stateAwaitReply && s.ask == ak {
+				c.acceptAnswer(s, ak, arrived)
+			}
+		}
+
+		c.refused = c.refused || answered && ak.status == decided && !ak.admitted
+	}
+
+	c.asks = c.asks[:0]
+	c.now = c.limiter.clock.Now() // time has passed
+}
+
+// acceptAnswer applies the answer to s. arrived is false if it is too late.
+func (c *clusterCheck) acceptAnswer(s *subject, ak *ask, arrived bool) {
+	s.state = stateOpen
+
+	switch {
+	case !arrived: // it stays marked as tried: ask the next candidate
+	case ak.err != nil:
+		if errors.Is(ak.err, peer.ErrUnreachable) && !s.retried && c.limiter.membership.Peers.Reachable(ak.to) {
+			s.retried = true // another connection exists; if the owner had counted the question, its cost is lost
+			s.unmarkTried(ak.to)
+		}
+	case ak.status == decided:
+		c.acceptDecision(s, ak)
+	case ak.status == tooManyReservations && c.answer.scratch.place != nil:
+		c.failFor(ErrTooManyReservations)
+	case ak.status == noAuthority:
+		// It stays marked as tried: asking it again would not help this check.
+		s.problem = partitions.WithoutAuthority
+	case ak.status == unreachable:
+		c.limiter.membership.Ownership.LearnOwner(ring.PartitionOf(s.subject), ak.revision, ak.hint)
+	case ak.status == neverDecided: // a gate shut before its turn: the same node may be asked again
+		s.unmarkTried(ak.to)
+	case ak.status == notOwner:
+		// The node can be reached, and may own the subject in a moment.
+		// routeSubject asks nodes in redirected again, but never those in tried.
+		s.unmarkTried(ak.to)
+		s.redirected = append(s.redirected, ak.to)
+		s.hint = ak.hint
+		if !ak.hint.IsZero() {
+			c.limiter.membership.Ownership.LearnOwner(ring.PartitionOf(s.subject), ak.revision, ak.hint)
+		}
+	}
+}
+
+// acceptDecision takes over what another node decided about s.
+func (c *clusterCheck) acceptDecision(s *subject, ak *ask) {
+	by := ByForward
+	switch {
+	case ak.standby:
+		by = ByStandby
+	case ak.fromLease:
+		by = ByLease
+	}
+
+	at, _ := findSubject(ak.q.ops, s.subject)
+	decidedOps := ak.q.ops[at : at+s.numOps]
+
+	// A check that takes at most its cost goes on to ask for what remains. The
+	// owner can't give what is leased here.
+	if !c.answer.scratch.isAtMost {
+		c.limiter.membership.leases.addUnspent(ak, decidedOps)
+	}
+
+	copy(c.ops(s), decidedOps)
+	s.answeredBy = ak
+
+	// A standby makes no place.
+	pl := c.answer.scratch.place
+	if pl != nil && pl.home == s.subject {
+		pl.made = ak.admitted && !ak.standby
+	}
+
+	c.acceptSlots(s, ak, at)
+	c.markDecided(s, by, ak.admitted, undoAsked)
+}
+
+// acceptSlots notes what the answer says of the slots of s. The ops of s begin
+// at index at of the question's ops.
+func (c *clusterCheck) acceptSlots(s *subject, ak *ask, at int) {
+	hd := c.answer.scratch.holding
+	if hd == nil {
+		return
+	}
+
+	// The owner decides all or nothing, so it has stored no slots. It may have
+	// those of an earlier question.
+	if !ak.admitted && !s.mayHoldSlots {
+		hd.forget(s.subject)
+	}
+
+	ops := c.ops(s)
+	for i := range ops {
+		// For slots, the owner answers how much longer they are held.
+		slotLeft := time.Duration(ak.marks[at+i])
+		ops[i].SetSlotLeft(slotLeft)
+	}
+
+	if ak.unconfirmed {
+		c.failFor(errUnconfirmed)
+	}
+}

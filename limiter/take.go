@@ -1,0 +1,73 @@
+package limiter
+
+import (
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// takeAsOwner decides ops from this node's counters, as their owner. It checks
+// authority before and after. Without authority the verdict is Shut, and what
+// was debited stays debited: this node may no longer own the counters. hd holds
+// the slots that ops acquire, if any.
+func (l *Limiter) takeAsOwner(
+	now algorithms.Instant, ops []counters.Op, peek bool, hd *acquisition,
+) (verdict counters.Verdict, authorized bool) {
+	m := l.membership
+	if m != nil && !m.Authority() {
+		return counters.Shut, false
+	}
+
+	began := m.recorderClock()
+
+	verdict = l.takeFromTable(now, ops, peek, hd)
+
+	switch {
+	case m == nil:
+	case !m.Authority():
+		return counters.Shut, false
+	case verdict != counters.Shut:
+		m.recordDecision(ByOwner, ops, began, 1)
+	}
+
+	return verdict, true
+}
+
+// takeFromTable decides ops from this node's counters, whether or not it has
+// authority. hd holds the slots that ops acquire, if any.
+func (l *Limiter) takeFromTable(now algorithms.Instant, ops []counters.Op, peek bool, hd *acquisition) counters.Verdict {
+	switch {
+	case peek:
+		return l.table.Peek(now, ops)
+	case hd != nil:
+		return l.table.TakeAndHold(now, ops, hd.holder())
+	}
+	return l.table.Take(now, ops)
+}
+
+// recorderClock reads the recorder's clock; zero without a recorder.
+func (m *membership) recorderClock() int64 {
+	if m == nil || m.Recorder == nil {
+		return 0
+	}
+	return m.Recorder.Clock()
+}
+
+// recordDecision reports the decisions on ops to the recorder.
+func (m *membership) recordDecision(by DecidedBy, ops []counters.Op, began int64, times int) {
+	if m == nil || m.Recorder == nil {
+		return
+	}
+
+	ended := m.Recorder.Clock()
+	for first := 0; first < len(ops); first += countSubjectOps(ops[first:]) {
+		p := ring.PartitionOf(ops[first].Key.Subject)
+		lineage := uint64(0)
+		if by == ByOwner {
+			lineage = m.leases.limiter.table.Lineage(p)
+		}
+		for range times {
+			m.Recorder.Decided(by, p, lineage, began, ended)
+		}
+	}
+}
