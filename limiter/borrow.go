@@ -14,8 +14,8 @@ import (
 )
 
 // This file is the borrower's side of loans between regions, at the subject's
-// owner. A node that sees that little of a share is left tells the owner; see
-// shortage.go. The owner borrows in the background, ahead of need: one loan per
+// owner. When little of a share is left, the node that notices tells the owner;
+// see shortage.go. The owner borrows in the background, ahead of need: one loan per
 // counter at a time, from the region that it believes has the most unused
 // quota. The lender debits a loan before it sends it. The borrower credits it
 // to the counter at most once, and only in the window and the life of the
@@ -396,14 +396,15 @@ func (ln *loan) nextRequest(lo *loans, now algorithms.Instant) *loan {
 	return &loan{request: LoanRequest{subjectRef: ln.request.subjectRef}, target: d, need: ln.need, begun: ln.begun}
 }
 
-// borrowFromNext asks the next region, after one that lent nothing. The waiters
-// now wait for its answer.
+// borrowFromNext asks the next region, after one that lent nothing. The first
+// call begins the loan. The waiters' own calls find it in flight and join it, or
+// learn that there is none.
 func (lo *loans) borrowFromNext(ln *loan, now algorithms.Instant, waiters borrowWaiters) {
 	lo.borrowFor(ln, now, nil)
 	for _, bw := range waiters {
 		next := ln.nextRequest(lo, now)
 		if next != nil {
-			lo.borrowFor(next, now, bw) // joins the loan that has just begun, or learns that there is none
+			lo.borrowFor(next, now, bw)
 		}
 	}
 }
@@ -474,8 +475,8 @@ func (br *borrower) noteLender(ln *loan, r *LoanReply, steady int64) {
 
 // creditLoan credits a loan to its counter, if that is still the counter that
 // requested it. It credits no more than was requested. For a token bucket it
-// also leaves out what may have refilled at the lender since. It returns what
-// it credited.
+// also leaves out what may have refilled at the lender since: both regions would
+// have that. It returns what it credited.
 func (lo *loans) creditLoan(ln *loan, r *LoanReply, now algorithms.Instant) int64 {
 	m := lo.limiter.membership
 	amount := min(r.Amount, ln.request.Want)

@@ -133,7 +133,8 @@ type ClusterConfig struct {
 	Fallback *counters.Table
 	// OtherRegions reaches other regions. If it is nil, this node borrows nothing from them.
 	OtherRegions OtherRegions
-	// Backup confirms loans to other regions. If it is nil, this node lends nothing.
+	// Backup confirms loans, settlements and slots. If it is nil, this node lends
+	// nothing, and answers without a confirmation.
 	Backup Backup
 	// Recorder may be nil.
 	Recorder Recorder

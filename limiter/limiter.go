@@ -53,9 +53,9 @@ func (l *Limiter) Clock() *Clock { return l.clock }
 
 // Check decides q now. If it fails, the answer is invalid; the error wraps
 // ErrUnknownRule, ErrKey, ErrInline, ErrNamespace, ErrAtMost, ErrAcquire,
-// ErrLevelTooLow, ErrRulesChanged or ErrTryAgain. A q with a RequestID must be
-// a counting check. It is decided once within a minute, and the error may also
-// be one of Reserve's.
+// ErrLevelTooLow, ErrRulesChanged or ErrTryAgain. A q with a RequestID must not
+// be a peek. Within a minute it is decided once, and the error may also be one
+// of Reserve's.
 func (l *Limiter) Check(q *Query, a *Answer) error {
 	if q.isOnceOrAtMost() {
 		return l.checkOnceOrAtMost(q, a)
@@ -219,20 +219,21 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 	return a.scratch.failure
 }
 
-// beginSecondRound prepares what the second round of a check must not share with
-// the first one, or must have as the first one had it.
+// beginSecondRound adapts a, which prepare has just set up anew by newer rules,
+// to what the first round has done.
 func (a *Answer) beginSecondRound(q *Query) {
-	// What they took is given back already. If the newer rules need no counter, no
-	// subject takes their place.
+	// The first round's subjects are rolled back. If the newer rules need no
+	// counter, no others take their place.
 	a.scratch.cluster.subjects = a.scratch.cluster.subjects[:0]
 
-	// The first round's place goes back with its cost, perhaps after the second
-	// one has made its own.
+	// The first round's place is given back with its cost, perhaps only after the
+	// second round has made one. So the second place has an id of its own.
 	if a.scratch.place != nil {
 		a.scratch.place = a.newPlaceRequest(q, a.scratch.place.ttl)
 	}
 
-	// An acquire that was recalled has paid already.
+	// If an earlier attempt has acquired the slots, it has paid, too. prepare has
+	// put these costs back.
 	if a.scratch.holding != nil && a.scratch.holding.isRecalled {
 		a.dropPaidCosts()
 	}

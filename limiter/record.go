@@ -19,6 +19,7 @@ func (l *Limiter) recordMetrics(q *Query, a *Answer) {
 
 // countLimited is recordMetrics without the rules that applied without limit.
 func (l *Limiter) countLimited(q *Query, a *Answer) {
+	// The usual check: one rule with one limit, allowed by its owner.
 	if sc := &a.scratch; sc.soleStats != nil && a.Allowed && a.DecidedBy == ByOwner {
 		headroom := a.Limits[0].headroom()
 		sc.soleStats.ownerAllowed[headroom].Add(1)
@@ -71,9 +72,10 @@ func (l *Limiter) countLimited(q *Query, a *Answer) {
 	}
 }
 
-// prepareCount notes whether a list of subjects may hold the subject of a check
-// with a single limit, as most checks have. It does so before the check is
-// decided, while the counter is still on its way from memory.
+// prepareCount looks up whether the list of refused subjects may hold the
+// subject of a check with a single limit, as most checks have. It does so before
+// the check is decided, while the counter is still on its way from memory: so
+// the look-up costs no time.
 func (l *Limiter) prepareCount(a *Answer) {
 	sc := &a.scratch
 	if sc.soleStats != nil {

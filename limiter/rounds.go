@@ -19,8 +19,8 @@ import (
 // nodes without waiting for replies. unauthorized means that this node has just
 // found that it has no authority.
 //
-// finish calls it again after it has matched the check by newer rules. What reset
-// has set then stays, but for the rules and the time.
+// finish calls begin again after it has matched the check by newer rules. It has
+// changed c.active and c.now by then. All else that reset has set stays.
 func (c *clusterCheck) begin(unauthorized bool) {
 	a := c.answer
 	c.subjects = c.subjects[:0]

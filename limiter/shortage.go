@@ -38,8 +38,8 @@ const (
 	// maxLoanWaiters bounds the checks that wait for loans to one subject,
 	// maxAllLoanWaiters those of this node.
 	maxLoanWaiters, maxAllLoanWaiters = 16, 4096
-	// noWaitPause is how long no check waits for a loan to a subject after a loan
-	// brought nothing.
+	// After a loan brought nothing, no check waits for one to that subject for
+	// noWaitPause.
 	noWaitPause = time.Second
 	// minStay and maxStay bound how long answers ask callers to stay away if a share refuses.
 	minStay, maxStay = time.Second, time.Minute
@@ -54,8 +54,8 @@ type backoff struct {
 	until int64         // on the steady clock; a failed attempt before it changes nothing
 }
 
-// noteNothing records an attempt that brought nothing. If the time of the last
-// one has passed, the time doubles.
+// noteNothing records an attempt that brought nothing. If the last wait is over,
+// the next one is twice as long.
 func (p *backoff) noteNothing(steady int64) {
 	passed := steady - p.until
 	switch {

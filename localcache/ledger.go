@@ -55,10 +55,11 @@ type ledgerGrant struct {
 // ledgerPart is one limit's part of a grant.
 type ledgerPart struct {
 	counter    uint64 // Key.Counter
-	unreturned int64  // units granted and not yet given back: an upper bound on what may come back
+	unreturned int64  // units granted and not yet given back: Return gives back no more
 	spendable  int64  // the holder may still spend at most this many units
-	// returnable is how many units may still come back at most. Only the holder's
-	// reports lower it.
+	// returnable is the least that the holder has reported as left; before its first
+	// report, what was granted. A loan to another region leaves that much used. A
+	// return does not lower it.
 	returnable int64
 }
 
