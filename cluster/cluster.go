@@ -4,16 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"math"
-	"net"
-	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
-	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/internal/tasks"
 	"github.com/rlnode/rlnode/internal/wake"
@@ -88,8 +84,62 @@ func New(config Config) (*Cluster, error) {
 	return c, nil
 }
 
+// makeAuthority creates the granter, which grants authority while this node
+// leads, and the holder, which obtains it for this node.
+func (c *Cluster) makeAuthority() {
+	self := c.config.Self
+	began := time.Now()
+	c.granter = authority.NewGranter(authority.GranterConfig{
+		Self: self.ID, Boot: self.Boot, BootstrapExpect: c.config.BootstrapExpect,
+		State: c.State, Propose: c.propose, Confirm: c.confirmLead,
+		Nodes: c.tracker.authorityNodes, RulesIndex: c.machine.rulesIndex.Load,
+		TransferLead: func() { c.background.Go(func() { c.tracker.transferLead(c.ctx) }) },
+		Now:          func() time.Duration { return time.Since(began) }, Logger: c.config.Logger,
+	})
+	c.holder = authority.NewHolder(authority.HolderConfig{
+		Self: self.ID, Boot: self.Boot, Boottime: c.config.Boottime, Ask: c.tracker.askLeader,
+		Status:   c.tracker.requestStatus,
+		OnChange: func() { wake.Signal(c.reconcileNeeded) }, Logger: c.config.Logger,
+	})
+}
+
+// localHandlers returns the handlers for calls from this region.
+func (c *Cluster) localHandlers() map[peer.Method]handler {
+	return map[peer.Method]handler{
+		MethodPromise:             c.founder.servePromise,
+		MethodIsAttemptValid:      jsonHandler(c.founder.serveIsAttemptValid),
+		MethodInvite:              jsonHandler(c.founder.serveInvitation),
+		MethodPropose:             c.sharedRules.servePropose,
+		MethodRemove:              jsonHandler(c.serveRemove),
+		MethodFollow:              c.sharedRules.serveFollow,
+		MethodProbePrimary:        c.sharedRules.serveProbe,
+		MethodRemoveRegion:        c.sharedRules.serveRemoveRegion,
+		MethodFollowNow:           jsonHandler(c.sharedRules.serveFollowNow),
+		MethodWriteEntries:        c.sharedRules.serveWriteEntries,
+		MethodRaise:               jsonHandler(c.reconciler.raise),
+		authority.MethodAsk:       jsonHandler(c.tracker.answerRequest),
+		authority.MethodCommitted: jsonHandler(c.serveCommitted),
+	}
+}
+
+// Handle registers this package's handlers with p.
+func (c *Cluster) Handle(p *peer.Peers) {
+	for m, h := range c.handlers {
+		p.Handle(m, peer.Near, func(call *peer.Call) { c.serveWith(call, h) })
+	}
+	for _, m := range crossRegionMethods {
+		p.Handle(m, peer.Far, func(call *peer.Call) {
+			// The call is forwarded to the leader, which sees this node as the caller. That is
+			// safe because no method that other regions may call uses its caller's
+			// identity.
+			c.serveWith(call,
+				func(ctx context.Context, r request) ([]byte, error) { return c.callLeader(ctx, m, r.body) })
+		})
+	}
+}
+
 // Start joins or founds the cluster: it opens gossip and Raft, and starts the
-// loops. It may return before the cluster exists: see Ready.
+// loops. It may return before the cluster exists: see ReadyError.
 func (c *Cluster) Start() error {
 	c.startedAt = time.Now()
 	c.recallState()
@@ -139,112 +189,6 @@ func (c *Cluster) Start() error {
 	return nil
 }
 
-func (c *Cluster) startGossip(empty bool) error {
-	g := c.config.Gossip
-	self := c.config.Self
-	g.Self = gossip.Member{
-		ID: self.ID, Boot: self.Boot, Name: self.Name, Region: self.Region, Zone: self.Zone, PeerPort: self.PeerPort,
-		Cluster: c.identity.Load().Cluster, BootstrapExpect: c.config.BootstrapExpect,
-		RaftEmpty: empty, SettingsVersion: settingsVersion,
-		Level: uint32(c.config.Build.Level),
-	}
-	g.Advertise = cmp.Or(g.Advertise, self.Address)
-	g.Logger = cmp.Or(g.Logger, c.config.Logger)
-
-	opened, err := gossip.Open(g)
-	if err != nil {
-		return fmt.Errorf("start gossip: %w", err)
-	}
-
-	c.gossip.Store(opened)
-	return nil
-}
-
-// settingsVersion is the version of the ring's settings that this node
-// supports. Gossip announces it.
-const settingsVersion = 1
-
-// State returns the newest agreed state that this node has applied. It is never
-// nil. It may be older than StateInUse.
-func (c *core) State() *agreement.State { return c.machine.state.Load() }
-
-// Identity returns this node's identity, for peer.Config.Self.
-func (c *core) Identity() peer.Identity { return *c.identity.Load() }
-
-// Accept returns an error if the remote node belongs to another cluster. It is
-// meant for peer.Config.Accept.
-func (c *core) Accept(remote peer.Identity) error {
-	ours := c.identity.Load().Cluster
-	if ours != [16]byte{} && remote.Cluster != [16]byte{} && ours != remote.Cluster {
-		return fmt.Errorf("%w: node %s (%s) belongs to cluster %s, but this node belongs to %s", ErrRefused,
-			remote.Node, remote.Name, agreement.ClusterID(remote.Cluster), agreement.ClusterID(ours))
-	}
-	return nil
-}
-
-// announce makes gossip announce this node's cluster, and whether its Raft is empty.
-func (c *core) announce() {
-	g := c.gossip.Load()
-	if g == nil {
-		return
-	}
-
-	empty, err := c.isRaftEmpty()
-	if err == nil {
-		err = g.Update(func(m *gossip.Member) {
-			m.Cluster = c.identity.Load().Cluster
-			m.RaftEmpty = empty
-		})
-	}
-	if err != nil {
-		c.config.Logger.Warn("gossip can't announce this node's new state", "error", err)
-	}
-}
-
-// followGossip is the loop that calls updateAddresses periodically and whenever
-// gossip's members change.
-func (c *Cluster) followGossip() {
-	c.loop(c.config.Timings.Reconcile, c.gossip.Load().Changed(), func() (last bool) {
-		c.updateAddresses()
-		return false
-	})
-}
-
-// updateAddresses updates the nodes' addresses from gossip and Raft's configuration.
-func (c *Cluster) updateAddresses() {
-	known := map[ring.NodeID]string{}
-	conf, _ := c.configuration()
-	for _, s := range conf.Servers {
-		known[nodeID(s.ID)] = string(s.Address)
-	}
-
-	// Gossip comes last: it knows newer addresses than Raft's configuration.
-	for _, m := range c.gossip.Load().Members() {
-		known[m.ID] = memberAddress(m)
-	}
-
-	delete(known, c.config.Self.ID)
-	delete(known, ring.NodeID{})
-	c.nodeAddresses.Store(&known)
-	c.config.Peers.SetNodes(known)
-
-	if c.config.OnAddresses != nil {
-		addresses := c.gossip.Load().Addresses()
-		if !slices.Equal(addresses, c.announced) {
-			c.announced = addresses
-			c.config.OnAddresses(addresses)
-		}
-	}
-
-	wake.Signal(c.gossipChanged)
-	wake.Signal(c.reconcileNeeded)
-}
-
-// memberAddress returns the address at which a member accepts calls.
-func memberAddress(m gossip.Member) string {
-	return net.JoinHostPort(m.Address, strconv.Itoa(m.PeerPort))
-}
-
 // Close stops everything that Start has started. The node does not leave the
 // cluster: the other nodes see it fail. Close takes at most some seconds. If
 // something hangs, the error names it.
@@ -276,18 +220,4 @@ func (c *Cluster) close() error {
 	}
 
 	return errors.Join(errs...)
-}
-
-// waitAtMost waits until all channels are closed, for at most bound. It reports
-// whether they were closed in time.
-func waitAtMost(bound time.Duration, all ...<-chan struct{}) bool {
-	over := time.After(bound)
-	for _, done := range all {
-		select {
-		case <-done:
-		case <-over:
-			return false
-		}
-	}
-	return true
 }

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/cluster/regions"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/rules/entries"
@@ -63,6 +65,32 @@ type Store interface {
 	// Probe writes a test record and waits until it is stored. It returns an error
 	// if that takes too long.
 	Probe() error
+}
+
+// AppliedStore stores how far a node has applied entries: the index, and the
+// cluster's ID, so that the record is not mistaken for another cluster's.
+// *persist.SmallFile implements it.
+type AppliedStore interface {
+	// Read returns the content last written, or nil if there is none.
+	Read() ([]byte, error)
+	// Write stores content, which need not survive a power cut. It is called at
+	// most once a second, and once more when the Cluster closes.
+	Write(content []byte) error
+}
+
+// OtherRegions reaches the other regions. *regions.Pool implements it.
+type OtherRegions interface {
+	// Call calls any entry node of a region. The error wraps regions.ErrAway if nothing was sent.
+	Call(ctx context.Context, region string, m peer.Method, body []byte) ([]byte, error)
+	// Regions lists the other regions, by name.
+	Regions() []regions.Region
+	// SetEntryNode sets whether this node is an entry node, which other regions may
+	// call. Repeating a value is harmless.
+	SetEntryNode(yes bool)
+	// SetMembers sets how many nodes this region has. Repeating a value is harmless.
+	SetMembers(n int)
+	// Changed receives a value when Regions may have changed.
+	Changed() <-chan struct{}
 }
 
 // Timings are the intervals and bounds of a Cluster. All nodes of a cluster

@@ -2,11 +2,13 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
 
+	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/cluster/peer"
@@ -54,6 +56,23 @@ type core struct {
 	background tasks.Group // tasks that may outlive their callers
 }
 
+// Identity returns this node's identity, for peer.Config.Self.
+func (c *core) Identity() peer.Identity { return *c.identity.Load() }
+
+// Accept returns an error if the remote node belongs to another cluster. It is
+// meant for peer.Config.Accept.
+func (c *core) Accept(remote peer.Identity) error {
+	ours := c.identity.Load().Cluster
+	if ours != [16]byte{} && remote.Cluster != [16]byte{} && ours != remote.Cluster {
+		return fmt.Errorf("%w: node %s (%s) belongs to cluster %s, but this node belongs to %s", ErrRefused,
+			remote.Node, remote.Name, agreement.ClusterID(remote.Cluster), agreement.ClusterID(ours))
+	}
+	return nil
+}
+
+// Authority reports whether this node may act as an owner now.
+func (c *core) Authority() bool { return c.holder.Valid() }
+
 // loop runs step once per interval and whenever wake has a value, until step
 // returns true or this node closes.
 func (c *core) loop(every time.Duration, wake <-chan struct{}, step func() (last bool)) {
@@ -69,25 +88,16 @@ func (c *core) loop(every time.Duration, wake <-chan struct{}, step func() (last
 	}
 }
 
-// Authority reports whether this node may act as an owner now.
-func (c *core) Authority() bool { return c.holder.Valid() }
-
-// aliveNodes returns the nodes of this region that gossip considers alive.
-func (c *core) aliveNodes() map[ring.NodeID]bool {
-	alive := map[ring.NodeID]bool{}
-	for _, m := range c.gossipMembers() {
-		if m.State == gossip.Alive {
-			alive[m.ID] = true
+// waitAtMost waits until all channels are closed, for at most bound. It reports
+// whether they were closed in time.
+func waitAtMost(bound time.Duration, all ...<-chan struct{}) bool {
+	over := time.After(bound)
+	for _, done := range all {
+		select {
+		case <-done:
+		case <-over:
+			return false
 		}
 	}
-	return alive
-}
-
-// gossipMembers returns gossip's members, or none before gossip has started.
-func (c *core) gossipMembers() []gossip.Member {
-	g := c.gossip.Load()
-	if g == nil {
-		return nil
-	}
-	return g.Members()
+	return true
 }

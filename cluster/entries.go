@@ -301,12 +301,3 @@ func (sr *sharedRules) adoptEntries(ctx context.Context, b []byte) error {
 
 	return nil
 }
-
-// publishEntries passes a state's entries on if they are new. Only the feed's loop calls it.
-func (c *Cluster) publishEntries(s *agreement.State) {
-	if c.config.OnEntries == nil || s.Entries == c.feed.publishedEntries {
-		return
-	}
-	c.feed.publishedEntries = s.Entries
-	c.config.OnEntries(s.Entries)
-}

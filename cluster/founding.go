@@ -49,17 +49,6 @@ type founder struct {
 	waitReason atomic.Pointer[error] // why there was no cluster at the last step; nil before the first step
 }
 
-// isRaftEmpty reports whether Raft has no data yet. A term left by an
-// unfinished founding counts as data; see clearHalfFounded.
-func (c *core) isRaftEmpty() (bool, error) {
-	s := c.config.Store
-	has, err := raft.HasExistingState(s.Logs(), s.Stable(), s.Snapshots())
-	if err != nil {
-		return false, fmt.Errorf("check whether Raft's store is empty: %w", err)
-	}
-	return !has, nil
-}
-
 // clearHalfFounded resets the store after a crash in the middle of
 // raft.BootstrapCluster, which leaves a term of 1 and no entry: Raft would
 // refuse to bootstrap on it. Only a proposer that held all promises, or a node

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -30,44 +29,6 @@ const (
 	// contactInterval is how often to check for a majority.
 	contactInterval = 100 * time.Millisecond
 )
-
-// AppliedStore stores how far a node has applied entries: the index, and the
-// cluster's ID, so that the record is not mistaken for another cluster's.
-// *persist.SmallFile implements it.
-type AppliedStore interface {
-	// Read returns the content last written, or nil if there is none.
-	Read() ([]byte, error)
-	// Write stores content, which need not survive a power cut. It is called at
-	// most once a second, and once more when the Cluster closes.
-	Write(content []byte) error
-}
-
-// memory is the state that an earlier process of this node had applied.
-type memory struct {
-	state         atomic.Pointer[agreement.State] // nil if there is none, or the applied state has caught up with it
-	inUse         atomic.Bool                     // this process has begun to rely on it
-	noMajority    chan struct{}                   // capacity 1: no majority can be reached
-	recordedIndex uint64                          // the recorded index; used by one goroutine at a time
-}
-
-// StateInUse returns the newest state that this node uses: normally the applied
-// one. A node that relies on its memory uses the remembered state until the
-// applied one has caught up. The remembered state does not tell which node owns
-// what now.
-func (c *core) StateInUse() *agreement.State {
-	s := c.State()
-	remembered := c.memory.state.Load()
-	if remembered != nil && c.memory.inUse.Load() && s.Index < remembered.Index {
-		return remembered
-	}
-	return s
-}
-
-// reliesOnMemory reports whether this node is ready because of its memory: no
-// majority could be reached when it started, and it has had no authority since.
-func (c *core) reliesOnMemory() bool {
-	return c.memory.inUse.Load() && !c.holder.EverValid()
-}
 
 // recallState loads the remembered state. It must be called before Raft runs.
 // It discards a state without rules, and one whose ring lacks this node.
@@ -230,38 +191,4 @@ func (c *Cluster) reachesMajority() bool {
 		}
 	}
 	return 2*seen > len(voters)
-}
-
-// relyOnMemory puts the remembered rules in force. Only the state feed's loop calls it.
-func (c *Cluster) relyOnMemory() {
-	m := c.memory.state.Load()
-	if m == nil {
-		return // this node is in sync already
-	}
-
-	c.config.Logger.Warn("can't reach a majority: this node decides alone, by the rules that it remembers",
-		"rules_version", rulesVersion(m), "epoch", m.Epoch, "members", len(m.To.Members()))
-
-	// If a snapshot contained all of the memory, the applied state is not older.
-	if c.State().Index < m.Index {
-		c.publishRules(m)
-		c.publishEntries(m)
-	}
-
-	// This comes last, because it makes this node ready.
-	c.memory.inUse.Store(true)
-}
-
-// olderThanMemory reports whether s is older than the remembered state in
-// force, so that rules never go back.
-func (c *core) olderThanMemory(s *agreement.State) bool {
-	m := c.memory.state.Load()
-	if m == nil || !c.memory.inUse.Load() {
-		return false
-	}
-	if s.Index < m.Index {
-		return true
-	}
-	c.memory.state.Store(nil) // from now on, StateInUse returns the applied state
-	return false
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/cluster/gossip"
-	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -58,25 +57,6 @@ type nodeReport struct {
 // nearly everything and can store more.
 func (r nodeReport) isCaughtUp(index uint64) bool {
 	return time.Since(r.at) < nodeReportTTL && r.applied+caughtUpMargin >= index && !r.unfitToLead
-}
-
-// makeAuthority creates the granter, which grants authority while this node
-// leads, and the holder, which obtains it for this node.
-func (c *Cluster) makeAuthority() {
-	self := c.config.Self
-	began := time.Now()
-	c.granter = authority.NewGranter(authority.GranterConfig{
-		Self: self.ID, Boot: self.Boot, BootstrapExpect: c.config.BootstrapExpect,
-		State: c.State, Propose: c.propose, Confirm: c.confirmLead,
-		Nodes: c.tracker.authorityNodes, RulesIndex: c.machine.rulesIndex.Load,
-		TransferLead: func() { c.background.Go(func() { c.tracker.transferLead(c.ctx) }) },
-		Now:          func() time.Duration { return time.Since(began) }, Logger: c.config.Logger,
-	})
-	c.holder = authority.NewHolder(authority.HolderConfig{
-		Self: self.ID, Boot: self.Boot, Boottime: c.config.Boottime, Ask: c.tracker.askLeader,
-		Status:   c.tracker.requestStatus,
-		OnChange: func() { wake.Signal(c.reconcileNeeded) }, Logger: c.config.Logger,
-	})
 }
 
 // requestStatus returns this node's next request for authority. It reports the

@@ -82,6 +82,17 @@ func (c *core) stopRaft(bound time.Duration) error {
 	return errors.Join(closeErr, shutdownErr)
 }
 
+// isRaftEmpty reports whether Raft has no data yet. A term left by an
+// unfinished founding counts as data; see clearHalfFounded.
+func (c *core) isRaftEmpty() (bool, error) {
+	s := c.config.Store
+	has, err := raft.HasExistingState(s.Logs(), s.Stable(), s.Snapshots())
+	if err != nil {
+		return false, fmt.Errorf("check whether Raft's store is empty: %w", err)
+	}
+	return !has, nil
+}
+
 // mustSendEntries reports whether this node must send the other node entries:
 // it leads in the term, and its configuration has the other node. See
 // transport.

@@ -17,21 +17,6 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// OtherRegions reaches the other regions. *regions.Pool implements it.
-type OtherRegions interface {
-	// Call calls any entry node of a region. The error wraps regions.ErrAway if nothing was sent.
-	Call(ctx context.Context, region string, m peer.Method, body []byte) ([]byte, error)
-	// Regions lists the other regions, by name.
-	Regions() []regions.Region
-	// SetEntryNode sets whether this node is an entry node, which other regions may
-	// call. Repeating a value is harmless.
-	SetEntryNode(yes bool)
-	// SetMembers sets how many nodes this region has. Repeating a value is harmless.
-	SetMembers(n int)
-	// Changed receives a value when Regions may have changed.
-	Changed() <-chan struct{}
-}
-
 const (
 	// informInterval is how often a node updates what it announces to other
 	// regions: whether it votes, and how many nodes its region has.

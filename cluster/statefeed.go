@@ -1,28 +1,29 @@
 package cluster
 
 import (
-	"context"
-	"maps"
-	"sync"
-
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/internal/wake"
-	"github.com/rlnode/rlnode/rules"
-	"github.com/rlnode/rlnode/rules/entries"
 )
 
-// stateFeed passes applied states on to the rest of the node, in order, from
-// one goroutine. Raft's goroutine never waits for it. If states pile up, it
-// passes only the newest one on.
-type stateFeed struct {
-	// mu guards published and waiter.
-	mu        sync.Mutex
-	published *agreement.State // the last state passed on; its rules are in force, unless remembered ones are newer
-	waiter    chan struct{}    // closed the next time published changes; nil without waiters
+// feedStates is the state feed's loop.
+func (c *Cluster) feedStates() {
+	before := agreement.New()
+	for {
+		now := c.machine.state.Load()
+		if now != before {
+			c.publish(before, now)
+			before = now
+			continue
+		}
 
-	// What was passed on last; only the loop uses it.
-	publishedRules   *rules.Set
-	publishedEntries *entries.State
+		select {
+		case <-c.stateApplied:
+		case <-c.memory.noMajority:
+			c.relyOnMemory()
+		case <-c.ctx.Done():
+			return
+		}
+	}
 }
 
 // publish passes a new state on. Only the loop calls it.
@@ -83,72 +84,31 @@ func (c *Cluster) publishRules(s *agreement.State) {
 	}
 }
 
-// ringChanged reports whether the ring, the nodes' processes or the members
-// differ, and not just the rules or the index.
-func ringChanged(before, now *agreement.State) bool {
-	return before.Revision != now.Revision || !maps.Equal(before.Members, now.Members)
-}
-
-// feedStates is the state feed's loop.
-func (c *Cluster) feedStates() {
-	before := agreement.New()
-	for {
-		now := c.machine.state.Load()
-		if now != before {
-			c.publish(before, now)
-			before = now
-			continue
-		}
-
-		select {
-		case <-c.stateApplied:
-		case <-c.memory.noMajority:
-			c.relyOnMemory()
-		case <-c.ctx.Done():
-			return
-		}
+// publishEntries passes a state's entries on if they are new. Only the feed's loop calls it.
+func (c *Cluster) publishEntries(s *agreement.State) {
+	if c.config.OnEntries == nil || s.Entries == c.feed.publishedEntries {
+		return
 	}
+	c.feed.publishedEntries = s.Entries
+	c.config.OnEntries(s.Entries)
 }
 
-// awaitState waits until the last state passed on satisfies ok, or ctx ends.
-func (c *core) awaitState(ctx context.Context, ok func(*agreement.State) bool) error {
-	for {
-		c.feed.mu.Lock()
-		if c.feed.published != nil && ok(c.feed.published) {
-			c.feed.mu.Unlock()
-			return nil
-		}
-
-		if c.feed.waiter == nil {
-			c.feed.waiter = make(chan struct{})
-		}
-
-		waiter := c.feed.waiter
-		c.feed.mu.Unlock()
-
-		select {
-		case <-waiter:
-		case <-c.machine.stopped:
-			return c.StuckError()
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-c.ctx.Done():
-			return ErrClosed
-		}
+// relyOnMemory puts the remembered rules in force. Only the state feed's loop calls it.
+func (c *Cluster) relyOnMemory() {
+	m := c.memory.state.Load()
+	if m == nil {
+		return // this node is in sync already
 	}
-}
 
-// rulesVersion returns the version of the rules in force in a state, or 0 if there is none.
-func rulesVersion(s *agreement.State) int64 {
-	_, v := s.History.Current()
-	return v.Number
-}
+	c.config.Logger.Warn("can't reach a majority: this node decides alone, by the rules that it remembers",
+		"rules_version", rulesVersion(m), "epoch", m.Epoch, "members", len(m.To.Members()))
 
-// AwaitRevision waits until this node uses at least the given revision of the
-// state and version of the rules. It returns false if ctx ends first or this
-// node stops applying entries.
-func (c *core) AwaitRevision(ctx context.Context, revision, version int64) bool {
-	return c.awaitState(ctx, func(s *agreement.State) bool {
-		return int64(s.Revision) >= revision && rulesVersion(s) >= version
-	}) == nil
+	// If a snapshot contained all of the memory, the applied state is not older.
+	if c.State().Index < m.Index {
+		c.publishRules(m)
+		c.publishEntries(m)
+	}
+
+	// This comes last, because it makes this node ready.
+	c.memory.inUse.Store(true)
 }

@@ -158,11 +158,3 @@ func (nt *nodeTracker) noteStuck() {
 	nt.config.Logger.Error("this node still stores and votes, but no longer acts as an owner",
 		"error", nt.machine.stuck.Load())
 }
-
-// StuckError returns why this node no longer applies entries, or nil if it still does.
-func (c *core) StuckError() error {
-	if s := c.machine.stuck.Load(); s != nil {
-		return s
-	}
-	return nil
-}

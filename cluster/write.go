@@ -14,9 +14,6 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// retryPause is how long to wait between two attempts of a write. An election takes several pauses.
-const retryPause = 50 * time.Millisecond
-
 // awaitPrimaryBound bounds how long a write waits for this region to adopt a
 // version that the primary has agreed on.
 const awaitPrimaryBound = 2 * time.Second
@@ -114,14 +111,6 @@ func checkDocument(text []byte, readopt bool) error {
 		return rules.Errors{{Message: err.Error()}}
 	}
 	return nil
-}
-
-// withWriteTimeout gives ctx a deadline if it has none.
-func (c *core) withWriteTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
-	if _, ok := ctx.Deadline(); ok {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, c.config.Timings.Write)
 }
 
 // primaryError adds the primary region's name to the error of a call to it.
