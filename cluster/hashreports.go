@@ -1,8 +1,6 @@
 package cluster
 
 import (
-	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -12,11 +10,6 @@ import (
 	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/ring"
 )
-
-// errDiverged means that a node's state differs from the majority's state after the same entries.
-var errDiverged = errors.New("its state differs from the majority's after the same entries: " +
-	"stop it, take it out with rlnode remove, move its data directory away and keep it, because it has what this node counted for bills, " +
-	"start it with a new one, and report this, with the releases of all nodes")
 
 // hashReports collects the state hashes that nodes report with requests for
 // authority, while this node leads.
@@ -156,11 +149,4 @@ func (nt *nodeTracker) Split() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return !h.lastAlarm.IsZero() && time.Since(h.lastAlarm) < 2*alarmInterval
-}
-
-// stopDiverged makes this node's machine stuck, because its state differs from
-// the majority's. If this node leads, it first hands over the lead.
-func (nt *nodeTracker) stopDiverged(r authority.Request) {
-	nt.transferLead(nt.ctx)
-	nt.machine.stop(&Stuck{Err: fmt.Errorf("as of entry %d %w", r.StateHash.Index, errDiverged)})
 }

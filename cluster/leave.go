@@ -4,20 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"time"
-
-	"github.com/hashicorp/raft"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
-
-// transferTries bounds the attempts to transfer the lead: a candidate may be behind.
-const transferTries = 3
 
 // LeaveRing hands all partitions of this node over to the other nodes, and
 // returns when that is done. It does nothing if the node is alone or in no
@@ -75,64 +69,6 @@ func (c *Cluster) HasGivenUp() bool { return c.holder.HasGivenUp() }
 func (c *Cluster) onlyOne(s *agreement.State) bool {
 	members := slices.Concat(s.From.Members(), s.To.Members())
 	return !slices.ContainsFunc(members, func(id ring.NodeID) bool { return id != c.config.Self.ID })
-}
-
-// transferLead tries to transfer the lead to another voter, if this node leads.
-// If that fails, a later election decides.
-func (nt *nodeTracker) transferLead(ctx context.Context) {
-	heirs := nt.transferTargets()
-	for _, heir := range heirs[:min(len(heirs), transferTries)] {
-		r := nt.raft.Load()
-		if r.State() != raft.Leader || ctx.Err() != nil {
-			return
-		}
-		err := nt.awaitRaft(ctx, r.LeadershipTransferToServer(serverID(heir.ID), raft.ServerAddress(heir.raftAddress)))
-		if err != nil {
-			nt.config.Logger.Debug("leadership was not transferred", "error", err)
-		}
-	}
-}
-
-// hasOtherVoter reports whether another voter is alive and not known to be unfit.
-func (nt *nodeTracker) hasOtherVoter() bool { return len(nt.transferTargets()) > 0 }
-
-// transferTargets returns, in random order, the other voters that are alive and
-// have not recently reported to this leader that they are unfit. If some of
-// them have caught up, it returns only those: Raft proposes nothing while it
-// transfers the lead, and it may try forever to transfer it to a node that
-// stores nothing.
-func (nt *nodeTracker) transferTargets() []member {
-	var well, others []member
-	index := nt.State().Index
-	for _, m := range nt.listMembers(nt.State()) {
-		if !m.Voter || m.ID == nt.config.Self.ID || !m.isAlive() {
-			continue
-		}
-
-		h := nt.lastReport(m.ID)
-		switch {
-		case h.unfitToLead && time.Since(h.at) < nodeReportTTL:
-		case h.isCaughtUp(index):
-			well = append(well, m)
-		default:
-			others = append(others, m)
-		}
-	}
-
-	list := well
-	if len(well) == 0 {
-		list = others
-	}
-
-	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
-	return list
-}
-
-// lastReport returns what a node last reported with a request for authority.
-func (nt *nodeTracker) lastReport(id ring.NodeID) nodeReport {
-	nt.mu.Lock()
-	defer nt.mu.Unlock()
-	return nt.lastReports[id]
 }
 
 // LeaveCluster removes this node from Raft, the members and gossip. Call it
@@ -251,6 +187,21 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 	}
 
 	return noBody{}, fmt.Errorf("%w: leadership was lost", ErrOutcomeUnknown)
+}
+
+// findMember returns the node that a removal request refers to.
+func (nt *nodeTracker) findMember(r removalRequest) (member, error) {
+	found := slices.DeleteFunc(nt.listMembers(nt.State()), func(m member) bool {
+		isGone := m.departure != nil && !m.inRaft && !m.inState // though its process may run
+		return isGone || m.ID != r.Node && (r.Name == "" || m.Name != r.Name && m.ID.String() != r.Name)
+	})
+	switch {
+	case len(found) == 0:
+		return member{}, fmt.Errorf("%w: %q", ErrNotFound, r.Name)
+	case len(found) > 1:
+		return member{}, fmt.Errorf("%w: %d nodes are called %q; give the ID", ErrRefused, len(found), r.Name)
+	}
+	return found[0], nil
 }
 
 // markRemoving marks the node's process as being removed, so that the reconcile

@@ -2,9 +2,9 @@ package cluster
 
 import (
 	"cmp"
-	"fmt"
 	"net"
 	"slices"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -49,6 +49,34 @@ type member struct {
 
 // isAlive reports whether gossip considers the node alive.
 func (m *member) isAlive() bool { return m.inGossip && m.State == gossip.Alive }
+
+// nodeHealth is the health of a node that the leader has observed since it began to lead.
+type nodeHealth struct {
+	boot           uint64
+	healthy        bool      // alive, and has applied nearly everything
+	healthySince   time.Time // when healthy became true
+	failed         bool      // failed or left, or gossip has not seen it
+	failedSince    time.Time // when failed became true
+	changeFailedAt time.Time // when a change of this node last failed
+}
+
+// updated returns the node's updated record.
+func (h nodeHealth) updated(now time.Time, m *member, caughtUp bool) nodeHealth {
+	good := m.isAlive() && caughtUp
+	if good && (!h.healthy || h.boot != m.boot) {
+		h.healthySince = now
+	}
+	h.healthy = good
+
+	bad := m.State == gossip.Failed || m.State == gossip.Left
+	if bad && !h.failed {
+		h.failedSince = now
+	}
+	h.failed = bad
+
+	h.boot = m.boot
+	return h
+}
 
 // listMembers lists all nodes in gossip, Raft's configuration or the agreed
 // state, sorted by name. Names and addresses come from gossip if possible,
@@ -115,21 +143,6 @@ func (nt *nodeTracker) listMembers(s *agreement.State) []member {
 
 	slices.SortFunc(list, func(a, b member) int { return cmp.Or(cmp.Compare(a.Name, b.Name), a.ID.Compare(b.ID)) })
 	return list
-}
-
-// findMember returns the node that a removal request refers to.
-func (nt *nodeTracker) findMember(r removalRequest) (member, error) {
-	found := slices.DeleteFunc(nt.listMembers(nt.State()), func(m member) bool {
-		isGone := m.departure != nil && !m.inRaft && !m.inState // though its process may run
-		return isGone || m.ID != r.Node && (r.Name == "" || m.Name != r.Name && m.ID.String() != r.Name)
-	})
-	switch {
-	case len(found) == 0:
-		return member{}, fmt.Errorf("%w: %q", ErrNotFound, r.Name)
-	case len(found) > 1:
-		return member{}, fmt.Errorf("%w: %d nodes are called %q; give the ID", ErrRefused, len(found), r.Name)
-	}
-	return found[0], nil
 }
 
 // hostOf returns an address without its port.

@@ -8,18 +8,12 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// nodeHealth is the health of a node that the leader has observed since it began to lead.
-type nodeHealth struct {
-	boot           uint64
-	healthy        bool      // alive, and has applied nearly everything
-	healthySince   time.Time // when healthy became true
-	failed         bool      // failed or left, or gossip has not seen it
-	failedSince    time.Time // when failed became true
-	changeFailedAt time.Time // when a change of this node last failed
-}
-
-// retryNode is how long to wait after a failure before trying again to add or move a node.
-const retryNode = 5 * time.Second
+const (
+	// retryNode is how long to wait after a failure before trying again to add or move a node.
+	retryNode = 5 * time.Second
+	// changeTimeout bounds one change of Raft's configuration, the members or the feature level.
+	changeTimeout = 5 * time.Second
+)
 
 // changeKind is a kind of change to Raft's configuration or the members.
 type changeKind uint8
@@ -207,22 +201,4 @@ func (pl *plan) planSpread() change {
 	return pl.firstMember(demoteNode, func(m *member) bool {
 		return m.Voter && m.ID != pl.self && pl.votersByZone[m.Zone] >= pl.votersByZone[pl.candidate.Zone]+2
 	})
-}
-
-// updated returns the node's updated record.
-func (h nodeHealth) updated(now time.Time, m *member, caughtUp bool) nodeHealth {
-	good := m.isAlive() && caughtUp
-	if good && (!h.healthy || h.boot != m.boot) {
-		h.healthySince = now
-	}
-	h.healthy = good
-
-	bad := m.State == gossip.Failed || m.State == gossip.Left
-	if bad && !h.failed {
-		h.failedSince = now
-	}
-	h.failed = bad
-
-	h.boot = m.boot
-	return h
 }

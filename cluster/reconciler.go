@@ -15,15 +15,6 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-const (
-	// caughtUpMargin is how many entries a node may lag behind and still count as caught up.
-	caughtUpMargin = 32
-	// nodeReportTTL is how long the report in a node's request for authority stays valid.
-	nodeReportTTL = 3 * time.Second
-	// changeTimeout bounds one change of Raft's configuration, the members or the feature level.
-	changeTimeout = 5 * time.Second
-)
-
 // reconciler, on the leader, makes Raft's configuration and the feature level match the members.
 type reconciler struct {
 	*core
