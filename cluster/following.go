@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,32 +9,8 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/internal/wake"
+	"github.com/rlnode/rlnode/rules/entries"
 )
-
-// rulesPosition identifies the rules and the agreed regions that a region has applied.
-type rulesPosition struct {
-	World        agreement.WorldID `json:"world"`
-	PrimaryEpoch int64             `json:"term"`
-	Version      int64             `json:"version"`
-	Revision     uint64            `json:"revision"`
-}
-
-func positionOf(s *agreement.State) rulesPosition {
-	return rulesPosition{s.Regions.World, s.Regions.PrimaryEpoch, rulesVersion(s), s.Regions.Revision}
-}
-
-// samePrimaryEpoch reports whether p and o have the same world and primary
-// epoch. Only then can their versions be compared.
-func (p rulesPosition) samePrimaryEpoch(o rulesPosition) bool {
-	return p.World == o.World && p.PrimaryEpoch == o.PrimaryEpoch
-}
-
-// isBefore reports whether p is older than o, in the same world.
-func (p rulesPosition) isBefore(o rulesPosition) bool {
-	return p.World == o.World &&
-		cmp.Or(cmp.Compare(p.PrimaryEpoch, o.PrimaryEpoch), cmp.Compare(p.Version, o.Version),
-			cmp.Compare(p.Revision, o.Revision)) < 0
-}
 
 // followRequest is a region leader's report to the primary. It asks for anything newer.
 type followRequest struct {
@@ -45,6 +20,11 @@ type followRequest struct {
 	Clock    int64           `json:"clock"`    // the leader's wall clock, Unix ms
 	Level    agreement.Level `json:"level"`    // the region's feature level
 	Entries  entriesPosition `json:"entries"`  // the entries that it has
+}
+
+func (r *followRequest) report(now time.Time) regionReport {
+	honoured := rulesPosition{World: r.World, PrimaryEpoch: r.PrimaryEpoch, Version: r.Honoured}
+	return regionReport{rulesPosition: honoured, level: r.Level, clock: r.Clock, latest: r.Clock, at: now}
 }
 
 // followKind is the first byte of the reply.
@@ -252,4 +232,27 @@ func (sr *sharedRules) serveFollow(_ context.Context, r request) ([]byte, error)
 	}
 
 	return s.AppendAdopt([]byte{byte(followState)})
+}
+
+// encodeEntriesNews returns the reply to a region whose rules are up to date.
+func encodeEntriesNews(s *entries.State, at entriesPosition) ([]byte, error) {
+	news := entriesNewsFor(s, at)
+	if news == nil {
+		return []byte{byte(followUpToDate)}, nil
+	}
+	b, err := json.Marshal(news)
+	if err != nil {
+		return nil, err
+	}
+	return append([]byte{byte(followEntries)}, b...), nil
+}
+
+// serveFollowNow makes the leader of a secondary region ask the primary for
+// news, without waiting for the answer.
+func (sr *sharedRules) serveFollowNow(context.Context, noBody) (noBody, error) {
+	if !sr.leads() {
+		return noBody{}, fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
+	}
+	wake.Signal(sr.wake)
+	return noBody{}, nil
 }

@@ -1,28 +1,37 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 )
 
-const (
-	// recordMargin is added to the latest clock that a region reported when it
-	// honoured a version. The record counts from that time on. The margin covers
-	// clocks that differ, and checks that an older version is still deciding.
-	recordMargin = time.Second
-	// maxMarksPerRound bounds the marks proposed in one round. The next round
-	// follows within a second.
-	maxMarksPerRound = 8
-	// regionReportTTL bounds the age of the last report of a region that counts as present.
-	regionReportTTL = 5 * time.Second
-	// maxReports bounds the regions whose reports are kept: the committed ones, and as many others.
-	maxReports = 2 * agreement.MaxRegions
-)
+// rulesPosition identifies the rules and the agreed regions that a region has applied.
+type rulesPosition struct {
+	World        agreement.WorldID `json:"world"`
+	PrimaryEpoch int64             `json:"term"`
+	Version      int64             `json:"version"`
+	Revision     uint64            `json:"revision"`
+}
+
+func positionOf(s *agreement.State) rulesPosition {
+	return rulesPosition{s.Regions.World, s.Regions.PrimaryEpoch, rulesVersion(s), s.Regions.Revision}
+}
+
+// samePrimaryEpoch reports whether p and o have the same world and primary
+// epoch. Only then can their versions be compared.
+func (p rulesPosition) samePrimaryEpoch(o rulesPosition) bool {
+	return p.World == o.World && p.PrimaryEpoch == o.PrimaryEpoch
+}
+
+// isBefore reports whether p is older than o, in the same world.
+func (p rulesPosition) isBefore(o rulesPosition) bool {
+	return p.World == o.World &&
+		cmp.Or(cmp.Compare(p.PrimaryEpoch, o.PrimaryEpoch), cmp.Compare(p.Version, o.Version),
+			cmp.Compare(p.Revision, o.Revision)) < 0
+}
 
 // honourProgress tracks, on a region's leader, which version of the rules the
 // region honours: every node that may have authority has applied it. The leader
@@ -81,6 +90,22 @@ func (sr *sharedRules) updateHonoured(ctx context.Context) (*agreement.State, in
 	return s, h.honoured.Version
 }
 
+// report returns a region's last report, and whether it is fresh. It is called
+// on the leader of the primary.
+func (sr *sharedRules) report(region string) (r regionReport, fresh bool) {
+	sr.mu.Lock()
+	defer sr.mu.Unlock()
+	r, fresh = sr.reports[region]
+	return r, fresh && r.isFresh(time.Now())
+}
+
+const (
+	// regionReportTTL bounds the age of the last report of a region that counts as present.
+	regionReportTTL = 5 * time.Second
+	// maxReports bounds the regions whose reports are kept: the committed ones, and as many others.
+	maxReports = 2 * agreement.MaxRegions
+)
+
 // regionReport is a region's last report.
 type regionReport struct {
 	rulesPosition // Version is the newest version that the region honours; once honoured, a version stays honoured
@@ -88,11 +113,6 @@ type regionReport struct {
 	clock         int64 // the wall clock of the region's leader, Unix ms
 	latest        int64 // the latest wall clock that the region ever reported, Unix ms
 	at            time.Time
-}
-
-func (r *followRequest) report(now time.Time) regionReport {
-	honoured := rulesPosition{World: r.World, PrimaryEpoch: r.PrimaryEpoch, Version: r.Honoured}
-	return regionReport{rulesPosition: honoured, level: r.Level, clock: r.Clock, latest: r.Clock, at: now}
 }
 
 // isFresh reports whether the region counts as present.
@@ -173,192 +193,4 @@ func (rr regionReports) clocks(names []string, now time.Time) (c clockRange, ok 
 		}
 	}
 	return c, len(names) > 0
-}
-
-// runPrimaryRound is one round on the primary's leader: it adds regions that
-// have begun to follow, checks which version of the rules this region honours,
-// and records versions that all regions honour.
-func (sr *sharedRules) runPrimaryRound(ctx context.Context) error {
-	if err := sr.requirePrimaryLeader(); err != nil {
-		return err
-	}
-	if err := sr.overtakeRegionAhead(ctx); err != nil {
-		return err
-	}
-
-	s, honoured := sr.updateHonoured(ctx)
-	ours := followRequest{rulesPosition: positionOf(s), Honoured: honoured,
-		Clock: time.Now().UnixMilli(), Level: s.Level}
-	var list []string
-	sr.mu.Lock()
-	sr.reports.add(sr.config.Self.Region, ours.report(time.Now()))
-	for name, report := range sr.reports {
-		if report.isFresh(time.Now()) {
-			list = append(list, name)
-		}
-	}
-	sr.mu.Unlock()
-
-	list = sr.uncommitted(list)
-	if len(list) > 0 {
-		if err := sr.addRegionsExclusively(ctx, list); err != nil {
-			return err
-		}
-	}
-
-	return sr.recordVersions(ctx)
-}
-
-// overtakeRegionAhead begins a new primary epoch if a region is ahead of this
-// one, because another region was the primary in the meantime, or because this
-// region has lost data. All regions then follow the new epoch, even if they
-// have newer rules.
-func (sr *sharedRules) overtakeRegionAhead(ctx context.Context) error {
-	sr.mu.Lock()
-	theirs := sr.regionAhead
-	sr.regionAhead = rulesPosition{}
-	sr.mu.Unlock()
-
-	if theirs == (rulesPosition{}) {
-		return nil
-	}
-
-	// A deposed leader, or one that has not applied everything yet, only seems to
-	// be behind. Applying an entry rules that out.
-	if _, err := sr.propose(ctx, agreement.Empty{}); err != nil {
-		return err
-	}
-
-	mine := positionOf(sr.State())
-	if !mine.isBefore(theirs) {
-		return nil
-	}
-
-	sr.config.Logger.Warn("another region has newer rules, from an earlier primary or lost in this region: this region's rules replace them",
-		"rules_version", mine.Version, "rules_version_there", theirs.Version, "primary_epoch", mine.PrimaryEpoch, "primary_epoch_there", theirs.PrimaryEpoch)
-	return sr.becomePrimary(ctx, theirs.PrimaryEpoch+1)
-}
-
-// prospectiveFollowers returns the reachable regions that are configured to
-// follow this one. Regions that already follow are added by runPrimaryRound.
-func (sr *sharedRules) prospectiveFollowers() (list []string) {
-	if sr.config.OtherRegions == nil {
-		return nil
-	}
-	for _, r := range sr.config.OtherRegions.Regions() {
-		if r.Reachable && r.Follows == sr.config.Self.Region {
-			list = append(list, r.Name)
-		}
-	}
-	return list
-}
-
-// uncommitted returns list without the regions that are committed.
-func (sr *sharedRules) uncommitted(list []string) []string {
-	names := sr.State().Regions.Names
-	return slices.DeleteFunc(list, func(name string) bool { return slices.Contains(names, name) })
-}
-
-// addRegionsExclusively waits until no write of rules is in progress, and calls
-// addRegions.
-func (sr *sharedRules) addRegionsExclusively(ctx context.Context, list []string) error {
-	select {
-	case sr.writeSlot <- struct{}{}:
-		defer func() { <-sr.writeSlot }()
-		return sr.addRegions(ctx, list)
-	case <-ctx.Done():
-		return fmt.Errorf("add regions: %w", ctx.Err())
-	}
-}
-
-// addRegions commits the uncommitted regions of list, each with a new version
-// of the rules. The caller must lead the primary and hold sr.writeSlot.
-func (sr *sharedRules) addRegions(ctx context.Context, list []string) error {
-	for _, name := range sr.uncommitted(list) {
-		if len(sr.State().Regions.Names) >= agreement.MaxRegions {
-			return fmt.Errorf("add region %q: there are already %d regions, the most allowed", name,
-				agreement.MaxRegions)
-		}
-
-		r, err := sr.propose(ctx, agreement.Region{Name: name, By: "region " + name, When: time.Now().UnixMilli()})
-		if err = errors.Join(err, r.Err); err != nil {
-			return fmt.Errorf("add region %q: %w", name, err)
-		}
-		sr.config.Logger.Info("a region was added", "region", name, "rules_version", rulesVersion(sr.State()))
-	}
-	return nil
-}
-
-// recordVersions takes the next steps towards recording the version in force. A
-// candidate is recorded once all regions honour it. Then the version in force
-// becomes the next candidate. Once that is recorded, earlier versions are
-// dropped as their windows end.
-func (sr *sharedRules) recordVersions(ctx context.Context) error {
-	for range maxMarksPerRound {
-		r := sr.State().Regions
-		m, ok := sr.nextMark(r)
-		if !ok || r.Refuses(m) != nil {
-			return nil // not yet
-		}
-
-		result, err := sr.propose(ctx, m)
-		if err = errors.Join(err, result.Err); err != nil {
-			return fmt.Errorf("record that version %d is honoured: %w", m.Version, err)
-		}
-
-		held := r.Held[len(r.Held)-1]
-		if m.RecordedAt != 0 && held.RecordedAt == 0 {
-			sr.config.Logger.Info("all regions now use a version of the rules",
-				"rules_version", m.Version, "regions", len(r.Names))
-		}
-	}
-
-	return nil
-}
-
-// nextMark returns the mark to propose now, if there is one.
-func (sr *sharedRules) nextMark(r *agreement.Regions) (m agreement.Mark, ok bool) {
-	if len(r.Held) == 0 {
-		return m, false
-	}
-
-	now := time.Now()
-	sr.mu.Lock()
-	defer sr.mu.Unlock()
-	clocks, known := sr.reports.clocks(r.Names, now)
-
-	for _, held := range r.Held {
-		if !held.Candidate {
-			continue
-		}
-		version := rulesPosition{World: r.World, PrimaryEpoch: r.PrimaryEpoch, Version: held.Version}
-		if !known || !sr.reports.allHonour(r.Names, version) {
-			return m, false
-		}
-		if !clocks.isNarrow() {
-			sr.warnAboutClocks(&clocks, now)
-			return m, false
-		}
-		return agreement.Mark{Version: held.Version, RecordedAt: clocks.latest + recordMargin.Milliseconds()}, true
-	}
-
-	last := r.Held[len(r.Held)-1]
-	if last.RecordedAt == 0 {
-		return agreement.Mark{Version: last.Version}, true
-	}
-
-	// The earliest clock says which windows have ended everywhere.
-	return agreement.Mark{Version: last.Version, RecordedAt: clocks.earliest}, known && len(r.Held) > 1
-}
-
-// warnAboutClocks logs that regions' clocks differ too much. The caller must hold
-// sr.mu.
-func (sr *sharedRules) warnAboutClocks(c *clockRange, now time.Time) {
-	if now.Sub(sr.clocksWarned) < warnInterval {
-		return
-	}
-	sr.clocksWarned = now
-	sr.config.Logger.Warn("the regions' clocks differ too much: older divisions of global limits count until they agree; look at NTP",
-		"region_ahead", c.fast, "region_behind", c.slow,
-		"difference", (time.Duration(c.latest-c.earliest) * time.Millisecond).String())
 }

@@ -2,17 +2,13 @@ package cluster
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
-	"github.com/rlnode/rlnode/cluster/peer"
-	"github.com/rlnode/rlnode/cluster/regions"
 	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -24,10 +20,6 @@ const (
 	// regionsRoundTimeout bounds one round of runRegionsLoop, which may transfer
 	// some megabytes over a slow link.
 	regionsRoundTimeout = 20 * time.Second
-	// warnInterval is the minimum interval between warnings about misconfigured regions.
-	warnInterval = 30 * time.Second
-	// probeTimeout is how long the primary has to answer a probe before a write is sent to it.
-	probeTimeout = 1500 * time.Millisecond
 	// minLeadToRemove is how long a leader must have led to know which regions
 	// follow: each one reports once a second.
 	minLeadToRemove = 3 * time.Second
@@ -53,53 +45,6 @@ type sharedRules struct {
 	primaryFailingSince time.Time     // when the primary region stopped answering; zero while it answers
 	failureLogged       bool          // it was logged that the primary does not answer
 	clocksWarned        time.Time     // when it was last logged that the regions' clocks differ; zero if never
-}
-
-// isSecondary reports whether another region is the primary.
-func (c *core) isSecondary() bool { return c.config.Primary != c.config.Self.Region }
-
-// requirePrimaryLeader returns an error unless this node leads the primary
-// region and the region has agreed on that role.
-func (sr *sharedRules) requirePrimaryLeader() error {
-	switch {
-	case !sr.leads():
-		return fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
-	case sr.isSecondary():
-		return fmt.Errorf("%w: region %q considers %q the primary", ErrNoPrimary,
-			sr.config.Self.Region, sr.config.Primary)
-	case sr.State().Regions.Primary != sr.config.Self.Region:
-		return fmt.Errorf("%w: region %q is about to become the primary", ErrLeaderUnavailable, sr.config.Self.Region)
-	}
-	return nil
-}
-
-// claimPrimary makes this region the primary if it is configured to be and
-// isn't yet. The leader calls it after it has applied an entry of its own.
-func (sr *sharedRules) claimPrimary(ctx context.Context) error {
-	if sr.isSecondary() || sr.State().Regions.Primary == sr.config.Self.Region {
-		return nil
-	}
-	return sr.becomePrimary(ctx, 0)
-}
-
-// becomePrimary makes this region the primary, in at least the given primary epoch.
-func (sr *sharedRules) becomePrimary(ctx context.Context, primaryEpoch int64) error {
-	e := agreement.Primary{Region: sr.config.Self.Region, PrimaryEpoch: primaryEpoch, When: time.Now().UnixMilli()}
-	_, _ = rand.Read(e.World[:]) // never fails
-	before := sr.State().Regions.Primary
-	r, err := sr.propose(ctx, e)
-	if err = errors.Join(err, r.Err); err != nil {
-		return fmt.Errorf("become the primary region: %w", err)
-	}
-
-	level := slog.LevelInfo
-	if before == "" { // a new cluster
-		level = slog.LevelDebug
-	}
-
-	sr.config.Logger.Log(ctx, level, "this region is the primary: rules are written here", "region",
-		e.Region, "primary_epoch", sr.State().Regions.PrimaryEpoch)
-	return nil
 }
 
 // informRegions is the loop that keeps the WAN pool informed and warns about misconfigured regions.
@@ -212,61 +157,6 @@ func (sr *sharedRules) trackLeadership() bool {
 	}
 
 	return leads
-}
-
-// report returns a region's last report, and whether it is fresh. It is called
-// on the leader of the primary.
-func (sr *sharedRules) report(region string) (r regionReport, fresh bool) {
-	sr.mu.Lock()
-	defer sr.mu.Unlock()
-	r, fresh = sr.reports[region]
-	return r, fresh && r.isFresh(time.Now())
-}
-
-// callPrimaryRegion calls any entry node of the primary region, which must not
-// be this one. The error wraps ErrNoPrimary if the call certainly did not
-// arrive.
-func (sr *sharedRules) callPrimaryRegion(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
-	if sr.config.OtherRegions == nil {
-		return nil, fmt.Errorf("%w: region %q, from a node that knows no other regions",
-			ErrNoPrimary, sr.config.Primary)
-	}
-
-	b, err := sr.config.OtherRegions.Call(ctx, sr.config.Primary, m, body)
-	if errors.Is(err, regions.ErrAway) {
-		return nil, fmt.Errorf("%w: region %q", ErrNoPrimary, sr.config.Primary)
-	}
-	return b, callError(err)
-}
-
-// callPrimary makes an idempotent call to the leader of the primary region. The
-// error wraps ErrNoPrimary if nothing was changed.
-//
-// From a secondary region, it sends the call only after the primary has
-// answered a probe. If the link was cut and no node has noticed yet, the probe
-// fails instead of the call, so the caller knows that nothing was changed.
-func (sr *sharedRules) callPrimary(ctx context.Context, m peer.Method, body []byte) ([]byte, error) {
-	if !sr.isSecondary() {
-		return sr.callLeader(ctx, m, body)
-	}
-
-	probe, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
-	_, err := sr.callPrimaryRegion(probe, MethodProbePrimary, nil)
-	if errors.Is(err, ErrOutcomeUnknown) {
-		// A probe changes nothing, even if its outcome is unknown.
-		return nil, fmt.Errorf("%w: region %q does not answer", ErrNoPrimary, sr.config.Primary)
-	}
-	if err != nil {
-		return nil, err
-	}
-
-	return sr.callPrimaryRegion(ctx, m, body)
-}
-
-// serveProbe answers a probe on the leader.
-func (sr *sharedRules) serveProbe(context.Context, request) ([]byte, error) {
-	return nil, sr.requirePrimaryLeader()
 }
 
 // RemoveRegion removes a region that is gone for good. It returns the version

@@ -4,19 +4,13 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/authority"
-	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/rules"
 )
-
-// awaitPrimaryBound bounds how long a write waits for this region to adopt a
-// version that the primary has agreed on.
-const awaitPrimaryBound = 2 * time.Second
 
 // WriteOptions are the conditions of a change, and its author.
 type WriteOptions struct {
@@ -111,52 +105,6 @@ func checkDocument(text []byte, readopt bool) error {
 		return rules.Errors{{Message: err.Error()}}
 	}
 	return nil
-}
-
-// primaryError adds the primary region's name to the error of a call to it.
-func (c *core) primaryError(err error) error {
-	switch {
-	case !c.isSecondary():
-	case errors.Is(err, ErrOutcomeUnknown):
-		return fmt.Errorf("%w: the primary region %q did not answer: %w", ErrOutcomeUnknown, c.config.Primary, err)
-	case errors.Is(err, ErrLeaderUnavailable):
-		return fmt.Errorf("%w: region %q has no leader: %w", ErrNoPrimary, c.config.Primary, err)
-	}
-	return err
-}
-
-// hasPrimaryRules reports whether a state's rules are the primary's.
-func (c *core) hasPrimaryRules(s *agreement.State) bool { return s.Regions.Primary == c.config.Primary }
-
-// awaitPrimaryVersion waits until a version of the primary's rules is in force
-// on this node, but at most for awaitPrimaryBound.
-func (c *core) awaitPrimaryVersion(ctx context.Context, version int64) {
-	ctx, cancel := context.WithTimeout(ctx, awaitPrimaryBound)
-	defer cancel()
-
-	// The leader of a secondary region learns of the version only by asking the
-	// primary, so it should ask now. In the primary, the leader has agreed on it
-	// itself.
-	if c.isSecondary() {
-		if err := c.callJSON(ctx, toLeader, MethodFollowNow, noBody{}, &noBody{}); err != nil {
-			c.config.Logger.Debug("can't notify the leader of a new version", "error", err)
-		}
-	}
-
-	err := c.awaitState(ctx, func(s *agreement.State) bool { return c.hasPrimaryRules(s) && rulesVersion(s) >= version })
-	if err != nil {
-		c.config.Logger.Info("a version written through this node is not in force here yet", "rules_version", version)
-	}
-}
-
-// serveFollowNow makes the leader of a secondary region ask the primary for
-// news, without waiting for the answer.
-func (sr *sharedRules) serveFollowNow(context.Context, noBody) (noBody, error) {
-	if !sr.leads() {
-		return noBody{}, fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
-	}
-	wake.Signal(sr.wake)
-	return noBody{}, nil
 }
 
 // servePropose proposes a write of rules on the leader, one at a time. It
