@@ -33,7 +33,8 @@ const (
 // led, when no majority was left, what moved, and which rules came into force.
 // Gossip logs what single members did. Only writeChronicle uses it.
 type chronicle struct {
-	*Cluster
+	*core
+	tracker  *nodeTracker
 	led      bool
 	lastSeen time.Time // the last look at which this node had authority, or had never had any
 	lost     string    // what was logged as missing; empty if nothing is
@@ -49,7 +50,7 @@ type chronicle struct {
 
 // writeChronicle is the loop that keeps the chronicle.
 func (c *Cluster) writeChronicle() {
-	ch := chronicle{Cluster: c, lastSeen: time.Now()}
+	ch := chronicle{core: c.core, tracker: c.tracker, lastSeen: time.Now()}
 	for range tick.Every(c.ctx.Done(), chronicleInterval) {
 		s := c.State()
 		ch.noteLead()

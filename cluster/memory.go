@@ -181,7 +181,7 @@ func (c *Cluster) watchContact() {
 
 // reachesMajority reports whether a majority of the known voters is reachable
 // or alive in gossip, including this node.
-func (c *Cluster) reachesMajority() bool {
+func (c *core) reachesMajority() bool {
 	alive := c.aliveNodes()
 	voters := c.voterIDs()
 	seen := 0
