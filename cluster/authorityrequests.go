@@ -28,7 +28,7 @@ func (nt *nodeTracker) requestStatus() authority.Request {
 	r := authority.Request{
 		Generation: s.Generation(nt.config.Self.ID), Applied: s.Index,
 		SettledEpoch: min(nt.config.SettledEpoch(), s.Epoch),
-		Leaving:      nt.leavingRing.Load(), Stuck: nt.StuckError() != nil, StoreFails: nt.logs.isFailing(),
+		Leaving:      nt.leavingRing.Load(), Stuck: nt.StuckError() != nil, StoreFails: nt.logs.IsFailing(),
 		StateHash: nt.hashToReport(s), Level: nt.config.Build.Level,
 		Release: nt.config.Build.Release, Zones: nt.config.Build.Zones,
 	}

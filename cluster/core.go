@@ -12,6 +12,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/cluster/raftio"
 	"github.com/rlnode/rlnode/internal/tasks"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -28,8 +29,8 @@ type core struct {
 	handlers map[peer.Method]handler
 
 	// Start sets these. Until then this node leads nothing and knows no other nodes.
-	transport *transport
-	logs      *watchedLogs
+	transport *raftio.Transport
+	logs      *raftio.Logs
 	raft      atomic.Pointer[raft.Raft]
 	gossip    atomic.Pointer[gossip.Gossip]
 	started   atomic.Bool // all of the above are set

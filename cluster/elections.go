@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/cluster/raftio"
 )
 
 // probeStore is the loop that checks whether the store responds.
 func (c *Cluster) probeStore() {
 	c.loop(c.config.Timings.Probe, nil, func() (last bool) {
-		_ = c.logs.setFailed(&c.logs.probeFailed, c.logs.probe()) // the store logs the error
+		c.logs.Probe()
 		return false
 	})
 }
@@ -36,7 +38,7 @@ func (nt *nodeTracker) deferElections() {
 	deferred := false
 	for {
 		select {
-		case <-nt.logs.changed:
+		case <-nt.logs.Changed():
 		case <-stopped:
 			stopped = nil // a closed channel would wake this loop all the time
 			nt.noteStuck()
@@ -45,7 +47,7 @@ func (nt *nodeTracker) deferElections() {
 			return
 		}
 
-		fails := nt.machine.stuck.Load() != nil || nt.logs.isFailing()
+		fails := nt.machine.stuck.Load() != nil || nt.logs.IsFailing()
 
 		want := fails && nt.hasOtherVoter()
 		if want != deferred && nt.setElectionTimeouts(want) {
@@ -82,7 +84,7 @@ func (nt *nodeTracker) setElectionTimeouts(late bool) bool {
 		message = "this node stands for election late: its store fails, or it is stuck"
 	}
 
-	nt.config.Logger.Log(nt.ctx, level, message, "fails", nt.logs.isFailing(), "stuck", nt.machine.stuck.Load() != nil,
+	nt.config.Logger.Log(nt.ctx, level, message, "fails", nt.logs.IsFailing(), "stuck", nt.machine.stuck.Load() != nil,
 		"stands_for_election_after", rc.HeartbeatTimeout.Round(time.Millisecond))
 	return true
 }
@@ -106,7 +108,7 @@ func (nt *nodeTracker) transferLead(ctx context.Context) {
 		if r.State() != raft.Leader || ctx.Err() != nil {
 			return
 		}
-		err := nt.awaitRaft(ctx, r.LeadershipTransferToServer(serverID(heir.ID), raft.ServerAddress(heir.raftAddress)))
+		err := nt.awaitRaft(ctx, r.LeadershipTransferToServer(raftio.ServerID(heir.ID), raft.ServerAddress(heir.raftAddress)))
 		if err != nil {
 			nt.config.Logger.Debug("leadership was not transferred", "error", err)
 		}

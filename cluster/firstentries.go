@@ -9,6 +9,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/cluster/raftio"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -35,9 +36,9 @@ func (c *Cluster) foundingLevel() agreement.Level {
 	members := c.gossipMembers()
 	conf, _ := c.configuration()
 	for _, s := range conf.Servers {
-		at := slices.IndexFunc(members, func(m gossip.Member) bool { return m.ID == nodeID(s.ID) })
+		at := slices.IndexFunc(members, func(m gossip.Member) bool { return m.ID == raftio.NodeID(s.ID) })
 		switch {
-		case nodeID(s.ID) == c.config.Self.ID:
+		case raftio.NodeID(s.ID) == c.config.Self.ID:
 		case at < 0:
 			return 0
 		default:

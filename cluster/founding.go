@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/cluster/raftio"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -90,7 +91,7 @@ func (f *founder) bootstrap(set []ring.NodeID) error {
 			return fmt.Errorf("found a cluster: the address of node %s is not known: %w", id, ErrNotFound)
 		}
 
-		s := raft.Server{Suffrage: raft.Voter, ID: serverID(id), Address: raft.ServerAddress(address)}
+		s := raft.Server{Suffrage: raft.Voter, ID: raftio.ServerID(id), Address: raft.ServerAddress(address)}
 		if i >= maxVoters {
 			s.Suffrage = raft.Nonvoter // a few voters are enough
 		}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/cluster/raftio"
 	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -70,7 +71,7 @@ func (c *Cluster) updateAddresses() {
 	known := map[ring.NodeID]string{}
 	conf, _ := c.configuration()
 	for _, s := range conf.Servers {
-		known[nodeID(s.ID)] = string(s.Address)
+		known[raftio.NodeID(s.ID)] = string(s.Address)
 	}
 
 	// Gossip comes last: it knows newer addresses than Raft's configuration.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/authority"
+	"github.com/rlnode/rlnode/cluster/raftio"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -108,7 +109,7 @@ func countHashes(byNode map[ring.NodeID]agreement.Hash) (votes map[agreement.Has
 func (nt *nodeTracker) refuseDiverged(r authority.Request) (authority.Reply, bool) {
 	conf, _ := nt.configuration()
 
-	_, member := findServer(conf, serverID(r.Node))
+	_, member := findServer(conf, raftio.ServerID(r.Node))
 	if !member || r.StateHash.Index == 0 || r.Stuck {
 		return authority.Reply{}, false
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/cluster/raftio"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -100,7 +101,7 @@ func (nt *nodeTracker) listMembers(s *agreement.State) []member {
 	conf, _ := nt.configuration()
 	remembered := nt.memory.state.Load() // it has the names of nodes not heard of since this node started
 	for _, server := range conf.Servers {
-		id := nodeID(server.ID)
+		id := raftio.NodeID(server.ID)
 		m, listed := byID[id]
 		if !listed {
 			m.Member = Member{ID: id, Name: id.String(), Address: hostOf(string(server.Address)), State: gossip.Failed}

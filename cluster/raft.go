@@ -12,6 +12,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/cluster/raftio"
 	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -26,7 +27,7 @@ const enqueueTimeout = 3 * time.Second
 
 func raftConfig(config *Config) *raft.Config {
 	r := raft.DefaultConfig()
-	r.LocalID = serverID(config.Self.ID)
+	r.LocalID = raftio.ServerID(config.Self.ID)
 	r.HeartbeatTimeout = config.Timings.Heartbeat
 	r.ElectionTimeout = config.Timings.Election
 	r.LeaderLeaseTimeout = config.Timings.LeaderLease
@@ -40,7 +41,7 @@ func raftConfig(config *Config) *raft.Config {
 	// down when it closes.
 	r.ShutdownOnRemove = false
 	r.NoLegacyTelemetry = true
-	r.Logger = raftLogger(config.Logger)
+	r.Logger = raftio.NewLogger(config.Logger)
 
 	return r
 }
@@ -48,8 +49,12 @@ func raftConfig(config *Config) *raft.Config {
 // startRaft opens Raft on the store.
 func (c *core) startRaft() error {
 	s := c.config.Store
-	c.logs = &watchedLogs{LogStore: s.Logs(), probe: s.Probe, changed: make(chan struct{}, 1)}
-	c.transport = newTransport(&c.config, addressProvider{c}, c.mustSendEntries, c.logs.writtenAfter)
+	c.logs = raftio.NewLogs(s.Logs(), s.Probe)
+	c.transport = raftio.NewTransport(raftio.Config{
+		Peers: c.config.Peers, Addresses: addressProvider{c}, Logger: c.config.Logger,
+		Heartbeat: c.config.Timings.Heartbeat, RPC: c.config.Timings.RPC,
+		MustSend: c.mustSendEntries, WrittenAfter: c.logs.WrittenAfter,
+	})
 	r, err := raft.NewRaft(raftConfig(&c.config), c.machine, c.logs, s.Stable(), s.Snapshots(), c.transport)
 	if err != nil {
 		return errors.Join(fmt.Errorf("start Raft: %w", err), c.transport.Close())
@@ -95,7 +100,7 @@ func (c *core) isRaftEmpty() (bool, error) {
 
 // mustSendEntries reports whether this node must send the other node entries:
 // it leads in the term, and its configuration has the other node. See
-// transport.
+// raftio.Transport.
 func (c *core) mustSendEntries(to raft.ServerID, term uint64) bool {
 	r := c.raft.Load()
 	if r == nil || r.State() != raft.Leader || r.CurrentTerm() != term {
@@ -110,7 +115,7 @@ func (c *core) voterIDs() (ids []ring.NodeID) {
 	conf, _ := c.configuration()
 	for _, s := range conf.Servers {
 		if s.Suffrage == raft.Voter {
-			ids = append(ids, nodeID(s.ID))
+			ids = append(ids, raftio.NodeID(s.ID))
 		}
 	}
 	return ids
@@ -151,7 +156,7 @@ type addressProvider struct{ c *core }
 
 // ServerAddr implements raft.ServerAddressProvider.
 func (a addressProvider) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
-	n := nodeID(id)
+	n := raftio.NodeID(id)
 	address := a.c.config.Self.PeerAddress()
 	if n != a.c.config.Self.ID {
 		address = (*a.c.nodeAddresses.Load())[n]
@@ -169,7 +174,7 @@ func (c *core) Leader() ring.NodeID {
 		return ring.NodeID{}
 	}
 	_, id := r.LeaderWithID()
-	return nodeID(id)
+	return raftio.NodeID(id)
 }
 
 // leads reports whether this node considers itself the leader. A stuck node
@@ -226,7 +231,7 @@ func (c *core) confirmLead(ctx context.Context, reign uint64) error {
 		return fmt.Errorf("%w: this node does not lead in the term of that reign", ErrLeaderUnavailable)
 	}
 
-	if err := c.transport.confirmations.Await(ctx, c.config.Self.ID, mark.term, c.voterIDs); err != nil {
+	if err := c.transport.Confirmations.Await(ctx, c.config.Self.ID, mark.term, c.voterIDs); err != nil {
 		return fmt.Errorf("%w: no majority has confirmed it: %w", ErrLeaderUnavailable, err)
 	}
 	// This is this node's own vote. It must come after the majority's.

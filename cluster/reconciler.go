@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/raftio"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -111,7 +112,7 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 	ctx, cancel := context.WithTimeout(rc.ctx, changeTimeout)
 	defer cancel()
 
-	id := serverID(ch.node.ID)
+	id := raftio.ServerID(ch.node.ID)
 	address := raft.ServerAddress(ch.node.peerAddress)
 	server := rc.raft.Load()
 	log := rc.config.Logger.With("name", ch.node.Name, "id", ch.node.ID, "address", ch.node.peerAddress)
@@ -211,7 +212,7 @@ func (rc *reconciler) invite(ctx context.Context, m member) error {
 		Voters: rc.noteMostVoters(0)}
 	conf, _ := rc.configuration()
 	for _, server := range conf.Servers {
-		in.Servers = append(in.Servers, nodeID(server.ID))
+		in.Servers = append(in.Servers, raftio.NodeID(server.ID))
 	}
 
 	b, _ := json.Marshal(in) // texts and numbers can always be encoded

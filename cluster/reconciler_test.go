@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/gossip"
+	"github.com/rlnode/rlnode/cluster/raftio"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -94,7 +95,7 @@ func TestANodeWithAnotherAddressIsTheSameNode(t *testing.T) {
 		w.inRing(nodes...)
 		w.until(time.Minute, "new address in Raft's configuration", func() bool {
 			conf, _ := nodes[0].c.Load().configuration()
-			s, ok := findServer(conf, serverID(moving.id))
+			s, ok := findServer(conf, raftio.ServerID(moving.id))
 			return ok && string(s.Address) == "10.0.1.3:7947"
 		})
 		moving.mustWrite(9)

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/raftio"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -42,7 +43,7 @@ func Recover(store Store, build agreement.Build, self ring.NodeID, address strin
 		return fmt.Errorf("read Raft's configuration: %w", err)
 	}
 
-	id := serverID(self)
+	id := raftio.ServerID(self)
 	server, ok := findServer(conf, id)
 	if address == "" && !ok {
 		return fmt.Errorf("recover node %s: %w: it is not in Raft's configuration: give its address", self, ErrNotFound)

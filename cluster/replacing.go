@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/rlnode/rlnode/cluster/raftio"
 )
 
 // ReplacingError returns an error if a rolling restart must wait: a voter is
@@ -32,7 +34,7 @@ func (c *core) ReplacingError() error {
 			voters++
 		}
 
-		id := nodeID(s.ID)
+		id := raftio.NodeID(s.ID)
 		if id != c.config.Self.ID && !c.config.Peers.Reachable(id) {
 			continue
 		}

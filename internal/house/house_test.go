@@ -84,8 +84,10 @@ var mayImport = map[string][]string{
 	},
 
 	"cluster/peer": {"ring"},
+	// what Raft reads and writes through
+	"cluster/raftio": {"ring", "cluster/authority", "cluster/peer", "internal/hashilog"},
 	"cluster": {"ring", "cluster/agreement", "cluster/authority", "cluster/gossip",
-		"cluster/peer", "rules", "rules/entries", "cluster/regions", "internal/hashilog"},
+		"cluster/peer", "cluster/raftio", "rules", "rules/entries", "cluster/regions"},
 
 	"deploy/check":   {}, // a module of its own, like deploy/release
 	"deploy/release": {},

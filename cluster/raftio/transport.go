@@ -1,7 +1,8 @@
-package cluster
+package raftio
 
 import (
 	"io"
+	"log/slog"
 	"net"
 	"sync"
 	"time"
@@ -10,47 +11,47 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/cluster/peer"
-	"github.com/rlnode/rlnode/ring"
 )
 
 const (
 	// maxPool bounds Raft's idle connections to one node: one each for heartbeats,
 	// entries and votes.
 	maxPool = 3
-	// failureRecheck is how often to check whether to release a held failure; see transport.
+	// failureRecheck is how often to check whether to release a held failure; see Transport.
 	failureRecheck = 100 * time.Millisecond
 	// storeRetry is how long to wait before sending entries again to a node that
 	// could not store them.
 	storeRetry = 500 * time.Millisecond
 	// maxRepetitionHold is how long to hold a message that has nothing new for a follower.
 	maxRepetitionHold = 500 * time.Millisecond
-	// heartbeatsPerTimeout is how many heartbeats a follower gets within Timings.Heartbeat.
+	// heartbeatsPerTimeout is how many heartbeats a follower gets within Config.Heartbeat.
 	heartbeatsPerTimeout = 4
 )
 
-// transport is Raft's network transport. It delays some results and messages, for three reasons.
+// Transport is Raft's network transport. It delays some results and messages,
+// for three reasons.
 //
 // When sending entries to a node fails, Raft backs off after every failure, up
 // to ten seconds. A node that comes back from a long cut would wait that long
 // for the entries that it missed, without authority. Another goroutine of Raft
-// sends heartbeats, and retries them within 200 ms, forever. So transport holds
+// sends heartbeats, and retries them within 200 ms, forever. So Transport holds
 // a failure until a heartbeat to the same node has succeeded: Raft then counts
 // one failure per cut, no matter how long, and retries at once. A node whose
-// store fails rejects entries, and Raft backs off in the same way: transport
+// store fails rejects entries, and Raft backs off in the same way: Transport
 // holds each rejection for a moment, and tells Raft not to back off.
 //
-// Raft repeats the commit index to each follower after Timings.Commit, whether
-// it has changed or not. The interval is short, so that followers learn a new
-// commit index soon. To let idle nodes sleep, transport holds repetitions until
-// there is an entry to send.
+// Raft repeats the commit index to each follower after its CommitTimeout,
+// whether it has changed or not. The interval is short, so that followers learn
+// a new commit index soon. To let idle nodes sleep, Transport holds repetitions
+// until there is an entry to send.
 //
-// Raft sends about seven heartbeats within Timings.Heartbeat. To wake nodes
-// less often, transport sends fewer, and sends them together with this node's
-// other heartbeats.
+// Raft sends about seven heartbeats within Config.Heartbeat. To wake nodes less
+// often, Transport sends fewer, and sends them together with this node's other
+// heartbeats.
 //
 // While this node leads, heartbeats also prove which nodes still follow it; see
 // [authority.Confirmations].
-type transport struct {
+type Transport struct {
 	*raft.NetworkTransport
 	// mustSend reports whether this node must still send entries of the term to the node.
 	mustSend func(to raft.ServerID, term uint64) bool
@@ -60,12 +61,13 @@ type transport struct {
 	heartbeatEvery time.Duration          // about the time between heartbeats to one node
 	pulse          func() <-chan struct{} // returns a channel that is closed at this node's next pulse
 
-	// mu guards acceptedNotices and lastHeartbeats, which are bounded like confirmations.
+	// mu guards acceptedNotices and lastHeartbeats, which are bounded like Confirmations.
 	mu              sync.Mutex
 	acceptedNotices map[raft.ServerID]commitNotice  // the last message without entries that each node accepted
 	lastHeartbeats  map[raft.ServerID]sentHeartbeat // the last heartbeat to each node
 
-	confirmations authority.Confirmations // bounded by the nodes that were ever in Raft
+	// Confirmations holds the answers to heartbeats; bounded by the nodes that were ever in Raft.
+	Confirmations authority.Confirmations
 
 	closing   chan struct{}
 	closeOnce sync.Once
@@ -80,25 +82,36 @@ type sentHeartbeat struct {
 	at   time.Time
 }
 
-func newTransport(
-	config *Config, addresses raft.ServerAddressProvider,
-	mustSend func(raft.ServerID, uint64) bool, writtenAfter func(uint64) <-chan struct{},
-) *transport {
+// Config configures a Transport.
+type Config struct {
+	Peers     *peer.Peers
+	Addresses raft.ServerAddressProvider
+	Heartbeat time.Duration // how long a follower goes without hearing from the leader before it stands for election
+	RPC       time.Duration // bounds one RPC
+	Logger    *slog.Logger
+	// MustSend reports whether this node must still send entries of the term to the node.
+	MustSend func(to raft.ServerID, term uint64) bool
+	// WrittenAfter returns a channel that is closed once this node's log has an entry after index.
+	WrittenAfter func(index uint64) <-chan struct{}
+}
+
+// NewTransport creates a transport. The caller must close it.
+func NewTransport(config Config) *Transport {
 	closing := make(chan struct{})
-	return &transport{
+	return &Transport{
 		NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-			ServerAddressProvider: addresses,
-			Logger:                raftLogger(config.Logger),
+			ServerAddressProvider: config.Addresses,
+			Logger:                NewLogger(config.Logger),
 			Stream:                streamLayer{config.Peers.Raft(), closing},
 			MaxPool:               maxPool,
 			// With two requests in flight, Raft can deadlock after a follower fails to append.
 			MaxRPCsInFlight:         1,
-			Timeout:                 config.Timings.RPC,
+			Timeout:                 config.RPC,
 			MsgpackUseNewTimeFormat: true,
 		}),
-		mustSend:        mustSend,
-		writtenAfter:    writtenAfter,
-		heartbeatEvery:  config.Timings.Heartbeat / heartbeatsPerTimeout,
+		mustSend:        config.MustSend,
+		writtenAfter:    config.WrittenAfter,
+		heartbeatEvery:  config.Heartbeat / heartbeatsPerTimeout,
 		pulse:           config.Peers.Pulse,
 		acceptedNotices: map[raft.ServerID]commitNotice{},
 		lastHeartbeats:  map[raft.ServerID]sentHeartbeat{},
@@ -112,17 +125,17 @@ func isHeartbeat(r *raft.AppendEntriesRequest) bool {
 }
 
 // AppendEntries sends entries or a heartbeat. It implements raft.Transport.
-func (t *transport) AppendEntries(
+func (t *Transport) AppendEntries(
 	id raft.ServerID, at raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
 ) error {
 	if isHeartbeat(args) {
 		t.holdHeartbeat(id, args.Term)
 		// The heartbeat gets its number after the hold, so that it also confirms
 		// requests that have arrived meanwhile.
-		number := t.confirmations.NextNumber()
+		number := t.Confirmations.NextNumber()
 		err := t.NetworkTransport.AppendEntries(id, at, args, resp)
 		if err == nil {
-			t.confirmations.RecordAnswer(nodeID(id), resp.Term, number)
+			t.Confirmations.RecordAnswer(NodeID(id), resp.Term, number)
 		}
 		return err
 	}
@@ -133,7 +146,7 @@ func (t *transport) AppendEntries(
 		t.holdRepetition(id, notice)
 	}
 
-	before := t.confirmations.LastAnswered(nodeID(id))
+	before := t.Confirmations.LastAnswered(NodeID(id))
 	err := t.NetworkTransport.AppendEntries(id, at, args, resp)
 	switch {
 	case err != nil:
@@ -153,7 +166,7 @@ func (t *transport) AppendEntries(
 
 // holdHeartbeat waits until a heartbeat to the node is due and then records it.
 // The first heartbeat of a term is due at once.
-func (t *transport) holdHeartbeat(id raft.ServerID, term uint64) {
+func (t *Transport) holdHeartbeat(id raft.ServerID, term uint64) {
 	t.mu.Lock()
 	last := t.lastHeartbeats[id]
 	t.mu.Unlock()
@@ -168,7 +181,7 @@ func (t *transport) holdHeartbeat(id raft.ServerID, term uint64) {
 }
 
 // holdUntilPulse waits for this node's pulse that comes about heartbeatEvery after last.
-func (t *transport) holdUntilPulse(last time.Time) {
+func (t *Transport) holdUntilPulse(last time.Time) {
 	// Pulses come at another interval. A pulse is near enough once three quarters
 	// of heartbeatEvery have passed. Without any pulse, the heartbeat is late by a
 	// quarter at most.
@@ -190,7 +203,7 @@ func (t *transport) holdUntilPulse(last time.Time) {
 // holdRepetition holds a message that the node has already accepted, if all
 // entries are committed: until there is another entry, but at most for
 // maxRepetitionHold.
-func (t *transport) holdRepetition(id raft.ServerID, now commitNotice) {
+func (t *Transport) holdRepetition(id raft.ServerID, now commitNotice) {
 	t.mu.Lock()
 	again := t.acceptedNotices[id] == now
 	t.mu.Unlock()
@@ -201,7 +214,7 @@ func (t *transport) holdRepetition(id raft.ServerID, now commitNotice) {
 }
 
 // pause waits until d has passed, early is closed, or this transport closes.
-func (t *transport) pause(d time.Duration, early <-chan struct{}) {
+func (t *Transport) pause(d time.Duration, early <-chan struct{}) {
 	select {
 	case <-time.After(d):
 	case <-early:
@@ -210,11 +223,11 @@ func (t *transport) pause(d time.Duration, early <-chan struct{}) {
 }
 
 // InstallSnapshot sends a snapshot. It implements raft.Transport.
-func (t *transport) InstallSnapshot(
+func (t *Transport) InstallSnapshot(
 	id raft.ServerID, at raft.ServerAddress, args *raft.InstallSnapshotRequest,
 	resp *raft.InstallSnapshotResponse, data io.Reader,
 ) error {
-	before := t.confirmations.LastAnswered(nodeID(id))
+	before := t.Confirmations.LastAnswered(NodeID(id))
 	err := t.NetworkTransport.InstallSnapshot(id, at, args, resp, data)
 	if err != nil {
 		t.holdFailure(id, args.Term, before)
@@ -224,10 +237,10 @@ func (t *transport) InstallSnapshot(
 
 // holdFailure waits until the node has answered a heartbeat after number before,
 // or this node need not send it entries any more.
-func (t *transport) holdFailure(id raft.ServerID, term, before uint64) {
+func (t *Transport) holdFailure(id raft.ServerID, term, before uint64) {
 	tick := time.NewTicker(failureRecheck)
 	defer tick.Stop()
-	for t.confirmations.LastAnswered(nodeID(id)) == before && t.mustSend(id, term) {
+	for t.Confirmations.LastAnswered(NodeID(id)) == before && t.mustSend(id, term) {
 		select {
 		case <-tick.C:
 		case <-t.closing:
@@ -237,7 +250,7 @@ func (t *transport) holdFailure(id raft.ServerID, term, before uint64) {
 }
 
 // Close closes all of Raft's connections: Raft reads without a deadline, and waits for its readers.
-func (t *transport) Close() error {
+func (t *Transport) Close() error {
 	// This comes first, so that messages being held don't keep Raft from ending.
 	t.closeOnce.Do(func() { close(t.closing) })
 	err := t.NetworkTransport.Close()
@@ -260,16 +273,4 @@ func (l streamLayer) Dial(address raft.ServerAddress, timeout time.Duration) (ne
 	default:
 	}
 	return l.RaftLayer.Dial(string(address), timeout)
-}
-
-// serverID returns a node's ID in Raft.
-func serverID(id ring.NodeID) raft.ServerID { return raft.ServerID(id.String()) }
-
-// nodeID is the inverse of serverID. It returns zero if id is not a node's ID.
-func nodeID(id raft.ServerID) ring.NodeID {
-	n, err := ring.ParseNodeID(string(id))
-	if err != nil {
-		return ring.NodeID{}
-	}
-	return n
 }

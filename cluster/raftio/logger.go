@@ -1,4 +1,4 @@
-package cluster
+package raftio
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 // they become debug lines, too. The remaining errors become warnings.
 type quietHandler struct{ slog.Handler }
 
-// raftLogger wraps l for Raft.
-func raftLogger(l *slog.Logger) hclog.Logger {
+// NewLogger wraps l for Raft.
+func NewLogger(l *slog.Logger) hclog.Logger {
 	return hashilog.New(slog.New(quietHandler{l.Handler()}).With("from", "raft"))
 }
 

@@ -1,4 +1,4 @@
-package cluster
+package raftio
 
 import (
 	"sync"
@@ -9,10 +9,10 @@ import (
 	"github.com/rlnode/rlnode/internal/wake"
 )
 
-// watchedLogs is a log store that tracks whether writes fail. It also probes
-// the store, because a leader that writes nothing would not notice: heartbeats
-// alone keep it in the lead.
-type watchedLogs struct {
+// Logs is a log store that tracks whether writes fail. It also probes the
+// store, because a leader that writes nothing would not notice: heartbeats alone
+// keep it in the lead.
+type Logs struct {
 	raft.LogStore
 	probe       func() error
 	writeFailed atomic.Bool   // the last write failed
@@ -24,11 +24,16 @@ type watchedLogs struct {
 	waiter      chan struct{} // closed after the next entry is written; nil without waiters
 }
 
+// NewLogs watches a log store. probe writes a test record.
+func NewLogs(store raft.LogStore, probe func() error) *Logs {
+	return &Logs{LogStore: store, probe: probe, changed: make(chan struct{}, 1)}
+}
+
 // StoreLog stores one entry. It implements raft.LogStore.
-func (w *watchedLogs) StoreLog(l *raft.Log) error { return w.StoreLogs([]*raft.Log{l}) }
+func (w *Logs) StoreLog(l *raft.Log) error { return w.StoreLogs([]*raft.Log{l}) }
 
 // StoreLogs stores entries and records whether that failed. It implements raft.LogStore.
-func (w *watchedLogs) StoreLogs(logs []*raft.Log) error {
+func (w *Logs) StoreLogs(logs []*raft.Log) error {
 	err := w.setFailed(&w.writeFailed, w.LogStore.StoreLogs(logs))
 
 	n := len(logs)
@@ -44,8 +49,8 @@ func (w *watchedLogs) StoreLogs(logs []*raft.Log) error {
 	return err
 }
 
-// writtenAfter returns a channel that is closed once an entry after index has been written.
-func (w *watchedLogs) writtenAfter(index uint64) <-chan struct{} {
+// WrittenAfter returns a channel that is closed once an entry after index has been written.
+func (w *Logs) WrittenAfter(index uint64) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.waiter == nil {
@@ -62,12 +67,20 @@ func (w *watchedLogs) writtenAfter(index uint64) <-chan struct{} {
 }
 
 // setFailed records whether an operation failed, signals if that has changed, and returns err.
-func (w *watchedLogs) setFailed(failed *atomic.Bool, err error) error {
+func (w *Logs) setFailed(failed *atomic.Bool, err error) error {
 	if failed.Swap(err != nil) != (err != nil) {
 		wake.Signal(w.changed)
 	}
 	return err
 }
 
-// isFailing reports whether the last write or the last probe failed.
-func (w *watchedLogs) isFailing() bool { return w.writeFailed.Load() || w.probeFailed.Load() }
+// Probe checks whether the store responds.
+func (w *Logs) Probe() {
+	_ = w.setFailed(&w.probeFailed, w.probe()) // the store logs the error
+}
+
+// Changed receives a value when IsFailing may have changed.
+func (w *Logs) Changed() <-chan struct{} { return w.changed }
+
+// IsFailing reports whether the last write or the last probe failed.
+func (w *Logs) IsFailing() bool { return w.writeFailed.Load() || w.probeFailed.Load() }

@@ -16,7 +16,7 @@ func TestIdleFollowersAreLeftAlone(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		leader := w.aLeader()
 		index, writes := leader.c.Load().State().Index, w.writes()
-		beats := leader.c.Load().transport.confirmations.NextNumber()
+		beats := leader.c.Load().transport.Confirmations.NextNumber()
 		time.Sleep(time.Minute)
 		if w.aLeader() != leader {
 			t.Skip("another node leads now")
@@ -25,7 +25,7 @@ func TestIdleFollowersAreLeftAlone(t *testing.T) {
 			t.Errorf("%d entries in a minute in which nothing happened", have-index)
 		}
 		expect.Equal(t, w.writes()-writes, 0, "writes of logs in a minute in which nothing happened")
-		if have := leader.c.Load().transport.confirmations.NextNumber() - beats; have < 2*60*8 || have > 2*60*11 {
+		if have := leader.c.Load().transport.Confirmations.NextNumber() - beats; have < 2*60*8 || have > 2*60*11 {
 			t.Errorf("%d heartbeats in a minute to two followers, want some ten a second to each", have)
 		}
 		for i := range 20 {
