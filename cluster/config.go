@@ -43,6 +43,11 @@ var (
 	ErrConfig = errors.New("cluster")
 )
 
+const (
+	maxVoters = 5  // voters in a cluster; the other nodes only follow
+	maxExpect = 64 // nodes that can found a cluster together
+)
+
 // Node describes this node. Address is an IP address at which the other nodes reach it.
 type Node struct {
 	ID       ring.NodeID

@@ -39,4 +39,29 @@
 //   - Raft's AppliedIndex counts entries handed to the state machine, even if they
 //     are not applied yet. In this package, an applied index is always an
 //     [agreement.State.Index].
+//
+// # Files
+//
+// From the bottom up:
+//
+//   - config.go, methods.go: what a node is given, and what nodes call each
+//     other for;
+//   - machine.go, state.go: the agreed state, as this node has applied it;
+//   - core.go, raft.go, gossip.go, calls.go: the core, over package raftio;
+//     replacing.go: how many voters there should be; recover.go: the log of a
+//     node that is stopped;
+//   - promise.go, founding.go, identity.go: the founder, and the cluster that
+//     this node belongs to;
+//   - members.go, hashreports.go, nodetracker.go: what is known of the nodes;
+//     elections.go, authorityrequests.go, leave.go: who leads, has authority, and
+//     leaves;
+//   - honour.go, primary.go: what regions report, and the primary's role;
+//     followentries.go, following.go: a region that follows; recording.go: the
+//     primary's rounds; write.go, entries.go: writes; sharedrules.go: the regions'
+//     loops;
+//   - plan.go, level.go, reconciler.go: how the leader makes Raft's configuration
+//     and the feature level match the members;
+//   - firstentries.go, view.go, memory.go, statefeed.go, chronicle.go: a new
+//     cluster, and what the rest of the node and operators get to know;
+//   - cluster.go: a Cluster, its start and its end.
 package cluster

@@ -11,11 +11,6 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-const (
-	maxVoters = 5  // voters in a cluster; the other nodes only follow
-	maxExpect = 64 // nodes that can found a cluster together
-)
-
 // promise is a node's promise to take part in founding a cluster. The node
 // stores it on disk before sending it.
 //
