@@ -37,7 +37,7 @@
 //
 // From the bottom up:
 //
-//   - op.go: the ops of a check; memory.go, memory_linux.go, records.go, shard.go:
+//   - op.go: the ops of a check; memory.go (and package pages), records.go, shard.go:
 //     where counters are stored;
 //   - gate.go, time.go, life.go: whether a partition decides, and by which clock;
 //   - table.go, block.go, slots.go, prefetch.go: decisions; evict.go, sweep.go: the

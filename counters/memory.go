@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 	"unsafe"
+
+	"github.com/rlnode/rlnode/counters/pages"
 )
 
 // memory holds the groups of a table's subtables, outside the garbage-collected
@@ -44,9 +46,6 @@ type slab struct {
 	large        int         // bytes at the beginning of area that were moved to large pages
 	isMoving     bool        // a stretch is being moved to a large page, so area must remain
 }
-
-// largePage is the size of a large page on x86, and on ARM if a page has 4 KiB.
-const largePage = 2 << 20
 
 // init prepares slabs of at most capacity pieces each, in pages of the given
 // size. The sizes of the pieces are those that a growing subtable passes
@@ -92,7 +91,7 @@ func (m *memory) allocate(sub *subtable, n int) []group {
 	defer m.mu.Unlock()
 
 	if sb.area == nil {
-		sb.mapped, sb.area = reserve(sb.capacity * sb.bytes)
+		sb.mapped, sb.area = pages.Reserve(sb.capacity * sb.bytes)
 	}
 
 	i := len(sb.owners)
@@ -116,8 +115,8 @@ func (sb *slab) makeUsable(n int) bool {
 	if n <= sb.usable {
 		return true
 	}
-	end := min((n+largePage-1)/largePage*largePage, len(sb.area))
-	if n > end || !makeUsable(sb.area[sb.usable:end]) {
+	end := min((n+pages.Large-1)/pages.Large*pages.Large, len(sb.area))
+	if n > end || !pages.MakeUsable(sb.area[sb.usable:end]) {
 		return false
 	}
 	sb.usable = end
@@ -178,7 +177,7 @@ func (sb *slab) fill(i int, holder *shard) bool {
 
 func (sb *slab) unreserveIfEmpty() {
 	if len(sb.owners) == 0 && !sb.isMoving {
-		unreserve(sb.mapped)
+		pages.Unreserve(sb.mapped)
 		sb.mapped = nil
 		sb.area = nil
 		sb.owners = nil
@@ -212,7 +211,7 @@ func (m *memory) tidy() {
 	for range m.slabs {
 		m.turn = (m.turn + 1) % len(m.slabs)
 		sb := &m.slabs[m.turn]
-		if end := sb.large + largePage; end <= len(sb.owners)*sb.bytes && !sb.isMoving {
+		if end := sb.large + pages.Large; end <= len(sb.owners)*sb.bytes && !sb.isMoving {
 			m.enlarge(sb, end)
 			return
 		}
@@ -224,18 +223,18 @@ func (m *memory) tidy() {
 func (m *memory) enlarge(sb *slab, end int) {
 	sb.large, sb.isMoving = end, true // discards meanwhile set large back
 	m.mu.Unlock()
-	moved := enlarge(sb.area[end-largePage : end])
+	moved := pages.Enlarge(sb.area[end-pages.Large : end])
 	m.mu.Lock()
 	sb.isMoving = false
 
 	if used := len(sb.owners) * sb.bytes; used < end {
-		discard(sb.area[used:end]) // freed meanwhile, but the large page has taken memory for it again
+		pages.Discard(sb.area[used:end]) // freed meanwhile, but the large page has taken memory for it again
 	}
 
 	if moved {
 		m.failures = 0
 	} else {
-		sb.large = min(sb.large, end-largePage)
+		sb.large = min(sb.large, end-pages.Large)
 		m.failures++
 		m.pauseLeft = min(1<<min(m.failures, 10), maxPause)
 	}
@@ -261,6 +260,6 @@ func (sb *slab) indexOf(groups []group) (i int, ok bool) {
 
 // discard zeroes piece i and gives its memory back to the system.
 func (sb *slab) discard(i int) {
-	discard(sb.piece(i))
-	sb.large = min(sb.large, i*sb.bytes/largePage*largePage)
+	pages.Discard(sb.piece(i))
+	sb.large = min(sb.large, i*sb.bytes/pages.Large*pages.Large)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters/pages"
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
@@ -265,13 +266,13 @@ func TestMemoryOnTheHeap(t *testing.T) {
 // contents remain. What is freed is no longer there.
 func TestLargePages(t *testing.T) {
 	skipWithoutSlabs(t)
-	mapped, probe := reserve(largePage)
-	supported := makeUsable(probe)
+	mapped, probe := pages.Reserve(pages.Large)
+	supported := pages.MakeUsable(probe)
 	if supported {
 		probe[0] = 1
-		supported = enlarge(probe)
+		supported = pages.Enlarge(probe)
 	}
-	unreserve(mapped)
+	pages.Unreserve(mapped)
 	if !supported {
 		t.Skip("the system has no large pages to spare, or can't move memory to them")
 	}
@@ -287,7 +288,7 @@ func TestLargePages(t *testing.T) {
 	full := 0
 	for i := range table.memory.slabs {
 		s := &table.memory.slabs[i]
-		full += len(s.owners) * s.bytes / largePage
+		full += len(s.owners) * s.bytes / pages.Large
 	}
 	if full < 2 {
 		t.Fatalf("the table has %d full stretches", full)
@@ -296,7 +297,7 @@ func TestLargePages(t *testing.T) {
 		table.Sweep(epoch, 0)
 		have := 0
 		for i := range table.memory.slabs {
-			have += table.memory.slabs[i].large / largePage
+			have += table.memory.slabs[i].large / pages.Large
 		}
 		if table.memory.failures > 0 {
 			t.Skip("the system has no more large pages to spare")
@@ -305,8 +306,8 @@ func TestLargePages(t *testing.T) {
 			t.Fatalf("after %d sweeps, have %d stretches in large pages", want, have)
 		}
 	}
-	if have := largeBytes(t); have < full/2*largePage { // the system may have split some meanwhile
-		t.Errorf("have %d bytes in large pages, want %d", have, full*largePage)
+	if have := largeBytes(t); have < full/2*pages.Large { // the system may have split some meanwhile
+		t.Errorf("have %d bytes in large pages, want %d", have, full*pages.Large)
 	}
 	check := func() {
 		t.Helper()
@@ -343,12 +344,12 @@ func TestMemoryStaysWhileItMoves(t *testing.T) {
 	}
 	slab.isMoving = false
 	fillShard(table, 0, 100)
-	if !slab.makeUsable(largePage) {
+	if !slab.makeUsable(pages.Large) {
 		t.Fatal("the system refuses memory")
 	}
 	slab.area[len(slab.owners)*slab.bytes] = 1 // as if a piece was freed while it moved
 	table.memory.mu.Lock()
-	table.memory.enlarge(slab, largePage)
+	table.memory.enlarge(slab, pages.Large)
 	table.memory.mu.Unlock()
 	if slab.area[len(slab.owners)*slab.bytes] != 0 {
 		t.Error("memory that was freed while it moved is still in use")
@@ -379,13 +380,13 @@ func TestLargePagesAreNotForced(t *testing.T) {
 	skipWithoutSlabs(t)
 	var m memory
 	m.init(1, os.Getpagesize())
-	mapped, area := reserve(2 * largePage)
-	defer unreserve(mapped)
-	if !makeUsable(area) {
+	mapped, area := pages.Reserve(2 * pages.Large)
+	defer pages.Unreserve(mapped)
+	if !pages.MakeUsable(area) {
 		t.Skip("the system refuses memory")
 	}
 	s := &m.slabs[0]
-	s.area, s.owners = area[1:], make([]*subtable, 1+largePage/s.bytes)
+	s.area, s.owners = area[1:], make([]*subtable, 1+pages.Large/s.bytes)
 	for i := range s.owners {
 		s.owners[i] = &subtable{}
 	}

@@ -1,4 +1,4 @@
-package counters
+package pages
 
 import (
 	"bytes"
@@ -10,30 +10,30 @@ import (
 // madviseCollapse is MADV_COLLAPSE of Linux 6.1 and later.
 const madviseCollapse = 25
 
-// reserve maps addresses for n bytes, which begin at a large page. The system
+// Reserve maps addresses for n bytes, which begin at a large page. The system
 // counts no memory for them, even if it never promises more than it has. The
 // area is nil if the system refuses.
-func reserve(n int) (mapped, area []byte) {
-	b, err := syscall.Mmap(-1, 0, n+largePage, syscall.PROT_NONE,
+func Reserve(n int) (mapped, area []byte) {
+	b, err := syscall.Mmap(-1, 0, n+Large, syscall.PROT_NONE,
 		syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)
 	if err != nil {
 		return nil, nil
 	}
-	skip := int(-uintptr(unsafe.Pointer(&b[0])) % largePage)
+	skip := int(-uintptr(unsafe.Pointer(&b[0])) % Large)
 	return b, b[skip : skip+n]
 }
 
-// makeUsable makes pages of an area accessible, and returns false if the system
+// MakeUsable makes pages of an area accessible, and returns false if the system
 // refuses. They are zero, and take no memory before they are used.
-func makeUsable(pages []byte) bool {
+func MakeUsable(pages []byte) bool {
 	return syscall.Mprotect(pages, syscall.PROT_READ|syscall.PROT_WRITE) == nil
 }
 
-// unreserve unmaps what reserve has mapped.
-func unreserve(mapped []byte) { _ = syscall.Munmap(mapped) }
+// Unreserve unmaps what Reserve has mapped.
+func Unreserve(mapped []byte) { _ = syscall.Munmap(mapped) }
 
-// discard zeroes whole pages and gives their memory back to the system.
-func discard(pages []byte) {
+// Discard zeroes whole pages and gives their memory back to the system.
+func Discard(pages []byte) {
 	if syscall.Madvise(pages, syscall.MADV_DONTNEED) != nil {
 		clear(pages) // some are locked
 	}
@@ -42,10 +42,10 @@ func discard(pages []byte) {
 // largePagesMode says which programs get large pages: [always], [madvise] or [never].
 const largePagesMode = "/sys/kernel/mm/transparent_hugepage/enabled"
 
-// enlarge moves the contents of a stretch the size of a large page to one. It
+// Enlarge moves the contents of a stretch the size of a large page to one. It
 // returns false if the system has none to spare, can't do that, or is set to
 // never use large pages, which madvise alone would disregard.
-func enlarge(stretch []byte) bool {
+func Enlarge(stretch []byte) bool {
 	mode, err := os.ReadFile(largePagesMode)
 	if err != nil || bytes.Contains(mode, []byte("[never]")) {
 		return false
