@@ -4,6 +4,7 @@ import (
 	"math/bits"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters/notes"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -100,6 +101,39 @@ func (t *Table) markResetsClean(batch []Record) {
 	}
 }
 
+// changedDebtors returns the changed notes that say which debts the counters
+// include.
+func (t *Table) changedDebtors() (list []Record) {
+	for p := range ring.Partitions {
+		list = recordsOf(t.notes.Changes(p, notes.Checkpoints, isDebtor, nil), list)
+	}
+	return list
+}
+
+// isDebtor reports whether notes of kind k say what the counters include.
+func isDebtor(k notes.Kind) bool { return k == notes.Debtor }
+
+// changedNotes is Changed for notes: for debtors, which were collected before
+// the counters, and for all others. It reuses buf.
+func (t *Table) changedNotes(debtors, buf []Record, yield func([]Record) error) error {
+	isOther := func(k notes.Kind) bool { return !isDebtor(k) }
+
+	buf = append(buf[:0], debtors...)
+	for p := range ring.Partitions {
+		buf = recordsOf(t.notes.Changes(p, notes.Checkpoints, isOther, nil), buf)
+		if len(buf) < changedBatch && p < ring.Partitions-1 || len(buf) == 0 {
+			continue
+		}
+		if err := yield(buf); err != nil {
+			t.markChanged(buf, checkpoints)
+			return err
+		}
+		buf = buf[:0]
+	}
+
+	return nil
+}
+
 // markChanged marks the counters of batch as changed again, if they still exist.
 func (t *Table) markChanged(batch []Record, by readers) {
 	for i := range batch {
@@ -120,6 +154,17 @@ func (t *Table) markChanged(batch []Record, by readers) {
 		}
 		s.mu.Unlock()
 	}
+}
+
+// noteReaders returns by as a set of readers of notes.
+func noteReaders(by readers) (list notes.Readers) {
+	if by&checkpoints != 0 {
+		list |= notes.Checkpoints
+	}
+	if by&replicas != 0 {
+		list |= notes.Replicas
+	}
+	return list
 }
 
 // MarkChanged marks counters and notes as changed, so that Changed yields them

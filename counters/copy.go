@@ -87,14 +87,6 @@ func (t *Table) Put(now algorithms.Instant, r Record) bool {
 	return t.putLocked(s, loc, now, &r, log, checkpoints)
 }
 
-// asLog returns the log of r, or nil if r's algorithm is not sliding-window-log.
-func (r *Record) asLog() *algorithms.Log {
-	if r.Kind != algorithms.SlidingLog {
-		return nil
-	}
-	return algorithms.NewLog(r.Log)
-}
-
 // locationFor finds the counter of k. If the counter is stored under another
 // algorithm, and kind can't take over its slot, locationFor drops the counter.
 func (t *Table) locationFor(s *shard, k Key, kind algorithms.Kind) location {

@@ -1,54 +1,12 @@
 package counters
 
-import (
-	"math/bits"
+import "github.com/rlnode/rlnode/algorithms"
 
-	"github.com/rlnode/rlnode/algorithms"
-)
-
-// readers is a set of readers of changes. Each reader has a byte of
-// group.dirty, in which bit i stands for slot i.
-type readers uint64
-
-const (
-	checkpoints readers = 1      // read by Changed
-	replicas    readers = 1 << 8 // read by Replicate
-	allReaders          = checkpoints | replicas
-	noReaders   readers = 0
-
-	replicasByte = 0xff << 8 // the replicas' byte of group.dirty
-)
-
-// maxDirtyList bounds each part of a dirtyList. The groups are also limited to
-// about an eighth of all groups: visiting more than that in random order costs
-// as much as scanning them all.
-const maxDirtyList = 256
-
-// dirtyList lists where a subtable changed since replicas last received its
-// changes, to save a full scan. An entry may appear twice, or be clean again.
-type dirtyList struct {
-	groups     []uint32
-	logs       []Key
-	incomplete bool // some changes are not listed, so a full scan is needed
+// store puts a counter's new state into its slot, and marks it as changed.
+func (s *shard) store(loc location, l *algorithms.Limit, state algorithms.State, fullness uint8, freshAt uint32) {
+	loc.group().set(loc.slot(), l.Kind, state, fullness, freshAt)
+	s.markDirty(loc, allReaders)
 }
-
-// addGroup adds group i of the n groups.
-func (dl *dirtyList) addGroup(i, n int) {
-	dl.incomplete = dl.incomplete || len(dl.groups) >= min(maxDirtyList, n/8+8)
-	if !dl.incomplete {
-		dl.groups = append(dl.groups, uint32(i))
-	}
-}
-
-func (dl *dirtyList) addLog(k Key) {
-	dl.incomplete = dl.incomplete || len(dl.logs) >= maxDirtyList
-	if !dl.incomplete {
-		dl.logs = append(dl.logs, k)
-	}
-}
-
-// isDirty reports whether a slot is marked for all of by.
-func (g *group) isDirty(slot int, by readers) bool { return uint64(by)<<slot&^g.dirty == 0 }
 
 // markDirty marks a record as changed.
 func (s *shard) markDirty(loc location, by readers) {
@@ -106,25 +64,4 @@ func (t *Table) activeReaders() readers {
 		return allReaders
 	}
 	return checkpoints
-}
-
-// record returns a slot as a Record.
-func (g *group) record(slot int) Record {
-	return Record{
-		Key: g.records[slot].key, Kind: g.kindFullnesses[slot].kind(), State: g.records[slot].state,
-		Fullness: g.kindFullnesses[slot].recordFullness(), FreshAt: int64(g.freshAt[slot]),
-	}
-}
-
-// record returns k's log as a Record, with a copy of its entries.
-func (ls *logSlot) record(k Key) Record {
-	return Record{
-		Key: k, Kind: algorithms.SlidingLog, Log: ls.log.Entries(),
-		Fullness: ls.kindFullness.recordFullness(), FreshAt: int64(ls.freshAt),
-	}
-}
-
-// dirtySlots returns the slots marked for one reader, one bit each.
-func (g *group) dirtySlots(by readers) uint64 {
-	return g.dirty >> bits.TrailingZeros64(uint64(by)) & (1<<groupSlots - 1)
 }

@@ -37,12 +37,20 @@
 //
 // From the bottom up:
 //
-//   - op.go: the ops of a check; memory.go (and package pages), records.go, shard.go:
-//     where counters are stored;
-//   - gate.go, time.go, life.go: whether a partition decides, and by which clock;
-//   - table.go, block.go, slots.go, prefetch.go: decisions; evict.go, sweep.go: the
-//     room for counters;
-//   - change.go, memo.go, loan.go, settle.go: other changes;
-//   - dirty.go, changed.go, replicate.go, copy.go, merge.go, notes.go, wire.go:
-//     copies on other nodes and on disk; stats.go: what is shown.
+//   - key.go, fullness.go, group.go, subtable.go, shard.go: where a counter is
+//     stored, and what is stored of it;
+//   - dirty.go, memory.go (and package pages), grow.go, logs.go: marks of
+//     changes, the memory of subtables and their growth, and counters that are
+//     logs;
+//   - table.go: the table, which holds all of these;
+//   - op.go: the ops of a check; record.go, wire.go: a counter in transit;
+//   - time.go, lock.go, gate.go: by which clock a partition decides, which locks
+//     a check takes, and whether a partition decides at all;
+//   - evict.go, sweep.go: the room for counters; stats.go: what is shown;
+//   - memo.go, rates.go, companion.go, slots.go: what is kept beside counters;
+//   - change.go, block.go, usage.go, life.go: one counter is changed or read;
+//   - decide.go, take.go, prefetch.go: checks;
+//   - loan.go, place.go, settle.go, amend.go: other changes;
+//   - copy.go, merge.go, changed.go, replicate.go: copies on other nodes and on
+//     disk.
 package counters

@@ -3,6 +3,8 @@ package counters
 import (
 	"math"
 	"math/bits"
+
+	"github.com/rlnode/rlnode/algorithms"
 )
 
 // evictionSample is the number of groups that an eviction examines before it
@@ -68,6 +70,33 @@ func (t *Table) makeRoom(s *shard, k Key, steady int64, reserved int, ops []Op) 
 		return true
 	}
 	return t.evict(s, s.subtableOf(k), c, steady, ops) || t.findRoomElsewhere(s, c, steady, ops)
+}
+
+// makeRoomFor makes room in s for the counters of added that are missing,
+// without evicting those of spared. The caller must hold s.
+func (t *Table) makeRoomFor(s *shard, now algorithms.Instant, added, spared []Op) bool {
+	missing := 0
+	for i := range added {
+		k := added[i].Key
+		if s.log(k) != nil || s.find(k).found() {
+			continue
+		}
+		if !t.makeRoom(s, k, now.Steady, missing, spared) {
+			return false
+		}
+		missing++
+	}
+	return true
+}
+
+// countAdded returns how many counters ops add to s.
+func (t *Table) countAdded(s *shard, ops []Op) (n int) {
+	for i := range ops {
+		if ops[i].addsCounter() && t.shardOf(ops[i].Key) == s {
+			n++
+		}
+	}
+	return n
 }
 
 // drawRoom takes room for s from the budget.
@@ -270,12 +299,6 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 
 	sub.full[c].freeAt = freeAt
 	return v
-}
-
-// isUnreadReset reports whether a slot records a reset that some reader has not
-// received yet. Only administrators reset counters, so such slots are rare.
-func (g *group) isUnreadReset(slot int, readers readers) bool {
-	return g.dirty>>slot&uint64(readers) != 0 && g.records[slot].state.Fresh()
 }
 
 func isKeyOf(k Key, ops []Op) bool {

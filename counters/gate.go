@@ -17,22 +17,6 @@ var (
 	ErrFull = errors.New("there is no room for another counter")
 )
 
-// Verdict is the outcome of a check.
-type Verdict uint8
-
-// The verdicts. After Shut, nothing was decided, and the Decisions of the ops are meaningless.
-const (
-	Refused  Verdict = iota // a limit other than a Shadow limit refused; nothing was taken
-	Admitted                // everything was taken, or would have been for a peek
-	Shut                    // the gate of one of the partitions is shut
-)
-
-// String returns the verdict in lower case.
-func (v Verdict) String() string { return [...]string{"refused", "admitted", "shut"}[v] }
-
-// Partition returns the partition of k.
-func (k Key) Partition() int { return ring.PartitionOf(k.Subject) }
-
 // gates has one bit per partition, set while its gate is shut. Decisions check
 // the bits while they hold the shards of their keys. So once a goroutine has
 // set a bit and then locked each shard of the partition in turn, no earlier
@@ -102,12 +86,4 @@ func (t *Table) AllOpen(ops []Op) bool { return !t.gates.anyShut(ops) }
 func (s *shard) waitForHolders() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-}
-
-// shardsOf returns the shards that hold the counters of p: either one, which p
-// may share with its neighbours, or several of its own.
-func (t *Table) shardsOf(p int) []shard {
-	begin := uint64(p) << (64 - ring.PartitionBits)
-	end := begin + (1<<(64-ring.PartitionBits) - 1)
-	return t.shards[t.shardIndex(Key{Subject: begin}) : t.shardIndex(Key{Subject: end})+1]
 }

@@ -61,16 +61,6 @@ func (s *storedCounter) isFresh() bool {
 	return s.State.Fresh()
 }
 
-func (r *Record) isFresh() bool {
-	if r.Note != nil {
-		return false
-	}
-	if r.Kind == algorithms.SlidingLog {
-		return len(r.Log) == 0
-	}
-	return r.State.Fresh()
-}
-
 // mergeStored merges have into r, whose log is log, and reports whether the
 // result is more used than have.
 func (r *Record) mergeStored(have *storedCounter, log *algorithms.Log, sameClock bool) bool {

@@ -1,45 +1,6 @@
 package counters
 
-import (
-	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/counters/notes"
-)
-
-// Key identifies one counter.
-type Key struct {
-	Subject uint64 // hash of rule and subject; selects partition and shard
-	Counter uint64 // the hash of rule and subject, mixed with the identity of the limit
-}
-
-// InlineTag marks the Key.Counter of an inline counter, whose limit came with a
-// call, in the bits of inlineMask. One in 2^32 other keys has the tag by
-// chance. The identity of an inline limit uses none of these bits.
-const (
-	InlineTag  = 0x696e6c69 << 16
-	inlineMask = 0xffffffff << 16
-)
-
-// InlineCounter returns counter with the tag of inline counters.
-func InlineCounter(counter uint64) uint64 { return counter&^inlineMask | InlineTag }
-
-// IsInline reports whether k is the key of an inline counter.
-func (k Key) IsInline() bool { return k.Counter&inlineMask == InlineTag }
-
-// class distinguishes inline counters, which may fill only part of the table, from configured ones.
-type class uint8
-
-const (
-	configured class = iota
-	inline
-	numClasses
-)
-
-func (k Key) class() class {
-	if k.IsInline() {
-		return inline
-	}
-	return configured
-}
+import "github.com/rlnode/rlnode/algorithms"
 
 // Op charges a cost to one counter, as part of a check.
 type Op struct {
@@ -87,6 +48,9 @@ const (
 	NumModes // the number of modes
 )
 
+// isSlot reports whether op acquires slots.
+func (op *Op) isSlot() bool { return op.Limit.Kind == algorithms.Concurrency }
+
 // Took reports whether op took its cost, given that its check was admitted.
 func (op *Op) Took() bool {
 	if op.isSlot() && op.Shadow && !op.Full && op.Mode == CheckMode { // a shadow limit of slots counts beyond its limit
@@ -94,6 +58,10 @@ func (op *Op) Took() bool {
 	}
 	return op.Cost > 0 && (op.Decision.Allowed && op.Mode != PeekMode || op.Mode == CountMode && !op.Full)
 }
+
+// addsCounter reports whether op, already decided, adds a new counter to the
+// table if its check is admitted.
+func (op *Op) addsCounter() bool { return !op.isSlot() && op.Took() && !op.location.found() }
 
 // Refuses reports whether op, already decided, makes its check fail.
 func (op *Op) Refuses() bool {
@@ -121,18 +89,4 @@ func (op *Op) CopyOutcome(other *Op) {
 	op.state = other.state
 	op.returnedOrLeft = other.returnedOrLeft
 	op.Decision, op.Full = other.Decision, other.Full
-}
-
-// Record is a counter in transit to or from disk or another node. Its times are
-// on the steady clock of the process that holds it.
-type Record struct {
-	Key      Key
-	Kind     algorithms.Kind
-	State    algorithms.State   // for all kinds but the log
-	Log      []algorithms.Entry // for the log
-	Fullness uint8              // how much of the capacity is used, 0…255; 255 means refusing
-	FreshAt  int64              // Unix seconds on the steady clock: when the counter equals a fresh one
-	// Note, if not nil, is a note of the partition. The record then stands for the
-	// note, not for a counter, and FreshAt is when the note expires.
-	Note *notes.Note
 }

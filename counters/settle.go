@@ -2,143 +2,10 @@ package counters
 
 import (
 	"math/bits"
-	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters/notes"
 )
-
-// Place is the note of a reservation at its home. It is made with the
-// reservation, so that settling it never lacks room.
-type Place struct {
-	Key    notes.Key
-	Group  uint32 // identifies the rule
-	Inline bool
-	// Open is how long the reservation may still be settled in time. After that,
-	// its place is kept for late settlements until Until (Unix seconds on the
-	// steady clock), unless the room is needed. Once settled, it is kept until
-	// SettledUntil.
-	Open                time.Duration
-	Until, SettledUntil int64
-}
-
-// note returns the place as the note of an open reservation.
-func (place *Place) note(now algorithms.Instant) notes.Note {
-	return notes.Note{
-		Key: place.Key, At: now.Steady, Until: place.Until, Group: place.Group, Inline: place.Inline,
-		Rank: notes.Open, Minor: uint64(max(0, place.Open)),
-	}
-}
-
-// NoteReservation notes what the settlement of a reservation will need: the
-// rates of its buckets and, at its home, its place. The reservation is about to
-// take ops. All ops are of the place's subject. If it fails with ErrShut or
-// notes.ErrReservations, nothing changes.
-func (t *Table) NoteReservation(now algorithms.Instant, place *Place, isHome bool, ops []Op) error {
-	p := place.Key.Partition()
-	lp := t.notes.Lock(p, now.Steady)
-	defer lp.Unlock()
-
-	// Shut also waits for the holders of a partition's notes, so this lock is
-	// enough here and below.
-	if t.gates.isShut(p) {
-		return ErrShut
-	}
-
-	list := make([]notes.Note, 0, 4)
-	if isHome {
-		list = append(list, place.note(now))
-	}
-
-	for i := range ops {
-		op := &ops[i]
-		if !op.hasRate() {
-			continue
-		}
-
-		rate := place.note(now)
-		rate.Key = rateKey(op.Key)
-		rate.Rank = uint64(op.Limit.Amount)
-		rate.Minor = 0
-
-		// Other reservations depend on the rate as well. It keeps what it has
-		// recorded for as long as any of them may need it.
-		if before, found := lp.Get(rate.Key); found {
-			rate.Rank = max(rate.Rank, before.Rank)
-			rate.Minor = before.Minor
-			rate.Until = max(rate.Until, before.Until)
-			rate.At = sharedRate
-		}
-
-		list = append(list, rate)
-	}
-
-	if len(list) == 0 {
-		return nil
-	}
-	return lp.PutIfRoom(list...)
-}
-
-// sharedRate is the At of a rate that more than one reservation, or another
-// cost that may come back, depends on. While a single reservation does, At is
-// when it was made.
-const sharedRate = 0
-
-// hasRate reports whether a reservation that takes op keeps a rate.
-func (op *Op) hasRate() bool { return op.Limit.Kind.IsBucket() && !op.Block }
-
-// ForgetReservation undoes what NoteReservation did at now, for a reservation
-// whose check took nothing. It removes the place k, if isHome, and the rates of
-// the buckets of ops. It fails with ErrShut.
-func (t *Table) ForgetReservation(now algorithms.Instant, k notes.Key, isHome bool, ops []Op) error {
-	p := k.Partition()
-	lp := t.notes.Lock(p, now.Steady)
-	defer lp.Unlock()
-	if t.gates.isShut(p) {
-		return ErrShut
-	}
-
-	place, found := lp.Get(k)
-	if isHome && found && place.Rank == notes.Open { // otherwise it is settled
-		lp.Remove(k)
-	}
-	for i := range ops {
-		if !ops[i].hasRate() {
-			continue
-		}
-
-		// Any other time, or sharedRate, means that something else depends on
-		// the rate.
-		rate, found := lp.Get(rateKey(ops[i].Key))
-		if found && rate.At == now.Steady {
-			lp.Remove(rate.Key)
-		}
-	}
-	return nil
-}
-
-// SetExpiry records in a reservation's place how to carry out its end, if it is
-// not settled by then. With makes, it makes the place if there is none. It
-// fails with ErrShut, with ErrGone if its place is gone or settled, or with
-// notes.ErrReservations.
-func (t *Table) SetExpiry(now algorithms.Instant, place *Place, body string, makes bool) error {
-	p := place.Key.Partition()
-	lp := t.notes.Lock(p, now.Steady)
-	defer lp.Unlock()
-	if t.gates.isShut(p) {
-		return ErrShut
-	}
-
-	n, found := lp.Get(place.Key)
-	if !found && makes {
-		n, found = place.note(now), true
-	}
-	if !found || n.Rank != notes.Open {
-		return ErrGone
-	}
-	n.Body = body
-	return lp.PutIfRoom(n)
-}
 
 // SettlePlan is a change of several counters of one subject that is made at
 // most once: the place records that it was made.
@@ -331,18 +198,6 @@ func (t *Table) settleCost(sh *shard, now algorithms.Instant, cost *SettledCost,
 		return t.changeLocked(sh, now, cost.Key, cost.Limit, forceDebit(cost.Limit, change, from.Fastest == 0))
 	}
 	return t.chargeLateLocked(sh, now, cost.Key, cost.Limit, from, change, st.Life)
-}
-
-// chargeLateLocked debits cost that belongs to a Take at from, unless the life
-// of the counter or the window of the Take is over. The caller must hold the
-// shard.
-func (t *Table) chargeLateLocked(
-	sh *shard, now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, life Life,
-) error {
-	if !t.isAlive(now, k, life) {
-		return nil
-	}
-	return t.changeLocked(sh, now, k, l, forceLateDebit(l, from, cost))
 }
 
 // tightestRemaining returns what remains of the limit with the least left in

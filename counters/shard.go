@@ -1,9 +1,13 @@
 package counters
 
 import (
+	"math/bits"
 	"sync"
+	"sync/atomic"
+	"unsafe"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/ring"
 )
 
 // shard holds the counters of a range of Key.Subject, under one lock.
@@ -47,9 +51,18 @@ type subtables struct {
 
 func (subs *subtables) at(counter uint64) *subtable { return subs.list[counter>>(64-subs.prefixBits)] }
 
-// maxPrefixBits bounds splitting: if keys are chosen to share more leading
-// bits, their subtable stays large.
-const maxPrefixBits = 12
+func (t *Table) shardOf(k Key) *shard { return &t.shards[t.shardIndex(k)] }
+
+// shardIndex also works for a single shard: shifting by 64 gives 0.
+func (t *Table) shardIndex(k Key) int { return int(k.Subject >> t.shift) }
+
+// shardsOf returns the shards that hold the counters of p: either one, which p
+// may share with its neighbours, or several of its own.
+func (t *Table) shardsOf(p int) []shard {
+	begin := uint64(p) << (64 - ring.PartitionBits)
+	end := begin + (1<<(64-ring.PartitionBits) - 1)
+	return t.shards[t.shardIndex(Key{Subject: begin}) : t.shardIndex(Key{Subject: end})+1]
+}
 
 // subtableOf returns the subtable that k belongs to.
 func (s *shard) subtableOf(k Key) *subtable {
@@ -57,6 +70,17 @@ func (s *shard) subtableOf(k Key) *subtable {
 		return &s.single
 	}
 	return s.subtables.at(k.Counter)
+}
+
+// firstGroup returns the group of sub, the subtable of k, at which the search
+// for k begins. A shard that is not split has no prefix. Reading a prefix of 0
+// would touch one more cache line.
+func (s *shard) firstGroup(sub *subtable, k Key) int {
+	if s.subtables != nil {
+		return sub.firstGroup(k)
+	}
+	hi, _ := bits.Mul64(k.Counter, uint64(len(sub.groups)))
+	return int(hi)
 }
 
 // find looks k up. It does not find logs.
@@ -97,165 +121,43 @@ func (s *shard) forEachLocked(f func(sub *subtable)) {
 	}
 }
 
-// insert puts k, which must not be in the shard, into a slot. The caller has made room.
-func (s *shard) insert(k Key) location {
-	sub := s.subtableOf(k)
-	for sub.spare == 0 {
-		s.grow(sub)
-		sub = s.subtableOf(k)
+// groupsHint says where the groups of a shard that is not split are, to callers
+// that don't hold it. It packs the address, in cache lines, and the number of
+// groups. It may be out of date: only prefetches use it, and a prefetch can't
+// fault. Zero means that there are no groups.
+//
+// The hints of all shards lie together, so that most of them stay in the
+// processor's caches. A prefetch that had to wait for the shard's own cache
+// line would come late.
+type groupsHint struct{ word atomic.Uint64 }
+
+const (
+	hintCountBits = 22
+	cacheLine     = 64
+)
+
+func (gh *groupsHint) set(groups []group) {
+	word := uint64(0)
+	if n := len(groups); n > 0 && n < 1<<hintCountBits {
+		word = uint64(uintptr(unsafe.Pointer(&groups[0])))/cacheLine<<hintCountBits | uint64(n)
 	}
-	s.room--
-	s.inline += int(k.class())
-	return sub.insert(k)
+	gh.word.Store(word)
 }
 
-// remove frees the slot at loc.
-func (s *shard) remove(loc location) {
-	s.markClean(loc, allReaders)
-	s.inline -= int(loc.group().inline >> loc.slot() & 1)
-	loc.subtable.freeSlot(loc)
-	s.room++
+// groupOf returns the address of the group where a search for k begins, or 0 if
+// that is not known. It computes the same group as firstGroup for a subtable
+// without a prefix.
+func (gh *groupsHint) groupOf(k Key) uintptr {
+	word := gh.word.Load()
+	i, _ := bits.Mul64(k.Counter, word&(1<<hintCountBits-1))
+	return uintptr(word>>hintCountBits*cacheLine) + uintptr(i)*uintptr(groupBytes)
 }
 
-// grow ensures that sub, or the subtables that replace it, have more spare
-// slots. It rehashes sub with a seventh more groups, or with the same number if
-// enough slots are only marked deleted. If the subtable would become too large,
-// grow splits it instead. At the bound on counters, fewer deleted slots
-// suffice, to keep the table small.
-func (s *shard) grow(sub *subtable) {
-	n := len(sub.groups)
-	enough := sub.live / 8
-	if s.room <= 1 && s.table.budget.Load() <= 0 {
-		enough = sub.live / 16
+// setGroups replaces the groups, which invalidates all locations.
+func (sub *subtable) setGroups(groups []group) {
+	sub.groups = groups
+	if s := sub.shard; sub == &s.single {
+		s.hint.set(groups)
 	}
-	if sub.dead <= enough {
-		n = oneSeventhMore(n)
-	}
-
-	if n*groupSlots > s.table.maxSubtableSlots && sub.prefixBits < maxPrefixBits {
-		s.splitSubtable(sub)
-		return
-	}
-
-	sub.rehash(n)
-}
-
-// growFor grows the shard once for n counters that are about to be inserted,
-// instead of letting each growth step rehash it. A shard that is split, or
-// would have to be, grows by itself.
-func (s *shard) growFor(n int) {
-	sub := &s.single
-	if s.subtables != nil || n <= sub.spare {
-		return
-	}
-
-	// The subtable becomes at most seven eighths full, and at least a seventh
-	// larger than before.
-	groups := max(len(sub.groups)+len(sub.groups)/7, (sub.live+n)/(groupSlots-1)+1)
-	if groups*groupSlots <= s.table.maxSubtableSlots {
-		sub.rehash(groups)
-	}
-}
-
-// groupsFor returns how many groups hold n counters at most seven eighths full,
-// with room for a seventh more before the subtable must grow.
-func groupsFor(n int) int { return n*8/(7*(groupSlots-1)) + 1 }
-
-// splitSubtable moves the halves of sub into subtables of their own.
-func (s *shard) splitSubtable(sub *subtable) {
-	lower := &subtable{shard: s, prefixBits: sub.prefixBits + 1, lowestCounter: sub.lowestCounter}
-	upper := &subtable{shard: s, prefixBits: sub.prefixBits + 1,
-		lowestCounter: sub.lowestCounter + 1<<(63-sub.prefixBits)}
-	half := func(k Key) *subtable {
-		if k.Counter >= upper.lowestCounter {
-			return upper
-		}
-		return lower
-	}
-
-	var counts [2]int
-	for loc := range sub.used() {
-		counts[loc.key().Counter>>(63-sub.prefixBits)&1]++
-	}
-
-	for i, h := range []*subtable{lower, upper} {
-		h.allocate(groupsFor(counts[i]))
-
-		// The list names groups of sub, so the halves can't use it: the next reader
-		// scans them.
-		h.unsentList.incomplete = sub.unsentList.incomplete || len(sub.unsentList.groups)+len(sub.unsentList.logs) > 0
-	}
-
-	for loc := range sub.used() {
-		half(loc.key()).copySlot(loc.group(), loc.slot())
-	}
-
-	for k, e := range sub.logs {
-		half(k).putLog(k, e)
-	}
-
-	sub.releaseAll()
-	s.replaceSplit(lower, upper)
-}
-
-// replaceSplit replaces a subtable by its two halves.
-func (s *shard) replaceSplit(lower, upper *subtable) {
-	var old subtables
-	if s.subtables != nil {
-		old = *s.subtables
-	}
-
-	if lower.prefixBits > old.prefixBits {
-		s.subtables = &subtables{prefixBits: lower.prefixBits, list: make([]*subtable, 1<<lower.prefixBits)}
-		for i := range old.list {
-			s.subtables.list[2*i], s.subtables.list[2*i+1] = old.list[i], old.list[i]
-		}
-	}
-
-	for _, sub := range []*subtable{lower, upper} {
-		at := sub.lowestCounter >> (64 - s.subtables.prefixBits)
-		for i := range uint64(1) << (s.subtables.prefixBits - sub.prefixBits) {
-			s.subtables.list[at+i] = sub
-		}
-	}
-}
-
-// joinSubtables moves all counters back into a single subtable, if it would be
-// small. The caller must hold the shard.
-func (s *shard) joinSubtables() {
-	if s.subtables == nil {
-		return
-	}
-
-	live := 0
-	lost := false
-	s.forEachLocked(func(sub *subtable) {
-		live += sub.count()
-		lost = lost || sub.unsentList.incomplete || len(sub.unsentList.groups)+len(sub.unsentList.logs) > 0
-	})
-
-	// The bound is far below the size at which the subtable would be split
-	// again.
-	if live > s.table.maxSubtableSlots/4 {
-		return
-	}
-
-	first := &s.single
-	first.allocate(groupsFor(live))
-	first.unsentList.incomplete = lost
-	s.forEachLocked(func(sub *subtable) {
-		for loc := range sub.used() {
-			first.copySlot(loc.group(), loc.slot())
-		}
-
-		for k, e := range sub.logs {
-			first.putLog(k, e)
-		}
-
-		sub.releaseAll()
-	})
-	s.subtables = nil
-
-	// The count included logs, which need no groups.
-	first.shrink()
+	sub.moves++
 }

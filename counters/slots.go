@@ -48,15 +48,7 @@ func (holder *Holder) ttlOf(l *algorithms.Limit) time.Duration {
 	return l.Window
 }
 
-// isSlot reports whether op acquires slots.
-func (op *Op) isSlot() bool { return op.Limit.Kind == algorithms.Concurrency }
-
 func slotsOf(k Key) notes.Slots { return notes.Slots{Subject: k.Subject, Counter: k.Counter} }
-
-// TakeAndHold is Take for a check that may acquire slots.
-func (t *Table) TakeAndHold(now algorithms.Instant, ops []Op, holder *Holder) Verdict {
-	return t.lockAndTake(now, ops, holder, true)
-}
 
 // SlotLeft returns how much longer the slots that op acquired, or that its
 // holder already had, are held; 0 if that is not known.
@@ -316,23 +308,6 @@ func (t *Table) inlineSlotOps(subject uint64, most int) (ops []Op) {
 		}
 	}
 	return ops
-}
-
-// DelaySlot moves the end of r later by age, if r is a slot or the note of lost
-// slots. r was written that long ago, and gets as much time left as it had
-// then.
-func (r *Record) DelaySlot(age int64) {
-	if r.Note == nil || r.Note.Until == 0 || r.Note.Kind != notes.Slot && r.Note.Kind != notes.Lost {
-		return
-	}
-	r.Note.At += age
-	r.Note.Until = min(r.Note.Until+(age+1e9-1)/1e9, math.MaxUint32)
-	r.FreshAt = r.Note.Until
-}
-
-// IsReleasedSlot reports whether r is a slot that was released.
-func (r *Record) IsReleasedSlot() bool {
-	return r.Note != nil && r.Note.Kind == notes.Slot && r.Note.Until == 0
 }
 
 // MarkSlotsLost records that slots of p may have been lost by now. No slot is

@@ -27,11 +27,8 @@ import (
 // transit, never earlier.
 
 const (
-	// noteKind stands for a note, whose kind is in place of the fullness.
-	// Concurrency has the same number, but no counters.
-	noteKind = algorithms.Kind(7)
-	maxUsed  = 1 << 60           // bounds counts, and the sum of a log
-	maxAge   = math.MaxInt64 / 2 // nanoseconds
+	maxUsed = 1 << 60           // bounds counts, and the sum of a log
+	maxAge  = math.MaxInt64 / 2 // nanoseconds
 	// maxAhead is how far, in nanoseconds, a log entry can be ahead of the clock: a
 	// few seconds more than the longest queue.
 	maxAhead = int64(algorithms.LongestDelay + 10*time.Second)

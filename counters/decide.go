@@ -1,0 +1,201 @@
+package counters
+
+import (
+	"math"
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+// decideOp finds op's counter and decides op. The caller must hold the shard s.
+func (t *Table) decideOp(s *shard, now algorithms.Instant, op *Op) {
+	op.Full = false
+	op.At = s.timeIn(op.Key.Partition(), now)
+	switch op.Limit.Kind {
+	case algorithms.SlidingLog:
+		t.decideLog(s, op)
+		return
+	case algorithms.Concurrency:
+		t.decideSlot(op)
+		return
+	}
+
+	var allowed bool
+	op.location = s.subtableOf(op.Key).find(op.Key)
+	if op.Block {
+		op.state, allowed = op.Limit.Take(op.location.state(), op.At, 1)
+		op.decideBlock(allowed)
+		return
+	}
+
+	op.state, allowed = op.Limit.Take(op.location.state(), op.At, op.Cost)
+	if !allowed && op.Mode == CountMode {
+		op.state = op.Limit.Force(op.state, op.Limit.TakeRecord(op.state, op.At), op.At, op.Cost)
+	}
+	op.Limit.DescribeInto(&op.Decision, op.state, op.At, op.Cost, allowed)
+	if op.Lends {
+		s.leaveOutLoans(op.At, op, op.state)
+	}
+}
+
+// decideLog is decideOp for a log. Only commit changes the log.
+func (t *Table) decideLog(s *shard, op *Op) {
+	op.location = location{index: -1, log: s.log(op.Key)}
+	var fresh algorithms.Log
+	log := &fresh
+	if op.location.log != nil {
+		log = &op.location.log.log
+	}
+	before := log.Len()
+	op.Decision = log.Peek(op.Limit, op.At, op.Cost)
+
+	// Looking drops the entries that have left the window.
+	if log.Len() != before {
+		t.logEntries[op.Key.class()].Add(int64(log.Len() - before))
+	}
+}
+
+// refuseForRoom refuses an op of a new subject because there is no room.
+func (s *shard) refuseForRoom(op *Op, steady int64) {
+	s.refused[op.Key.class()]++
+	wait := time.Second // retry once another search may have found room
+	freeAt := s.subtableOf(op.Key).full[op.Key.class()].freeAt
+	if freeAt < math.MaxInt64 {
+		wait = time.Duration(min(max(1, freeAt-steady/1e9), int64(algorithms.MaxWindow/time.Second))) * time.Second
+	}
+	op.Full = true
+	op.Decision = algorithms.Decision{RetryAfter: wait, ResetAfter: wait}
+}
+
+// protectRefused keeps a counter from being evicted while it refuses, unless it
+// could never allow that cost. It also raises the expiry: the limit may have
+// changed since the counter was stored.
+func (s *shard) protectRefused(op *Op) {
+	// If there is no capacity now, as in a region without a share, there may be some later.
+	refusing := op.Decision.RetryAfter != algorithms.Never || op.Limit.Capacity() == 0
+	fresh := freshAt(op.At, op.Limit, op.Decision.ResetAfter)
+	if e := op.location.log; e != nil {
+		if refusing {
+			e.kindFullness = packKindFullness(algorithms.SlidingLog, refusedFullness)
+		}
+		e.freshAt = max(e.freshAt, fresh)
+		return
+	}
+
+	g, slot := op.location.group(), op.location.slot()
+	if refusing {
+		g.kindFullnesses[slot] = packKindFullness(op.Limit.Kind, refusedFullness)
+	}
+	// The bucket drains at the rate of op's limit from now on. If the new state
+	// were not kept, the old rate would apply until a check is admitted.
+	otherRate := op.Mode == CheckMode && op.Limit.ChangesRate(g.records[slot].state, op.state)
+	if otherRate {
+		g.records[slot].state = op.state
+		s.table.recordTake(op.At, op.Key, op.Limit)
+	}
+
+	// The counter is marked as changed only if it is protected for longer, or its
+	// rate has changed. Otherwise each of a flood of refusals would be sent to
+	// standbys and written to disk.
+	if fresh > g.freshAt[slot] {
+		g.freshAt[slot] = fresh
+	} else if !otherRate {
+		return
+	}
+	s.markDirty(op.location, allReaders)
+}
+
+// admitOrWithdraw reports whether ops as a whole are allowed. If not, it
+// withdraws the ops that would have been allowed.
+func (t *Table) admitOrWithdraw(ops []Op) bool {
+	for i := range ops {
+		if ops[i].Refuses() {
+			t.describeUntaken(ops)
+			return false
+		}
+	}
+	return true
+}
+
+// describeUntaken corrects the decisions of a refused check: an op that would have
+// taken its cost now reports what is left without it.
+func (t *Table) describeUntaken(ops []Op) {
+	for i := range ops {
+		op := &ops[i]
+		if op.Cost == 0 || !op.Decision.Allowed && op.Mode != CountMode {
+			continue
+		}
+
+		s := t.shardOf(op.Key)
+		cost := int64(0)
+		if !op.Decision.Allowed {
+			cost = op.Cost // CountMode would have taken it: describe the refusal instead
+		}
+
+		if op.isSlot() {
+			op.Decision = op.Limit.Peek(op.state, op.At, cost)
+			continue
+		}
+
+		// op.state includes the cost, which was not taken. The table still has the
+		// state without it.
+		if op.Limit.Kind != algorithms.SlidingLog {
+			state := s.find(op.Key).state()
+			op.Decision = op.Limit.Peek(state, op.At, cost)
+			if op.Lends {
+				s.leaveOutLoans(op.At, op, state)
+			}
+			continue
+		}
+
+		var fresh algorithms.Log
+		log := &fresh
+		if op.location.log != nil {
+			log = &op.location.log.log
+		}
+
+		op.Decision = log.Peek(op.Limit, op.At, cost)
+	}
+}
+
+// commit stores the outcome of decideOp. A Shadow limit that refuses takes
+// nothing, and neither does a cost of 0.
+func (t *Table) commit(op *Op) {
+	if !op.Took() {
+		return
+	}
+
+	s := t.shardOf(op.Key)
+	if op.Limit.Kind == algorithms.SlidingLog {
+		t.changeLog(s, op.Key, op.At, op.Limit, func(g *algorithms.Log, now algorithms.Instant) {
+			if op.Decision.Allowed {
+				g.Take(op.Limit, now, op.Cost)
+				return
+			}
+			g.Force(op.Limit, algorithms.TakeRecord{Steady: now.Steady}, now, op.Cost)
+			op.Decision = g.Describe(op.Limit, now, op.Cost, false)
+		})
+		return
+	}
+
+	// The counter is looked up again if the subtable has moved: other ops of this
+	// check may have grown it, or freed memory that it was moved to.
+	loc := op.location
+	if !loc.found() || loc.moves != loc.subtable.moves {
+		loc = s.find(op.Key)
+		if !loc.found() {
+			loc = s.insert(op.Key)
+		}
+	}
+
+	fullness := uint8(refusedFullness)
+	if op.Decision.Allowed {
+		fullness = fullnessAfterCheck(op.Limit, &op.Decision)
+	}
+
+	s.store(loc, op.Limit, op.state, fullness, freshAt(op.At, op.Limit, op.Decision.ResetAfter))
+	op.returnedOrLeft = 0
+	if op.Limit.Kind.IsBucket() && t.notes.HasRates(op.Key.Partition()) {
+		op.returnedOrLeft = t.recordTake(op.At, op.Key, op.Limit)
+	}
+}

@@ -1,0 +1,99 @@
+package counters
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"unsafe"
+
+	"github.com/rlnode/rlnode/algorithms"
+)
+
+const (
+	groupSlots = 8 // slots in a group
+	groupBytes = int(unsafe.Sizeof(group{}))
+)
+
+// Tags of slots. The tag of a used slot is the high bit plus seven bits of the key.
+const (
+	tagEmpty   = 0
+	tagDeleted = 1
+	tagUsed    = 0x80
+)
+
+const (
+	lowBits  = 0x0101010101010101
+	highBits = 0x8080808080808080
+)
+
+// group is eight slots. What a search reads first lies in one cache line. It holds no pointers.
+type group struct {
+	tags           [groupSlots]uint8
+	kindFullnesses [groupSlots]kindFullness
+	freshAt        [groupSlots]uint32 // Unix seconds on the steady clock
+	dirty          uint64             // slots with changes that a reader has not received yet; see readers
+	inline         uint8              // used slots that hold inline counters, one bit each
+	_              [7]byte            // fills the first cache line, so that records begin with the next
+	records        [groupSlots]record
+}
+
+type record struct {
+	key   Key
+	state algorithms.State
+}
+
+// set puts a counter's new state into its slot. The expiry never moves to an
+// earlier time, even if a Give would allow it: a copy on disk may live until
+// the old expiry, and the record must stay until it has replaced that copy.
+func (g *group) set(slot int, kind algorithms.Kind, state algorithms.State, fullness uint8, freshAt uint32) {
+	g.records[slot].state = state
+	g.kindFullnesses[slot] = packKindFullness(kind, fullness)
+	g.freshAt[slot] = max(g.freshAt[slot], freshAt)
+}
+
+func tagOf(k Key) uint8 { return uint8(k.Counter) | tagUsed }
+
+// tagWord returns the group's tags as one number, with slot 0 in the lowest byte.
+func (g *group) tagWord() uint64 { return binary.LittleEndian.Uint64(g.tags[:]) }
+
+// zeroBytes sets the high bit of each zero byte of w. It may also set that of a
+// byte 1 above a zero byte.
+func zeroBytes(w uint64) uint64 { return (w - lowBits) &^ w & highBits }
+
+// slotOf returns the slot of g that holds k, or −1.
+func (g *group) slotOf(k Key) int {
+	for m := zeroBytes(g.tagWord() ^ uint64(tagOf(k))*lowBits); m != 0; m &= m - 1 {
+		// A tag that only seems to match belongs to another used slot, so there is a
+		// key to compare.
+		if slot := bits.TrailingZeros64(m) / 8; g.records[slot].key == k {
+			return slot
+		}
+	}
+	return -1
+}
+
+// readers is a set of readers of changes. Each reader has a byte of
+// group.dirty, in which bit i stands for slot i.
+type readers uint64
+
+const (
+	checkpoints readers = 1      // read by Changed
+	replicas    readers = 1 << 8 // read by Replicate
+	allReaders          = checkpoints | replicas
+	noReaders   readers = 0
+
+	replicasByte = 0xff << 8 // the replicas' byte of group.dirty
+)
+
+// isDirty reports whether a slot is marked for all of by.
+func (g *group) isDirty(slot int, by readers) bool { return uint64(by)<<slot&^g.dirty == 0 }
+
+// dirtySlots returns the slots marked for one reader, one bit each.
+func (g *group) dirtySlots(by readers) uint64 {
+	return g.dirty >> bits.TrailingZeros64(uint64(by)) & (1<<groupSlots - 1)
+}
+
+// isUnreadReset reports whether a slot records a reset that some reader has not
+// received yet. Only administrators reset counters, so such slots are rare.
+func (g *group) isUnreadReset(slot int, readers readers) bool {
+	return g.dirty>>slot&uint64(readers) != 0 && g.records[slot].state.Fresh()
+}

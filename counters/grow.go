@@ -1,0 +1,240 @@
+package counters
+
+// insert puts k, which must not be in the shard, into a slot. The caller has made room.
+func (s *shard) insert(k Key) location {
+	sub := s.subtableOf(k)
+	for sub.spare == 0 {
+		s.grow(sub)
+		sub = s.subtableOf(k)
+	}
+	s.room--
+	s.inline += int(k.class())
+	return sub.insert(k)
+}
+
+// remove frees the slot at loc.
+func (s *shard) remove(loc location) {
+	s.markClean(loc, allReaders)
+	s.inline -= int(loc.group().inline >> loc.slot() & 1)
+	loc.subtable.freeSlot(loc)
+	s.room++
+}
+
+// grow ensures that sub, or the subtables that replace it, have more spare
+// slots. It rehashes sub with a seventh more groups, or with the same number if
+// enough slots are only marked deleted. If the subtable would become too large,
+// grow splits it instead. At the bound on counters, fewer deleted slots
+// suffice, to keep the table small.
+func (s *shard) grow(sub *subtable) {
+	n := len(sub.groups)
+	enough := sub.live / 8
+	if s.room <= 1 && s.table.budget.Load() <= 0 {
+		enough = sub.live / 16
+	}
+	if sub.dead <= enough {
+		n = oneSeventhMore(n)
+	}
+
+	if n*groupSlots > s.table.maxSubtableSlots && sub.prefixBits < maxPrefixBits {
+		s.splitSubtable(sub)
+		return
+	}
+
+	sub.rehash(n)
+}
+
+// growFor grows the shard once for n counters that are about to be inserted,
+// instead of letting each growth step rehash it. A shard that is split, or
+// would have to be, grows by itself.
+func (s *shard) growFor(n int) {
+	sub := &s.single
+	if s.subtables != nil || n <= sub.spare {
+		return
+	}
+
+	// The subtable becomes at most seven eighths full, and at least a seventh
+	// larger than before.
+	groups := max(len(sub.groups)+len(sub.groups)/7, (sub.live+n)/(groupSlots-1)+1)
+	if groups*groupSlots <= s.table.maxSubtableSlots {
+		sub.rehash(groups)
+	}
+}
+
+// groupsFor returns how many groups hold n counters at most seven eighths full,
+// with room for a seventh more before the subtable must grow.
+func groupsFor(n int) int { return n*8/(7*(groupSlots-1)) + 1 }
+
+// maxPrefixBits bounds splitting: if keys are chosen to share more leading
+// bits, their subtable stays large.
+const maxPrefixBits = 12
+
+// splitSubtable moves the halves of sub into subtables of their own.
+func (s *shard) splitSubtable(sub *subtable) {
+	lower := &subtable{shard: s, prefixBits: sub.prefixBits + 1, lowestCounter: sub.lowestCounter}
+	upper := &subtable{shard: s, prefixBits: sub.prefixBits + 1,
+		lowestCounter: sub.lowestCounter + 1<<(63-sub.prefixBits)}
+	half := func(k Key) *subtable {
+		if k.Counter >= upper.lowestCounter {
+			return upper
+		}
+		return lower
+	}
+
+	var counts [2]int
+	for loc := range sub.used() {
+		counts[loc.key().Counter>>(63-sub.prefixBits)&1]++
+	}
+
+	for i, h := range []*subtable{lower, upper} {
+		h.allocate(groupsFor(counts[i]))
+
+		// The list names groups of sub, so the halves can't use it: the next reader
+		// scans them.
+		h.unsentList.incomplete = sub.unsentList.incomplete || len(sub.unsentList.groups)+len(sub.unsentList.logs) > 0
+	}
+
+	for loc := range sub.used() {
+		half(loc.key()).copySlot(loc.group(), loc.slot())
+	}
+
+	for k, e := range sub.logs {
+		half(k).putLog(k, e)
+	}
+
+	sub.releaseAll()
+	s.replaceSplit(lower, upper)
+}
+
+// replaceSplit replaces a subtable by its two halves.
+func (s *shard) replaceSplit(lower, upper *subtable) {
+	var old subtables
+	if s.subtables != nil {
+		old = *s.subtables
+	}
+
+	if lower.prefixBits > old.prefixBits {
+		s.subtables = &subtables{prefixBits: lower.prefixBits, list: make([]*subtable, 1<<lower.prefixBits)}
+		for i := range old.list {
+			s.subtables.list[2*i], s.subtables.list[2*i+1] = old.list[i], old.list[i]
+		}
+	}
+
+	for _, sub := range []*subtable{lower, upper} {
+		at := sub.lowestCounter >> (64 - s.subtables.prefixBits)
+		for i := range uint64(1) << (s.subtables.prefixBits - sub.prefixBits) {
+			s.subtables.list[at+i] = sub
+		}
+	}
+}
+
+// joinSubtables moves all counters back into a single subtable, if it would be
+// small. The caller must hold the shard.
+func (s *shard) joinSubtables() {
+	if s.subtables == nil {
+		return
+	}
+
+	live := 0
+	lost := false
+	s.forEachLocked(func(sub *subtable) {
+		live += sub.count()
+		lost = lost || sub.unsentList.incomplete || len(sub.unsentList.groups)+len(sub.unsentList.logs) > 0
+	})
+
+	// The bound is far below the size at which the subtable would be split
+	// again.
+	if live > s.table.maxSubtableSlots/4 {
+		return
+	}
+
+	first := &s.single
+	first.allocate(groupsFor(live))
+	first.unsentList.incomplete = lost
+	s.forEachLocked(func(sub *subtable) {
+		for loc := range sub.used() {
+			first.copySlot(loc.group(), loc.slot())
+		}
+
+		for k, e := range sub.logs {
+			first.putLog(k, e)
+		}
+
+		sub.releaseAll()
+	})
+	s.subtables = nil
+
+	// The count included logs, which need no groups.
+	first.shrink()
+}
+
+// rehash moves all records to n groups, rounded up to the size of a piece of memory.
+func (sub *subtable) rehash(n int) {
+	old := sub.groups
+
+	// The list of groups holds their old locations, so it is no longer valid. The
+	// list of logs holds keys, which stay valid.
+	sub.unsentList.incomplete = sub.unsentList.incomplete || len(sub.unsentList.groups) > 0
+	sub.unsentList.groups = sub.unsentList.groups[:0]
+	sub.allocate(n)
+	for i := range old {
+		for slot, tag := range old[i].tags {
+			if tag >= tagUsed {
+				sub.copySlot(&old[i], slot)
+			}
+		}
+	}
+	sub.memory().release(sub.shard, old)
+}
+
+// memory returns where sub's groups are.
+func (sub *subtable) memory() *memory { return &sub.shard.table.memory }
+
+// allocate gives sub n empty groups, rounded up to the size of a piece of
+// memory. The caller moves the records of the old groups.
+func (sub *subtable) allocate(n int) {
+	sub.setGroups(sub.memory().allocate(sub, n))
+	sub.live = 0
+	sub.dead = 0
+	sub.spare = len(sub.groups) * groupSlots * 7 / 8
+}
+
+// copySlot copies a slot of g into sub, which must have a spare slot.
+func (sub *subtable) copySlot(g *group, slot int) {
+	loc := sub.insert(g.records[slot].key)
+	to := loc.group()
+	to.kindFullnesses[loc.slot()] = g.kindFullnesses[slot]
+	to.freshAt[loc.slot()] = g.freshAt[slot]
+	to.dirty |= g.dirty >> slot & uint64(allReaders) << loc.slot()
+	to.records[loc.slot()] = g.records[slot]
+}
+
+// releaseAll releases the memory and invalidates all locations.
+func (sub *subtable) releaseAll() {
+	sub.memory().release(sub.shard, sub.groups)
+	sub.setGroups(nil)
+	sub.live = 0
+	sub.spare = 0
+	sub.dead = 0
+	sub.logs = nil
+	sub.unsentList = dirtyList{}
+}
+
+// shrink releases memory when less than a third of it is used.
+func (sub *subtable) shrink() {
+	if sub.live == 0 {
+		sub.memory().release(sub.shard, sub.groups)
+		sub.setGroups(nil)
+		sub.spare = 0
+		sub.dead = 0
+		sub.unsentList.groups = nil
+		return
+	}
+
+	// The subtable shrinks until it is two thirds full, so that it neither grows
+	// nor shrinks again soon. A subtable that takes less than a page is on the
+	// heap, and not worth the move.
+	n := len(sub.groups)
+	if n*groupBytes > sub.memory().page && sub.live*3 < n*groupSlots {
+		sub.rehash(sub.live*3/2/groupSlots + 1)
+	}
+}

@@ -1,0 +1,107 @@
+package counters
+
+import (
+	"math"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters/notes"
+)
+
+// Record is a counter in transit to or from disk or another node. Its times are
+// on the steady clock of the process that holds it.
+type Record struct {
+	Key      Key
+	Kind     algorithms.Kind
+	State    algorithms.State   // for all kinds but the log
+	Log      []algorithms.Entry // for the log
+	Fullness uint8              // how much of the capacity is used, 0…255; 255 means refusing
+	FreshAt  int64              // Unix seconds on the steady clock: when the counter equals a fresh one
+	// Note, if not nil, is a note of the partition. The record then stands for the
+	// note, not for a counter, and FreshAt is when the note expires.
+	Note *notes.Note
+}
+
+// noteKind stands for a note, whose kind is in place of the fullness.
+// Concurrency has the same number, but no counters.
+const noteKind = algorithms.Kind(7)
+
+// Copies, hand-overs and checkpoints carry the notes of a partition as records, like its counters.
+
+// recordOf returns n as a record.
+func recordOf(n *notes.Note) Record {
+	return Record{Key: Key{Subject: n.Subject, Counter: n.ID}, Kind: noteKind, FreshAt: n.Until, Note: n}
+}
+
+// recordsOf appends list to records.
+func recordsOf(list []notes.Note, records []Record) []Record {
+	for i := range list {
+		records = append(records, recordOf(&list[i]))
+	}
+	return records
+}
+
+// RecordID identifies a record among those of its table: a note may have the key of a counter.
+type RecordID struct {
+	Key    Key
+	IsNote bool
+	Kind   notes.Kind // of the note
+}
+
+// ID returns what identifies r.
+func (r *Record) ID() RecordID {
+	if r.Note == nil {
+		return RecordID{Key: r.Key}
+	}
+	return RecordID{r.Key, true, r.Note.Kind}
+}
+
+func (r *Record) isFresh() bool {
+	if r.Note != nil {
+		return false
+	}
+	if r.Kind == algorithms.SlidingLog {
+		return len(r.Log) == 0
+	}
+	return r.State.Fresh()
+}
+
+// asLog returns the log of r, or nil if r's algorithm is not sliding-window-log.
+func (r *Record) asLog() *algorithms.Log {
+	if r.Kind != algorithms.SlidingLog {
+		return nil
+	}
+	return algorithms.NewLog(r.Log)
+}
+
+// record returns a slot as a Record.
+func (g *group) record(slot int) Record {
+	return Record{
+		Key: g.records[slot].key, Kind: g.kindFullnesses[slot].kind(), State: g.records[slot].state,
+		Fullness: g.kindFullnesses[slot].recordFullness(), FreshAt: int64(g.freshAt[slot]),
+	}
+}
+
+// record returns k's log as a Record, with a copy of its entries.
+func (ls *logSlot) record(k Key) Record {
+	return Record{
+		Key: k, Kind: algorithms.SlidingLog, Log: ls.log.Entries(),
+		Fullness: ls.kindFullness.recordFullness(), FreshAt: int64(ls.freshAt),
+	}
+}
+
+// DelaySlot moves the end of r later by age, if r is a slot or the note of lost
+// slots. r was written that long ago, and gets as much time left as it had
+// then.
+func (r *Record) DelaySlot(age int64) {
+	if r.Note == nil || r.Note.Until == 0 || r.Note.Kind != notes.Slot && r.Note.Kind != notes.Lost {
+		return
+	}
+	r.Note.At += age
+	r.Note.Until = min(r.Note.Until+(age+1e9-1)/1e9, math.MaxUint32)
+	r.FreshAt = r.Note.Until
+}
+
+// IsReleasedSlot reports whether r is a slot that was released.
+func (r *Record) IsReleasedSlot() bool {
+	return r.Note != nil && r.Note.Kind == notes.Slot && r.Note.Until == 0
+}

@@ -1,0 +1,250 @@
+package counters
+
+import "github.com/rlnode/rlnode/algorithms"
+
+// Verdict is the outcome of a check.
+type Verdict uint8
+
+// The verdicts. After Shut, nothing was decided, and the Decisions of the ops are meaningless.
+const (
+	Refused  Verdict = iota // a limit other than a Shadow limit refused; nothing was taken
+	Admitted                // everything was taken, or would have been for a peek
+	Shut                    // the gate of one of the partitions is shut
+)
+
+// String returns the verdict in lower case.
+func (v Verdict) String() string { return [...]string{"refused", "admitted", "shut"}[v] }
+
+// Take debits all of ops, or none if any op that is not Shadow refuses. It sets
+// each op's Decision and returns the verdict. In a refused check, the
+// limits that would have allowed their cost report what remains without it. If a
+// gate is shut, Take decides nothing. No two ops may have the same Key. A
+// refusal begins the blocks of its subject.
+func (t *Table) Take(now algorithms.Instant, ops []Op) Verdict {
+	if len(ops) == 1 {
+		s := t.shardOf(ops[0].Key)
+		s.mu.Lock()
+		now = s.advance(now)
+		v := Admitted
+		if !t.takeOne(s, now, &ops[0]) {
+			v = t.take(now, ops, nil, true)
+		}
+		s.mu.Unlock()
+		return v
+	}
+
+	// All limits of a rule and subject lie in one shard, so most checks end
+	// here and need no list of shards.
+	if s := t.soleShard(ops); s != nil {
+		s.mu.Lock()
+		v := t.take(s.advance(now), ops, nil, true)
+		s.mu.Unlock()
+		return v
+	}
+
+	return t.lockAndTake(now, ops, nil, true)
+}
+
+// TakeUngated is Take without the gate check, for a standby or for a node that
+// decides alone.
+func (t *Table) TakeUngated(now algorithms.Instant, ops []Op) Verdict {
+	return t.lockAndTake(now, ops, nil, false)
+}
+
+// TakeAndHold is Take for a check that may acquire slots.
+func (t *Table) TakeAndHold(now algorithms.Instant, ops []Op, holder *Holder) Verdict {
+	return t.lockAndTake(now, ops, holder, true)
+}
+
+// lockAndTake is take for a caller that holds no shard.
+func (t *Table) lockAndTake(now algorithms.Instant, ops []Op, holder *Holder, gated bool) Verdict {
+	var buf [16]int
+	held, now := t.lockShards(now, ops, buf[:0])
+	v := t.take(now, ops, holder, gated)
+	t.unlockShards(held)
+	return v
+}
+
+// takeOne does what take does for the usual check: a single op that an existing
+// counter admits. Otherwise it returns false, and the op is still to be
+// decided. The caller must hold s, the shard of op.
+//
+// Most checks end here, so this path is short: a plain token bucket in the first
+// group of its search needs hardly any calls. While a counter comes from memory,
+// the processor executes a few hundred instructions ahead. If the caller's next
+// check is among them, the two counters come at the same time.
+func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
+	l := op.Limit
+	d := &op.Decision
+
+	// Blocks are left out here, because their ops have a cost of 0. Slots are left
+	// out below, because the search finds no counter.
+	if op.Mode != CheckMode || op.Cost == 0 || op.Lends || l.Kind == algorithms.SlidingLog ||
+		t.gates.isShut(op.Key.Partition()) {
+		return false
+	}
+
+	sub := s.subtableOf(op.Key)
+	if len(sub.groups) == 0 {
+		return false
+	}
+
+	i := s.firstGroup(sub, op.Key)
+	slot := sub.groups[i].slotOf(op.Key)
+	if slot < 0 {
+		at := sub.indexOf(op.Key)
+		if at < 0 {
+			return false
+		}
+		i, slot = at/groupSlots, at%groupSlots
+	}
+
+	g := &sub.groups[i]
+
+	// Only windows need their partition's clock: a lead moves Wall alone, and a
+	// plain bucket drains by Steady.
+	op.At = now
+	if !l.IsPlain() || !g.takePlain(slot, now, op) {
+		if s.aheadClocks != nil {
+			op.At = s.timeIn(op.Key.Partition(), now)
+		}
+
+		state, allowed := l.Take(g.records[slot].state, op.At, op.Cost)
+		if !allowed {
+			return false
+		}
+
+		op.state, op.Full = state, false
+		l.DescribeInto(d, state, op.At, op.Cost, true)
+		g.set(slot, l.Kind, state, fullnessAfterCheck(l, d), freshAt(op.At, l, d.ResetAfter))
+	}
+
+	if !g.isDirty(slot, allReaders) {
+		s.markDirty(sub.locationAt(i*groupSlots+slot), allReaders)
+	}
+
+	op.returnedOrLeft = 0
+	if l.Kind.IsBucket() && t.notes.HasRates(op.Key.Partition()) {
+		op.returnedOrLeft = t.recordTake(now, op.Key, l)
+	}
+
+	return true
+}
+
+// takePlain takes op's cost from its plain token bucket. If the bucket refuses
+// it, or needs more computation, takePlain returns false and changes nothing.
+func (g *group) takePlain(slot int, now algorithms.Instant, op *Op) bool {
+	l := op.Limit
+	d := &op.Decision
+	state, ok := l.DrainQuickly(g.records[slot].state, now.Steady)
+	if !ok {
+		state = l.Advance(g.records[slot].state, now)
+		if state.At != now.Steady { // the state is ahead of the clock
+			return false
+		}
+	}
+
+	state.Count += op.Cost
+	used := state.Owed()
+	reset, ok := l.ResetQuickly(state)
+	if !ok || used > l.Burst {
+		return false
+	}
+
+	op.state, op.Full = state, false
+	d.Allowed = true
+	d.Remaining = l.Burst - used
+	d.Used = used
+	d.RetryAfter = 0
+	d.ResetAfter = reset
+	d.Delay = 0
+	d.MoreAfter = l.MoreQuickly(state)
+	fullness := min(algorithms.Fullness(d.Remaining, l.Burst), refusedFullness-1) // as fullnessAfterCheck
+	g.set(slot, algorithms.TokenBucket, state, fullness, freshAtSteady(now.Steady, reset))
+
+	return true
+}
+
+// take decides ops and, if they are admitted, debits them. If gated, it decides
+// nothing while a gate is shut. The caller must hold the shards of ops. holder
+// holds the slots that ops acquire; it is nil if they acquire none.
+func (t *Table) take(now algorithms.Instant, ops []Op, holder *Holder, gated bool) Verdict {
+	// The gates are read under the locks: Shut waits for their holders, so it
+	// returns only once this check is decided.
+	if gated && t.gates.anyShut(ops) {
+		return Shut
+	}
+
+	blocks := false
+	for i := range ops {
+		op := &ops[i]
+		s := t.shardOf(op.Key)
+		t.decideOp(s, now, op)
+		if op.isSlot() {
+			t.adjustForHolder(op, holder)
+			continue
+		}
+
+		// Room is made before anything is stored, so that the whole check can still
+		// be refused for want of it. Room for the counters that earlier ops are about
+		// to add is reserved.
+		if op.addsCounter() && !t.makeRoom(s, op.Key, now.Steady, t.countAdded(s, ops[:i]), ops) {
+			s.refuseForRoom(op, now.Steady)
+		}
+		// A count that is refused is stored by commit.
+		if !op.Decision.Allowed && op.location.found() && (op.Mode != CountMode || op.Block) {
+			s.protectRefused(op)
+		}
+
+		blocks = blocks || op.Block
+	}
+
+	// A refusal begins blocks. They begin before admitOrWithdraw, which withdraws
+	// what the refused check would have taken.
+	if blocks {
+		t.beginBlocks(ops, true)
+	}
+
+	if !t.admitOrWithdraw(ops) {
+		return Refused
+	}
+
+	for i := range ops {
+		if ops[i].isSlot() {
+			t.commitSlot(&ops[i], holder)
+		} else {
+			t.commit(&ops[i])
+		}
+	}
+
+	return Admitted
+}
+
+// Peek decides as Take would, with Remaining as if the cost were taken, but takes nothing.
+func (t *Table) Peek(now algorithms.Instant, ops []Op) Verdict {
+	return t.peek(now, ops, true)
+}
+
+// PeekUngated is Peek without the gate check, for a node that decides alone.
+func (t *Table) PeekUngated(now algorithms.Instant, ops []Op) Verdict {
+	return t.peek(now, ops, false)
+}
+
+// peek decides ops without taking anything. If gated, it decides nothing while a gate is shut.
+func (t *Table) peek(now algorithms.Instant, ops []Op, gated bool) Verdict {
+	var buf [16]int
+	held, now := t.lockShards(now, ops, buf[:0])
+	defer t.unlockShards(held)
+
+	if gated && t.gates.anyShut(ops) {
+		return Shut
+	}
+	for i := range ops {
+		t.decideOp(t.shardOf(ops[i].Key), now, &ops[i])
+	}
+	t.beginBlocks(ops, false)
+	if !t.admitOrWithdraw(ops) {
+		return Refused
+	}
+	return Admitted
+}
