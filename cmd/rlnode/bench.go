@@ -2,12 +2,19 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
 	"sync"
 	"time"
+
+	"github.com/valyala/fasthttp"
 )
 
 // benchCmd measures how many checks a node decides, and how fast.
@@ -110,6 +117,38 @@ func (c *benchCmd) newLoaders(n *remote) ([]*loader, error) {
 	}
 
 	return loaders, nil
+}
+
+func newLoader(seed uint64, c *benchCmd, target *url.URL, config *tls.Config) *loader {
+	path := "/v1/check"
+	if c.Batch > 1 {
+		path = "/v1/check/batch"
+	}
+
+	host := target.Host
+	if target.Port() == "" {
+		host = net.JoinHostPort(target.Hostname(), target.Scheme)
+	}
+
+	l := &loader{
+		client: &fasthttp.HostClient{
+			Addr: host, IsTLS: target.Scheme == "https", TLSConfig: config, MaxConns: 1, MaxIdemponentCallAttempts: 1,
+			MaxResponseBodySize: maxReply, ReadBufferSize: 64 << 10, NoDefaultUserAgentHeader: true,
+			DialTimeout: func(addr string, timeout time.Duration) (net.Conn, error) {
+				return net.DialTimeout("tcp", addr, timeout)
+			},
+		},
+		rule: quoteRule(c.Rule), keys: c.Keys, batch: c.Batch, wait: c.Timeout, random: rand.New(rand.NewPCG(seed, 1)),
+	}
+	l.request.SetRequestURI(target.Scheme + "://" + target.Host + path)
+	l.request.Header.SetMethod(http.MethodPost)
+	l.request.Header.SetContentType("application/json")
+
+	if c.Token != "" {
+		l.request.Header.Set("Authorization", "Bearer "+c.Token)
+	}
+
+	return l
 }
 
 // benchResult holds the figures as JSON, with latencies in milliseconds.

@@ -3,13 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
-	"net/url"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -64,38 +61,6 @@ type loader struct {
 	wait     time.Duration // for one answer
 	random   *rand.Rand
 	benchFigures
-}
-
-func newLoader(seed uint64, c *benchCmd, target *url.URL, config *tls.Config) *loader {
-	path := "/v1/check"
-	if c.Batch > 1 {
-		path = "/v1/check/batch"
-	}
-
-	host := target.Host
-	if target.Port() == "" {
-		host = net.JoinHostPort(target.Hostname(), target.Scheme)
-	}
-
-	l := &loader{
-		client: &fasthttp.HostClient{
-			Addr: host, IsTLS: target.Scheme == "https", TLSConfig: config, MaxConns: 1, MaxIdemponentCallAttempts: 1,
-			MaxResponseBodySize: maxReply, ReadBufferSize: 64 << 10, NoDefaultUserAgentHeader: true,
-			DialTimeout: func(addr string, timeout time.Duration) (net.Conn, error) {
-				return net.DialTimeout("tcp", addr, timeout)
-			},
-		},
-		rule: quoteRule(c.Rule), keys: c.Keys, batch: c.Batch, wait: c.Timeout, random: rand.New(rand.NewPCG(seed, 1)),
-	}
-	l.request.SetRequestURI(target.Scheme + "://" + target.Host + path)
-	l.request.Header.SetMethod(http.MethodPost)
-	l.request.Header.SetContentType("application/json")
-
-	if c.Token != "" {
-		l.request.Header.Set("Authorization", "Bearer "+c.Token)
-	}
-
-	return l
 }
 
 // run makes requests until ctx ends.

@@ -83,14 +83,6 @@ func clockText(offset *int64) string {
 	return fmt.Sprintf("%+.3fs", float64(*offset)/1000)
 }
 
-// yesNo returns the text of a yes-or-no column.
-func yesNo(yes bool) string {
-	if yes {
-		return "yes"
-	}
-	return "no"
-}
-
 // printRegions prints the regions and the rules that all of them use.
 func printRegions(w io.Writer, regions []admin.Region, recorded int64) error {
 	known := fmt.Sprintf("all regions use rules version %d or later", recorded)
@@ -262,7 +254,3 @@ func topColumns(by string, s *admin.TopSubject) string {
 
 	return fmt.Sprintf("%d\t%d", s.Refused, s.Checks)
 }
-
-// printable quotes s if it is empty or would not print unchanged: any client
-// that sends checks can choose values.
-func printable(s string) string { return replay.Printable(s) }

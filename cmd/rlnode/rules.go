@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -14,37 +13,6 @@ import (
 	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/rules"
 )
-
-// readFile reads a whole file of at most limit bytes; "-" is standard input.
-func readFile(env *environment, name string, limit int64) ([]byte, error) {
-	in := env.stdin
-	if name != "-" {
-		f, err := os.Open(name)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		in = f
-	}
-
-	src, err := io.ReadAll(io.LimitReader(in, limit+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", shownName(name), err)
-	}
-	if int64(len(src)) > limit {
-		return nil, fmt.Errorf("read %s: it is longer than %d bytes", shownName(name), limit)
-	}
-
-	return src, nil
-}
-
-// shownName returns a file's name for messages.
-func shownName(name string) string {
-	if name == "-" {
-		return "<stdin>"
-	}
-	return name
-}
 
 // positionText returns file:line:column, as far as known.
 func positionText(name string, line, column int) string {

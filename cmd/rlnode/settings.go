@@ -88,10 +88,7 @@ type serveCmd struct {
 	gossipKey []byte // read by complete
 }
 
-const (
-	maxToken        = 4096 // bytes of a token
-	defaultGRPCPort = 8082
-)
+const defaultGRPCPort = 8082
 
 // complete checks the settings and fills in derived ones. It reports all mistakes.
 func (c *serveCmd) complete() error {

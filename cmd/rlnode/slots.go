@@ -7,9 +7,6 @@ import (
 	"github.com/rlnode/rlnode/replay"
 )
 
-// slotAlgorithm is the algorithm of limits of slots.
-const slotAlgorithm = "concurrency"
-
 // slotsCmd lists who holds the slots of a subject, or frees one.
 type slotsCmd struct {
 	List slotsListCmd `cmd:"" default:"withargs" help:"List who holds the slots of a subject (default)."`
@@ -40,15 +37,6 @@ func (c *slotsFreeCmd) Run(env *environment) error {
 	}
 	fields["slot"] = c.Slot
 	return sendAndPrint(env, c.data, c.JSON, postFields("/v1/reset", fields), printSlots)
-}
-
-// heldSlot is a slot in a node's answer.
-type heldSlot struct {
-	Slot      string `json:"slot"`
-	N         int64  `json:"n"`
-	AgeMS     int64  `json:"age_ms"`
-	ExpiresMS int64  `json:"expires_ms"`
-	Who       string `json:"who"`
 }
 
 func printSlots(w io.Writer, s *subjectAnswer) error {

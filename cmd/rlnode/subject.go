@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,53 +12,7 @@ import (
 
 	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/replay"
-	"github.com/rlnode/rlnode/rules"
 )
-
-// eitherPlane has the flags of commands that ask either plane: both answer them.
-type eitherPlane struct {
-	Addr      string `placeholder:"URL" env:"RLNODE_ADDR" help:"The node's data plane (default http://127.0.0.1:8080)."`
-	Admin     string `placeholder:"URL" env:"RLNODE_ADMIN" help:"The node's admin plane (default http://127.0.0.1:8081). Either address is enough."`
-	Token     string `placeholder:"TOKEN" help:"Bearer token, if the node asks for one. Better in RLNODE_ADMIN_TOKEN, or RLNODE_API_TOKEN for the data plane, because ps shows the command line."`
-	TokenFile string `type:"path" placeholder:"FILE" help:"The same, from a file; also RLNODE_ADMIN_TOKEN_FILE and RLNODE_API_TOKEN_FILE."`
-	connection
-}
-
-// data returns the data plane, or the admin plane if only its address is given.
-func (e *eitherPlane) data() (*remote, error) {
-	if e.Addr == "" && e.Admin != "" {
-		return e.admin()
-	}
-	token, file := e.token("RLNODE_API_TOKEN")
-	return e.newRemote("--addr", "RLNODE_API_TOKEN", cmp.Or(e.Addr, "http://127.0.0.1:8080"), &token, &file)
-}
-
-// probed returns the plane to probe, which needs no token: the data plane, or
-// the admin plane if only its address is given.
-func (e *eitherPlane) probed() (*remote, error) {
-	noToken, noFile := "", ""
-	if e.Addr == "" && e.Admin != "" {
-		return e.newRemote("--admin", "", e.Admin, &noToken, &noFile)
-	}
-	return e.newRemote("--addr", "", cmp.Or(e.Addr, "http://127.0.0.1:8080"), &noToken, &noFile)
-}
-
-// admin returns the admin plane.
-func (e *eitherPlane) admin() (*remote, error) {
-	token, file := e.token("RLNODE_ADMIN_TOKEN")
-	return e.newRemote("--admin", "RLNODE_ADMIN_TOKEN", cmp.Or(e.Admin, "http://127.0.0.1:8081"), &token, &file)
-}
-
-// onlyData reports whether only the data plane's address is given.
-func (e *eitherPlane) onlyData() bool { return e.Addr != "" && e.Admin == "" }
-
-// token returns the token or its file: from the flags, or else from the environment.
-func (e *eitherPlane) token(env string) (token, file string) {
-	if e.Token != "" || e.TokenFile != "" {
-		return e.Token, e.TokenFile
-	}
-	return os.Getenv(env), os.Getenv(env + "_FILE")
-}
 
 // subjectCmd shows one subject, or changes the entry about one.
 type subjectCmd struct {
@@ -136,6 +89,15 @@ type subjectAnswer struct {
 	Regions map[string]admin.RegionReport `json:"regions"`
 	Blocked int64                         `json:"blocked_until_ms"`
 	Applied map[string]int64              `json:"applied"` // by unit; only of an adjustment
+}
+
+// heldSlot is a slot in a node's answer.
+type heldSlot struct {
+	Slot      string `json:"slot"`
+	N         int64  `json:"n"`
+	AgeMS     int64  `json:"age_ms"`
+	ExpiresMS int64  `json:"expires_ms"`
+	Who       string `json:"who"`
 }
 
 func printSubject(w io.Writer, s *subjectAnswer) error {
@@ -235,22 +197,6 @@ func printShares(w io.Writer, s *subjectAnswer) error {
 		func(row string) string { return row })
 }
 
-// durationText writes a duration for people, such as 3d5h or 38m18s; seconds only below a day.
-func durationText(d time.Duration) string {
-	const day = 24 * time.Hour
-	if d < day {
-		return rules.FormatDuration(d)
-	}
-	rest := (d % day).Truncate(time.Minute)
-	if rest == 0 {
-		return fmt.Sprintf("%dd", d/day)
-	}
-	return fmt.Sprintf("%dd%s", d/day, rules.FormatDuration(rest))
-}
-
-// millis returns n milliseconds.
-func millis(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
-
 // changeFlags has the flags of commands that change what a subject has used.
 type changeFlags struct {
 	subjectFlags
@@ -310,18 +256,4 @@ func (c *adjustCmd) Run(env *environment) error {
 	}
 
 	return c.postChange(env, "/v1/adjust", fields)
-}
-
-// parsePairs reads NAME=VALUE arguments. Each name may occur once.
-func parsePairs(what string, list []string) (map[string]string, error) {
-	all := map[string]string{}
-	for _, a := range list {
-		name, value, ok := strings.Cut(a, "=")
-		_, twice := all[name]
-		if !ok || name == "" || twice {
-			return nil, fmt.Errorf("%s %q: want name=value, each name once", what, a)
-		}
-		all[name] = value
-	}
-	return all, nil
 }

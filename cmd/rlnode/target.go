@@ -60,6 +60,9 @@ func (f *subjectFlags) fields() (map[string]any, error) {
 	return fields, nil
 }
 
+// slotAlgorithm is the algorithm of limits of slots.
+const slotAlgorithm = "concurrency"
+
 // parseLimit reads a limit such as 5/1m,algorithm=token-bucket,burst=10. It
 // leaves checking the values to the node.
 func parseLimit(text string) (map[string]any, error) {
@@ -137,4 +140,18 @@ func (c *costFlags) add(fields map[string]any) {
 	if len(c.units) > 0 {
 		fields["costs"] = c.units
 	}
+}
+
+// parsePairs reads NAME=VALUE arguments. Each name may occur once.
+func parsePairs(what string, list []string) (map[string]string, error) {
+	all := map[string]string{}
+	for _, a := range list {
+		name, value, ok := strings.Cut(a, "=")
+		_, twice := all[name]
+		if !ok || name == "" || twice {
+			return nil, fmt.Errorf("%s %q: want name=value, each name once", what, a)
+		}
+		all[name] = value
+	}
+	return all, nil
 }

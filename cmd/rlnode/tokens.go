@@ -90,6 +90,8 @@ func warnSecrets(log *slog.Logger, args []string) {
 	}
 }
 
+const maxToken = 4096 // bytes of a token
+
 // readToken reads the token from file, if one is given, and checks it. A token
 // is one line of visible ASCII, because it has to fit in a header.
 func readToken(flag string, token *string, file string) error {

@@ -80,13 +80,3 @@ func printExplanations(w io.Writer, list []rules.Explanation) error {
 		return fmt.Sprintf("%s\t%s\t%s", printable(e.Rule), yesNo(e.Applies), strings.Join(why, "; "))
 	})
 }
-
-// oneLine returns text whose values are quoted already, without what could move the cursor.
-func oneLine(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
-			return '?'
-		}
-		return r
-	}, text)
-}
