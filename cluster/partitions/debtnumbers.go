@@ -1,7 +1,6 @@
 package partitions
 
 import (
-	"cmp"
 	"time"
 
 	"github.com/zeebo/xxh3"
@@ -17,28 +16,6 @@ import (
 // to the next owner and to disk with the counters. So if a debt is reported
 // again, to a later owner that continues from these counters, it is not debited
 // twice.
-
-// debtNumber is the number of a debt. A node's numbers in a partition rise,
-// also from one of its processes to the next.
-type debtNumber struct {
-	bootIndex uint64 // the entry that registered the process which first reported the debt; zero before
-	n         uint64
-}
-
-// isReported reports whether a debt may have been debited under its number, so it must not change.
-func (n debtNumber) isReported() bool { return n.bootIndex != 0 }
-
-// compare orders numbers. The debts that have not been reported come last: a
-// bootIndex of zero wraps to the highest.
-func (n debtNumber) compare(other debtNumber) int {
-	return cmp.Or(cmp.Compare(n.bootIndex-1, other.bootIndex-1), cmp.Compare(n.n, other.n))
-}
-
-// nextNumber returns the number of a new debt.
-func (ds *debts) nextNumber() debtNumber {
-	ds.lastNumber++
-	return debtNumber{n: ds.lastNumber}
-}
 
 // makeFinal gives d, which is about to be reported, its number for good.
 func (ds *debts) makeFinal(d *debt) {
@@ -201,8 +178,14 @@ func (ds *debts) noteOf(p int, node ring.NodeID, now algorithms.Instant) debtorN
 	return debtorNote{found: found, last: debtNumber{bootIndex: n.Rank, n: n.Minor}, lacksRoom: n.Body == lackedRoom}
 }
 
-// noteSlack is how long after its expiry a debt may still be reported.
-const noteSlack = pruneInterval + debtsTimeout + 10*time.Second
+const (
+	// pruneInterval is the time between two searches for expired debts.
+	pruneInterval = 10 * time.Second
+	// debtsTimeout bounds how long an owner may take to acknowledge debts.
+	debtsTimeout = 2 * time.Second
+	// noteSlack is how long after its expiry a debt may still be reported.
+	noteSlack = pruneInterval + debtsTimeout + 10*time.Second
+)
 
 // putNote notes that the counters of d's partition include node's debts up to d,
 // and whether some of them had no room. The note lasts until none of them is

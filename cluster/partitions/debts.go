@@ -1,12 +1,10 @@
 package partitions
 
 import (
-	"cmp"
 	"encoding/binary"
 	"errors"
 	"log/slog"
 	"slices"
-	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
@@ -24,110 +22,7 @@ const (
 	maxFallbackDebts = maxDebts / 4 * 3
 	// inlineDebts divides each of these bounds to give the bound for inline counters.
 	inlineDebts = 2
-	// maxOwedCost bounds an owed cost, so that sums don't overflow. decodeDebt
-	// bounds both parts of a debt's number by it, too.
-	maxOwedCost = 1 << 60
 )
-
-// owedCost is a cost that was admitted without the owner, and the limit that admitted it.
-type owedCost struct {
-	limit algorithms.Limit
-	taken algorithms.TakeRecord // when the last part of it was taken
-	cost  int64                 // the owner debits at most the limit's capacity: see capped
-}
-
-// capped returns cost, at most the limit's capacity: no subject must be locked
-// out for longer than the limit takes to regain its capacity.
-func (o *owedCost) capped(cost int64) int64 { return min(cost, o.limit.Capacity()) }
-
-// timeLeft returns the time until no part of the capped cost counts.
-func (o *owedCost) timeLeft(now algorithms.Instant) time.Duration {
-	if o.limit.Kind == algorithms.SlidingLog {
-		return o.limit.Window - time.Duration(now.Steady-o.taken.Steady)
-	}
-
-	s := algorithms.State{Count: o.capped(o.cost), At: o.taken.Window}
-	if o.limit.Kind.OnSteadyClock() {
-		s = o.limit.Force(algorithms.State{}, o.taken, algorithms.Instant{Steady: o.taken.Steady}, s.Count)
-	}
-
-	s = o.limit.Advance(s, now)
-	if s.Fresh() {
-		return 0
-	}
-
-	// A state that is not fresh still counts, even if the time left is rounded to
-	// zero.
-	return max(1, o.limit.Describe(s, now, 0, true).ResetAfter)
-}
-
-// isExpired reports whether the cost no longer counts: it has drained or left its window.
-func (o *owedCost) isExpired(now algorithms.Instant) bool { return o.timeLeft(now) <= 0 }
-
-// sameWindow reports whether the cost belongs to the window of taken, for the
-// one kind of limit where that matters.
-func (o *owedCost) sameWindow(taken algorithms.TakeRecord) bool {
-	return o.limit.Kind != algorithms.FixedWindow || o.taken.Window == taken.Window
-}
-
-// append encodes o.
-func (o *owedCost) append(b []byte, now algorithms.Instant) []byte {
-	b = o.limit.Append(b, 0)
-	b = binary.AppendUvarint(b, uint64(max(0, now.Steady-o.taken.Steady)))
-	b = binary.AppendVarint(b, o.taken.Window)
-	return binary.AppendUvarint(b, uint64(o.cost))
-}
-
-// decodeOwedCost decodes a cost that owedCost.append encoded elapsed
-// nanoseconds ago.
-func decodeOwedCost(d *wire.Decoder, now algorithms.Instant, elapsed int64) (o owedCost) {
-	o.limit.Decode(d, 0)
-	age, window := int64(min(d.Uvarint(), 1<<61)), d.Varint()
-	o.cost = int64(min(d.Uvarint(), maxOwedCost))
-	o.taken = algorithms.TakeRecord{Steady: now.Steady - (age + elapsed), Window: window}
-	return o
-}
-
-// debt is the cost that this node admitted from one counter without its owner,
-// as a standby or in fallback. Once reported, a debt never changes. Costs
-// admitted from then on are another debt.
-type debt struct {
-	key    counters.Key
-	number debtNumber
-	owedCost
-	// lacking is the part of cost that the counter here lacks: there was no
-	// counter, or the owner has overwritten it since, or the copy was dropped.
-	// Invariant: 0 <= lacking <= cost.
-	lacking  int64
-	fallback bool // all of it was admitted in fallback: it is reported only a while after the owner is back
-	// restored is set if an earlier process recorded the debt. A merge of the
-	// counters here with a copy may lose the part they have, so the next owner
-	// debits all of it.
-	restored bool
-	// included is set if this node noted the number itself, and debited the debt
-	// from its copy. The note then says nothing about counters that have been
-	// overwritten since.
-	included bool
-}
-
-// append encodes the fields of d that other nodes and the next process need. If
-// d has not been reported yet, bootIndex takes the place of d's own.
-func (d *debt) append(b []byte, bootIndex uint64, now algorithms.Instant) []byte {
-	b = counters.AppendKey(b, d.key)
-	b = binary.AppendUvarint(b, cmp.Or(d.number.bootIndex, bootIndex))
-	b = binary.AppendUvarint(b, d.number.n)
-	return d.owedCost.append(b, now)
-}
-
-// decodeDebt decodes a debt that debt.append encoded elapsed nanoseconds ago.
-func decodeDebt(d *wire.Decoder, now algorithms.Instant, elapsed int64) *debt {
-	owed := &debt{key: counters.DecodeKey(d), number: debtNumber{bootIndex: d.Uvarint(), n: d.Uvarint()}}
-	owed.owedCost = decodeOwedCost(d, now, elapsed)
-	if owed.cost < 1 || owed.number.bootIndex > maxOwedCost || owed.number.n > maxOwedCost {
-		d.Failf("a debt is out of bounds")
-	}
-	return owed
-}
 
 // debts holds the debts to report to owners, by partition and counter. A
 // counter has at most one debt that has not been reported yet, as the last of
@@ -391,4 +286,10 @@ func (ds *debts) restore(b []byte, now algorithms.Instant) (int, error) {
 
 	ds.changes++
 	return len(restored), d.Done("debts")
+}
+
+// nextNumber returns the number of a new debt.
+func (ds *debts) nextNumber() debtNumber {
+	ds.lastNumber++
+	return debtNumber{n: ds.lastNumber}
 }

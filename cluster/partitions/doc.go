@@ -42,14 +42,19 @@
 //
 // From the bottom up:
 //
-//   - version.go, wire.go: how new a copy is, and messages;
-//   - debts.go, debtnumbers.go: what is owed to owners, once;
-//   - keeper.go, route.go: the phase of each partition, and who decides it;
-//   - loop.go, inbox.go: what a keeper does again and again, and the messages of
-//     other keepers, in order;
-//   - copytargets.go, copy.go, pull.go: copies that are sent, that arrive, and
-//     that are asked for; drop.go: those that nobody needs;
-//   - handoff.go, recover.go: a token that moves, and one whose owner was lost;
-//   - standby.go, report.go: decisions without the owner, and their debts;
-//   - confirm.go: what would survive this process; stats.go: what is shown.
+//   - version.go, adopted.go, part.go: how new a copy is, the agreed state, and
+//     what a node knows of a partition;
+//   - calls.go, wire.go, config.go: messages, and what a keeper is given;
+//   - debt.go, debts.go, debtnumbers.go: what is owed to owners, once;
+//   - copytargets.go, confirmation.go: who gets copies, and who waits for them;
+//   - phases.go: a partition changes its phase;
+//   - push.go, copy.go: copies that are sent, and that arrive; confirm.go: what
+//     would survive this process; drop.go: copies that nobody needs;
+//   - route.go, standby.go: who decides, and decisions without the owner;
+//   - report.go: the debts of these;
+//   - handoff.go, pull.go, recover.go: a token that moves, copies that are asked
+//     for, and a token whose owner was lost;
+//   - adopt.go, inbox.go, loop.go, keeper.go: a keeper follows the agreed state,
+//     handles the messages of others, and does its work again and again;
+//     stats.go: what is shown.
 package partitions

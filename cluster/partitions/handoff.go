@@ -327,12 +327,3 @@ func (k *Keeper) takeToken(p int, from ring.NodeID) {
 	k.setPhase(p, owning)
 	k.settleOwnDebts(p)
 }
-
-// voidFlips records that this node accepts no flip up to an attempt: the answer
-// says that it was not taken.
-func (pt *partState) voidFlips(boot, attempt uint64) {
-	if pt.voided.boot != boot {
-		pt.voided = voidedFlips{boot: boot}
-	}
-	pt.voided.attempt = max(pt.voided.attempt, attempt)
-}

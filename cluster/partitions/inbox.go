@@ -147,9 +147,3 @@ func (k *Keeper) awaitRevision(revision uint64, arrived time.Time) (state *adopt
 	})
 	return state, state.Revision >= revision
 }
-
-// isCurrent reports whether this process and the sender's are the registered
-// ones, and the sender has applied its last end.
-func (state *adoptedState) isCurrent(from peer.Identity, generation int64) bool {
-	return state.registered && state.Boot(from.Node) == from.Boot && state.Generation(from.Node) == generation
-}

@@ -88,6 +88,9 @@ func (k *Keeper) sendCopies(c *peer.Call, list []int, versions []version) {
 	c.Reply(nil)
 }
 
+// copyMessageTimeout bounds the call that sends one message of a copy.
+const copyMessageTimeout = 5 * time.Second
+
 // copySender sends the copies that a node asked for, in messages of about
 // messageSize bytes.
 type copySender struct {
@@ -262,22 +265,6 @@ func (k *Keeper) endedNodes(state *adoptedState) (list []ring.NodeID) {
 		}
 	}
 	return list
-}
-
-// isPullingFrom reports whether this node is asking node for copies.
-func (k *Keeper) isPullingFrom(node ring.NodeID) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.pending[pendingCall{node, MethodPull}]
-}
-
-// hasCounters reports whether this node has the token or at least the beginning of a copy.
-func (pt *partState) hasCounters() bool { return pt.phase != away || !pt.source.IsZero() }
-
-// hasAllCounters reports whether this node has all of the partition's counters,
-// as of the time when it was last the owner or a copy target.
-func (pt *partState) hasAllCounters() bool {
-	return pt.complete || pt.phase == owning || pt.phase == freezing || pt.phase == flipping
 }
 
 // finalCopies returns those of the partitions that this node still has counters

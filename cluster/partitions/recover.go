@@ -1,7 +1,6 @@
 package partitions
 
 import (
-	"encoding/binary"
 	"slices"
 	"time"
 
@@ -18,36 +17,7 @@ const (
 	// slowPatience multiplies Config.Patience for a node that can be reached,
 	// unless this node has a complete copy and that node is not known to have one.
 	slowPatience = 5
-	// copyMessageTimeout bounds the call that sends one message of a copy.
-	copyMessageTimeout = 5 * time.Second
 )
-
-// search is the search for the newest counters of a partition: what this node
-// knows about the copies elsewhere.
-type search struct {
-	since time.Time
-	found map[ring.NodeID]finding // by holder
-	// hasWhole means that a complete copy has come here, from a node that was not
-	// ended. That counts even if the process that sent it is gone by now.
-	hasWhole bool
-}
-
-// finding describes one holder's copy.
-type finding struct {
-	boot  uint64 // of its process
-	whole bool   // its copy is complete, and can be compared
-	version
-	done     bool // nothing more is expected of it: its copy is here, it has none, or it timed out
-	timedOut bool // this node gave up waiting for it
-}
-
-// copyHolders lists the nodes that may have a copy of p: both sides of a move,
-// and their standbys. If one side was ended, its former standbys are now in its
-// place.
-func (state *adoptedState) copyHolders(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
-	from, to := state.Owner(p)
-	return appendOthers(self, buf, state.From.Standby(p), to, state.To.Standby(p), from)
-}
 
 // continueSearches searches for the newest copies of partitions whose tokens
 // are here: it asks the holders how new theirs are, then fetches the newest.
@@ -247,21 +217,6 @@ func (s *search) outcome() (timedOut, answered bool) {
 	return timedOut, answered
 }
 
-// mayHaveLost reports whether a process may have ended that had counters of p.
-// In a new cluster, there never were any.
-func (state *adoptedState) mayHaveLost(self ring.NodeID, p int) bool {
-	if len(state.Generations) > 0 {
-		return true
-	}
-	var buf [8]ring.NodeID
-	for _, node := range append(state.copyHolders(self, p, buf[:0]), self) {
-		if len(state.Processes[node].Former) > 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // requestCopies asks a node how new its copies are, or asks for the copies,
 // which arrive before the answer.
 func (k *Keeper) requestCopies(state *adoptedState, call pendingCall, list []int) {
@@ -332,18 +287,4 @@ func (k *Keeper) copiesAnswered(call pendingCall, boot uint64, list []int, found
 		k.config.Logger.Debug("partitions recovered from a copy", "node", call.node.String(),
 			"partitions", len(list))
 	}
-}
-
-func appendFinding(b []byte, p int, f finding) []byte {
-	return appendVersion(wire.AppendBool(binary.AppendUvarint(b, uint64(p)), f.whole), f.version)
-}
-
-func parseFindings(b []byte) (map[int]finding, error) {
-	d := wire.NewDecoder(b)
-	found := map[int]finding{}
-	for d.More() {
-		p := decodePartition(d)
-		found[p] = finding{whole: d.Bool(), version: decodeVersion(d)}
-	}
-	return found, d.Err()
 }

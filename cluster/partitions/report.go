@@ -18,13 +18,6 @@ const (
 	// all nodes have debts to report, and the owner must bring its standbys up to
 	// date.
 	fallbackReportDelay = time.Second
-	// pruneInterval is the time between two searches for expired debts.
-	pruneInterval = 10 * time.Second
-	// debtsTimeout bounds how long an owner may take to acknowledge debts.
-	debtsTimeout = 2 * time.Second
-	// standbyWait bounds how long an owner waits until its standbys have the debts
-	// reported to it, before it refuses them. It is shorter than debtsTimeout.
-	standbyWait = time.Second
 	// maxDebtsWaiting bounds the messages about debts that wait for standbys. The
 	// owner refuses further ones, and their senders try again.
 	maxDebtsWaiting = 64
@@ -101,20 +94,6 @@ func (k *Keeper) reportDebts() {
 		k.config.Calls.Go(owner, MethodDebts, messages[owner], debtsTimeout, func(reply []byte, err error) {
 			k.handleDebtsReply(owner, list, reply, err)
 		})
-	}
-}
-
-// settleOwnDebts makes sure that nobody debits the debts of p, whose token is
-// here, once more: they are in the counters here, which others may continue
-// from. With authority, this node owes them to itself, and drops them. Without,
-// a later entry may already have ended this node. So it notes with the counters
-// which debts these have, and reports them later all the same. The caller must
-// hold mu.
-func (k *Keeper) settleOwnDebts(p int) {
-	if k.config.Authority() {
-		k.debts.debitOwnDebts(p, k.config.Now())
-	} else {
-		k.debts.includeDebts(p, k.config.Now())
 	}
 }
 

@@ -123,11 +123,6 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 	return true
 }
 
-// takeRecordNow returns the TakeRecord of a Take at now.
-func takeRecordNow(l *algorithms.Limit, now algorithms.Instant) algorithms.TakeRecord {
-	return l.TakeRecord(l.Advance(algorithms.State{}, now), now)
-}
-
 // DecideAlone decides ops on this node alone, in fallback; the caller has
 // already applied the shares. This node may have counters of ops: as an owner
 // without authority, as a standby or from a checkpoint. These must also admit

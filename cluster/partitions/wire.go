@@ -42,6 +42,9 @@ const (
 	sectionMore               // changes only: more of the same round follow
 )
 
+// messageSize is the size in bytes at which a message is full and is sent.
+const messageSize = 128 << 10
+
 // header begins every message. It has the sender's revision and generation,
 // which its peer identity lacks.
 type header struct {
@@ -178,4 +181,18 @@ func parsePartitions(b []byte) (map[int]bool, error) {
 		list[p] = true
 	}
 	return list, d.Done("list of partitions")
+}
+
+func appendFinding(b []byte, p int, f finding) []byte {
+	return appendVersion(wire.AppendBool(binary.AppendUvarint(b, uint64(p)), f.whole), f.version)
+}
+
+func parseFindings(b []byte) (map[int]finding, error) {
+	d := wire.NewDecoder(b)
+	found := map[int]finding{}
+	for d.More() {
+		p := decodePartition(d)
+		found[p] = finding{whole: d.Bool(), version: decodeVersion(d)}
+	}
+	return found, d.Err()
 }

@@ -1,0 +1,129 @@
+package partitions
+
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// phase is the state of a partition on this node.
+type phase uint32
+
+const (
+	away       phase = iota // the token is not here, or is not known to be
+	owning                  // the token is here and the gate is open
+	freezing                // being handed over: the gate is shut and the last changes are on their way
+	flipping                // being handed over: the flip is sent, and its answer has not arrived
+	handedOver              // the other node took the token
+	doubtful                // this node may have the token, and asks the other side of the move
+	recovering              // the token is here, but this node still searches for the newest counters
+)
+
+// pushesChanges reports whether the copy targets of a partition in this phase
+// need this node's changes.
+func (ph phase) pushesChanges() bool { return ph == owning || ph == freezing }
+
+// partState is this node's state of a partition.
+type partState struct {
+	phase   phase
+	version // how new the counters here are, as owner or as copy
+	// receiver is the other side of the move that this node began last, by freezing
+	// the partition; zero if it began none.
+	receiver           ring.NodeID
+	receiverBoot       uint64      // the receiver's boot when this node froze the partition or recorded its hand-over
+	receiverGeneration int64       // the receiver's generation at that time
+	attempt            uint64      // number of the last flip, or question about it
+	voided             voidedFlips // flips that this node no longer accepts
+	frozenAt           time.Time   // when the partition was frozen
+
+	source ring.NodeID // the node that pushed the copy here; zero if there is no copy
+	// complete means that no counter is missing here. The counters are a full copy
+	// of source's or, without a source, all that this node had when it froze the
+	// partition.
+	complete     bool
+	pusherBoot   uint64 // boot of the process that pushed last
+	lastPush     uint64 // number of its last push
+	sectionCount uint64 // sections received so far of a copy in progress
+	// While a complete copy is sent again, unconfirmed holds the counters here
+	// that the copy has not brought yet. They are reset when the copy ends.
+	// unconfirmed is nil otherwise, and in all phases but away and handedOver.
+	unconfirmed map[counters.Key]algorithms.Kind
+
+	search *search // recovering: what is known about copies elsewhere
+}
+
+// hasCounters reports whether this node has the token or at least the beginning of a copy.
+func (pt *partState) hasCounters() bool { return pt.phase != away || !pt.source.IsZero() }
+
+// hasAllCounters reports whether this node has all of the partition's counters,
+// as of the time when it was last the owner or a copy target.
+func (pt *partState) hasAllCounters() bool {
+	return pt.complete || pt.phase == owning || pt.phase == freezing || pt.phase == flipping
+}
+
+// frozenHere reports whether the counters here are exactly those that this
+// node, as the owner, froze.
+func (pt *partState) frozenHere() bool { return pt.complete && pt.source.IsZero() }
+
+// setReceiver records node, as it is in state, as the other side of the move.
+func (pt *partState) setReceiver(state *adoptedState, node ring.NodeID) {
+	pt.receiver = node
+	pt.receiverBoot = state.Boot(node)
+	pt.receiverGeneration = state.Generation(node)
+}
+
+// receiverReplaced reports whether the receiver of this node's flip has been
+// ended since, or has begun another process. It is true even if the receiver
+// has come back.
+func (pt *partState) receiverReplaced(state *adoptedState) bool {
+	return state.Boot(pt.receiver) != pt.receiverBoot || state.Generation(pt.receiver) != pt.receiverGeneration
+}
+
+// voidedFlips is the last attempt that this node has declined. It answered "not
+// taken", so it must not accept any flip of that process up to this attempt.
+type voidedFlips struct {
+	boot    uint64 // of the sending process; boots are random
+	attempt uint64
+}
+
+// voidFlips records that this node accepts no flip up to an attempt: the answer
+// says that it was not taken.
+func (pt *partState) voidFlips(boot, attempt uint64) {
+	if pt.voided.boot != boot {
+		pt.voided = voidedFlips{boot: boot}
+	}
+	pt.voided.attempt = max(pt.voided.attempt, attempt)
+}
+
+// search is the search for the newest counters of a partition: what this node
+// knows about the copies elsewhere.
+type search struct {
+	since time.Time
+	found map[ring.NodeID]finding // by holder
+	// hasWhole means that a complete copy has come here, from a node that was not
+	// ended. That counts even if the process that sent it is gone by now.
+	hasWhole bool
+}
+
+// finding describes one holder's copy.
+type finding struct {
+	boot  uint64 // of its process
+	whole bool   // its copy is complete, and can be compared
+	version
+	done     bool // nothing more is expected of it: its copy is here, it has none, or it timed out
+	timedOut bool // this node gave up waiting for it
+}
+
+// partitionSet is a set of partitions.
+type partitionSet [ring.Partitions / 64]uint64
+
+func (set *partitionSet) has(p int) bool { return set[p/64]>>(p%64)&1 != 0 }
+
+func (set *partitionSet) put(p int, in bool) {
+	set[p/64] &^= 1 << (p % 64)
+	if in {
+		set[p/64] |= 1 << (p % 64)
+	}
+}

@@ -1,0 +1,116 @@
+package partitions
+
+import (
+	"time"
+
+	"github.com/rlnode/rlnode/internal/wake"
+	"github.com/rlnode/rlnode/ring"
+)
+
+// setPhase changes a partition's phase and its gate.
+func (k *Keeper) setPhase(p int, next phase) {
+	pt := &k.parts[p]
+	if pt.phase == next {
+		return
+	}
+
+	// The gate shuts before the phase changes, and opens after it. So while the
+	// phase is not owning, nothing here decides as the owner.
+	if pt.phase == owning {
+		k.config.Table.Shut(p)
+	}
+	if next != recovering {
+		pt.search = nil
+	}
+	if next != away && next != handedOver {
+		pt.unconfirmed = nil
+	}
+
+	k.enterPhase(p, next)
+	if next == owning && !k.isStopped() {
+		k.config.Table.Open(p, pt.lineage)
+	}
+
+	k.announce()
+}
+
+// enterPhase notes a partition's phase wherever it is kept.
+func (k *Keeper) enterPhase(p int, next phase) {
+	pt := &k.parts[p]
+	k.inPhase[pt.phase]--
+	k.inPhase[next]++
+	pt.phase = next
+	k.phases[p].Store(uint32(next))
+	k.pushing.put(p, next.pushesChanges())
+	k.targets.mayLackCopies = k.targets.mayLackCopies || next.pushesChanges()
+}
+
+// release marks a partition whose token is no longer here. This node's own
+// counters are not a copy of anyone's.
+func (k *Keeper) release(p int) {
+	pt := &k.parts[p]
+	if pt.source.IsZero() {
+		pt.complete = false
+	}
+	k.setPhase(p, away)
+}
+
+// ownOrSearch continues a partition whose token is certainly here. Unless the copy
+// here is known to be the newest, it first searches for newer ones.
+func (k *Keeper) ownOrSearch(state *adoptedState, p int, newest bool) {
+	var buf [3]ring.NodeID
+	// Nobody can have newer counters if there is no other holder, and no node was ever ended.
+	if newest || len(state.copyHolders(k.config.Self, p, buf[:0])) == 0 && len(state.Generations) == 0 {
+		k.beginLineage(p)
+		return
+	}
+
+	k.parts[p].search = &search{since: time.Now(), found: map[ring.NodeID]finding{}}
+	k.setPhase(p, recovering)
+}
+
+// beginLineage makes this node the owner of p, in a new lineage: this node may
+// lack Takes and Gives of the old one.
+func (k *Keeper) beginLineage(p int) {
+	pt := &k.parts[p]
+	pt.version = version{lineage: newLineage(k.adopted.Load().Revision)}
+	pt.source = ring.NodeID{}
+	pt.complete = false
+	pt.search = nil
+
+	// The copies elsewhere are of the old lineage, and their nodes decline
+	// changes of the new one.
+	k.targets.forgetCopies(p)
+	k.setPhase(p, owning)
+
+	k.settleOwnDebts(p)
+
+	k.stats.Begun++
+}
+
+// settleOwnDebts makes sure that nobody debits the debts of p, whose token is
+// here, once more: they are in the counters here, which others may continue
+// from. With authority, this node owes them to itself, and drops them. Without,
+// a later entry may already have ended this node. So it notes with the counters
+// which debts these have, and reports them later all the same. The caller must
+// hold mu.
+func (k *Keeper) settleOwnDebts(p int) {
+	if k.config.Authority() {
+		k.debts.debitOwnDebts(p, k.config.Now())
+	} else {
+		k.debts.includeDebts(p, k.config.Now())
+	}
+}
+
+// announce wakes the loop and everyone waiting for a change.
+func (k *Keeper) announce() {
+	close(k.changed)
+	k.changed = make(chan struct{})
+	k.wake()
+}
+
+// wake makes the loop check for work.
+func (k *Keeper) wake() { wake.Signal(k.loopWake) }
+
+// isStopped reports whether StopDeciding was called.
+func (k *Keeper) isStopped() bool { return k.ctx.Err() != nil }

@@ -1,0 +1,287 @@
+package partitions
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/ring"
+)
+
+const (
+	// maxUnacked is the number of unacknowledged bytes above which a copy target
+	// gets no further copies.
+	maxUnacked = 4 << 20
+	// maxBehind is the number of unacknowledged bytes above which a copy target
+	// gets complete copies instead of changes.
+	maxBehind = 32 << 20
+	// pushTimeout bounds how long an acknowledgement may take.
+	pushTimeout = 2 * time.Second
+	// probeInterval is the time after which a copy target gets an empty message if
+	// there was no other. So each owner notices a copy target that does not answer
+	// even while nothing changes.
+	probeInterval = time.Second
+)
+
+// pushChanges sends the changes since the last call to all copy targets. The caller must hold sendMu.
+func (k *Keeper) pushChanges() {
+	if k.neverHadOthers() {
+		return
+	}
+	k.collect(func(pushing *partitionSet) {
+		_ = k.config.Table.Replicate(pushing.has, func(p int, records []counters.Record) error {
+			k.pushTo(p, records)
+			return nil
+		})
+	})
+}
+
+// neverHadOthers reports whether no other node has been in a ring so far. Until
+// then, no node needs changes.
+func (k *Keeper) neverHadOthers() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return !k.hadOthers
+}
+
+// pushPartitions sends the changes in the partitions of list, as pushChanges does.
+func (k *Keeper) pushPartitions(list *partitionSet) {
+	if k.neverHadOthers() {
+		return
+	}
+
+	var records []counters.Record
+	k.collect(func(pushing *partitionSet) {
+		for p := range ring.Partitions {
+			if !list.has(p) || !pushing.has(p) {
+				continue
+			}
+
+			records = k.config.Table.ReplicatePartition(p, records)
+			if len(records) > 0 {
+				k.pushTo(p, records)
+			}
+		}
+	})
+}
+
+// collect runs push with the partitions whose changes this node pushes at that
+// moment, and sends the changes that push has collected.
+func (k *Keeper) collect(push func(pushing *partitionSet)) {
+	k.debitMu.Lock()
+
+	// The flag is set and the partitions are read under one lock: a token that
+	// arrives later sees the flag, and its partition gets complete copies.
+	k.mu.Lock()
+	k.collecting = true
+	pushing := k.pushing
+	for p := range k.debts.byPartition {
+		if k.parts[p].phase == owning && k.reachesTarget(p) {
+			k.settleOwnDebts(p)
+		}
+	}
+	k.mu.Unlock()
+
+	push(&pushing)
+
+	k.mu.Lock()
+	k.collecting = false
+	k.mu.Unlock()
+	k.debitMu.Unlock()
+
+	k.flushAll()
+}
+
+// reachesTarget reports whether this node can send changes in p to a copy target.
+// The caller must hold mu.
+func (k *Keeper) reachesTarget(p int) bool {
+	var buf [3]ring.NodeID
+	return slices.ContainsFunc(k.adopted.Load().copyTargetsOf(k.config.Self, p, buf[:0]), k.canSendTo)
+}
+
+// pushTo adds changes in p to the messages for the copy targets that have an
+// earlier copy, or are getting one.
+func (k *Keeper) pushTo(p int, records []counters.Record) {
+	k.mu.Lock()
+	k.parts[p].round++
+	at := k.parts[p].version
+	k.mu.Unlock()
+
+	var buf [3]ring.NodeID
+	for _, node := range k.adopted.Load().copyTargetsOf(k.config.Self, p, buf[:0]) {
+		k.mu.Lock()
+		t := k.targets.targetOf(node)
+		pr := t.progress[p]
+		if pr != nil && t.unacked > maxBehind {
+			k.targets.forgetCopy(t, p)
+			pr = nil
+			k.unfinished = true // makes the next tick look for copies that are missing
+		}
+		k.mu.Unlock()
+
+		if pr != nil {
+			k.appendRecords(t, &section{p: p, version: at}, records)
+		}
+	}
+}
+
+// pushCopies sends copies to the copy targets that have none, as long as they
+// keep up. It reports whether copies were missing. The caller must hold sendMu.
+func (k *Keeper) pushCopies() (missed bool) {
+	type target struct {
+		node ring.NodeID
+		p    int
+	}
+	var missing []target
+	var buf [3]ring.NodeID
+
+	k.mu.Lock()
+	state := k.adopted.Load()
+	if !state.registered || state.From == nil || !k.hadOthers {
+		k.mu.Unlock()
+		return false
+	}
+
+	for p := 0; k.targets.mayLackCopies && p < ring.Partitions; p++ {
+		if !k.pushing.has(p) {
+			continue
+		}
+		for _, node := range state.copyTargetsOf(k.config.Self, p, buf[:0]) {
+			if k.targets.progressOf(p, node) == nil {
+				missing = append(missing, target{node, p})
+			}
+		}
+	}
+
+	k.targets.mayLackCopies = len(missing) > 0
+	k.mu.Unlock()
+
+	for _, m := range missing {
+		k.copyTo(state, m.node, m.p)
+	}
+
+	k.flushAll()
+	return len(missing) > 0
+}
+
+// copyTo sends a complete copy of p to node, a copy target in state, unless
+// node already has one, or has too many unacknowledged bytes.
+func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
+	k.mu.Lock()
+	t := k.targets.targetOf(node)
+	if k.adopted.Load() != state || t.progress[p] != nil || t.unacked > maxUnacked || !k.canSendTo(node) {
+		k.mu.Unlock()
+		return
+	}
+
+	// From here on, changes are sent, too; earlier ones are in the copy.
+	t.progress[p] = &progress{}
+	if k.parts[p].phase == owning {
+		k.settleOwnDebts(p)
+	}
+	s := section{p: p, version: k.parts[p].version, flags: sectionCopy | sectionBegins}
+	k.mu.Unlock()
+
+	k.debitMu.Lock()
+	_ = k.config.Table.Copy(p, func(records []counters.Record) error {
+		k.appendRecords(t, &s, records)
+		return nil
+	})
+	k.debitMu.Unlock()
+
+	// Only now is it known that there are no more batches, so an empty section
+	// ends the copy.
+	s.flags |= sectionEnds
+	k.appendRecords(t, &s, nil)
+}
+
+// appendRecords appends records of s.p to t's message, in as many sections as
+// needed, and sends the message whenever it is full. Afterwards s describes the
+// next section.
+func (k *Keeper) appendRecords(t *copyTarget, s *section, records []counters.Record) {
+	now := k.config.Now()
+	s.wall = k.config.Table.WallIn(now, s.p)
+
+	for more := true; more; more = len(records) > 0 {
+		if len(t.message) == 0 {
+			t.message = k.nextHeader(t.message)
+		}
+
+		t.message, records = s.append(t.message, records, now)
+		t.sections = append(t.sections, sentSection{
+			p: s.p, copy: s.flags&sectionCopy != 0, ends: s.flags&sectionEnds != 0 && len(records) == 0,
+		})
+
+		if len(t.message) >= messageSize {
+			k.flush(t)
+		}
+	}
+}
+
+func (k *Keeper) flushAll() {
+	k.mu.Lock()
+	targets := slices.Collect(maps.Values(k.targets.nodes))
+	k.mu.Unlock()
+
+	for _, t := range targets {
+		if len(t.message) > 0 {
+			k.flush(t)
+		}
+	}
+}
+
+// flush sends t's message.
+func (k *Keeper) flush(t *copyTarget) {
+	size := len(t.message)
+	sections := t.sections
+	isRoutine := k.adopted.Load().Settled &&
+		!slices.ContainsFunc(sections, func(section sentSection) bool { return section.copy })
+
+	// The message is recorded before the call: the answer may come before Go returns.
+	k.mu.Lock()
+	number := t.messageSent()
+	k.stats.PushedBytes += int64(size)
+	k.mu.Unlock()
+
+	k.config.Calls.Go(t.node, MethodPush, t.message, pushTimeout, func(reply []byte, err error) {
+		var refused map[int]bool
+		if err == nil {
+			refused, err = parsePartitions(reply)
+		}
+
+		k.mu.Lock()
+		k.targets.messageAnswered(t, number, size, sections, refused, err)
+		accepted := err == nil && len(refused) == 0
+		if !accepted {
+			k.backOff(t.node)
+		}
+		k.completeConfirms()
+		k.mu.Unlock()
+
+		// While nothing moves, an acknowledgement of changes concerns only confirmations.
+		if !isRoutine || !accepted {
+			k.wake()
+		}
+	})
+	t.message = t.message[:0]
+	t.sections = nil
+}
+
+// pingIdleTargets sends an empty message to each copy target that has got no
+// message for probeInterval. The caller must hold sendMu.
+func (k *Keeper) pingIdleTargets() {
+	k.mu.Lock()
+	var list []*copyTarget
+	for _, t := range k.targets.nodes {
+		if len(t.inFlight) == 0 && time.Since(t.lastSent) >= probeInterval && k.canSendTo(t.node) {
+			list = append(list, t)
+		}
+	}
+	k.mu.Unlock()
+
+	for _, t := range list {
+		t.message = k.nextHeader(t.message)
+		k.flush(t)
+	}
+}
