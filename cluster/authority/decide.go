@@ -10,32 +10,6 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// decisionInput is the input of a decision, besides the reignState.
-type decisionInput struct {
-	now        time.Duration
-	wallClock  time.Time
-	state      *agreement.State
-	rulesIndex uint64 // a node that has applied this index uses the newest rules
-	nodes      map[ring.NodeID]Node
-	// members are the members of From and To, sorted.
-	members []ring.NodeID
-}
-
-func newDecisionInput(
-	now time.Duration, wallClock time.Time, s *agreement.State, rulesIndex uint64, nodes []Node,
-) *decisionInput {
-	in := &decisionInput{now: now, wallClock: wallClock, state: s, rulesIndex: rulesIndex,
-		nodes: make(map[ring.NodeID]Node, len(nodes))}
-	for _, n := range nodes {
-		in.nodes[n.ID] = n
-	}
-
-	in.members = append(slices.Clone(s.From.Members()), s.To.Members()...)
-	slices.SortFunc(in.members, ring.NodeID.Compare)
-	in.members = slices.Compact(in.members)
-	return in
-}
-
 // nextEntry updates the reignState and returns the entry to propose now, or
 // nil. The caller must report the entry's outcome with outcomeKnown before it
 // calls nextEntry again, and must call nextEntry or detectStall at least every
@@ -167,12 +141,6 @@ func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
 		r.endingSince = in.now
 		r.endingReason = why
 	}
-}
-
-// hasFailed reports whether gossip says that id is not running.
-func (in *decisionInput) hasFailed(id ring.NodeID) bool {
-	state := in.nodes[id].State
-	return state == gossip.Failed || state == gossip.Left
 }
 
 // isBack reports whether id, the node of r, which was going to be ended, is well again.

@@ -13,13 +13,10 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
-	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/ring"
 )
 
 const (
-	// tickInterval is how often the leader checks for work.
-	tickInterval = 50 * time.Millisecond
 	// confirmInterval is the minimum interval between two confirmations, and
 	// between two looks at the voters during one.
 	confirmInterval = 100 * time.Millisecond
@@ -35,18 +32,6 @@ const (
 
 // ErrNotLeading means that this node does not lead, or can't prove that it does.
 var ErrNotLeading = errors.New("this node does not lead")
-
-// Node is a node as gossip knows it. A member that gossip has not seen yet is
-// Suspect: it is not added to the ring, and it does not count as failed.
-type Node struct {
-	agreement.Member
-	Boot  uint64
-	State gossip.State
-	// Removed means that an operator is removing this process, alive or not.
-	Removed bool
-	// Supports means that the node can compute a ring with this build's ring.DefaultSettings.
-	Supports bool
-}
 
 // GranterConfig configures a Granter. Every field is required.
 type GranterConfig struct {

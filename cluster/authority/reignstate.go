@@ -34,6 +34,8 @@ const (
 	// rules before it is refused. Including the rest of its term, it uses the old
 	// rules for less than 5 s.
 	rulesGrace = 2500 * time.Millisecond
+	// tickInterval is how often the leader checks for work.
+	tickInterval = 50 * time.Millisecond
 	// loopSlack is how late the leader's own loop may run before the leader no
 	// longer counts silence against nodes.
 	loopSlack = 500 * time.Millisecond
