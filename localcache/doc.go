@@ -39,4 +39,16 @@
 // reports to the owner what the node admitted while it was cut off. A node that
 // counts alone has a *share* of each limit: [Share] divides whole units among
 // the members of the ring, so that all shares add up to the limit.
+//
+// # Files
+//
+// From the bottom up:
+//
+//   - policy.go, demand.go, pressure.go: how a subject may be leased, and what a
+//     node asks for;
+//   - refusal.go, lease.go: what a node knows of one subject; leaseshard.go,
+//     expire.go, leases.go: of all;
+//   - size.go, ledger.go: what an owner grants, and has granted; unspent.go: what
+//     is left of it;
+//   - share.go: shares, and fallback counters.
 package localcache

@@ -37,20 +37,6 @@ func (ls *Leases) endFirst(sh *leaseShard, le *lease, now time.Duration) {
 	ls.wakeBy(out.due)
 }
 
-// unspendEnded adds what a Spend took to what is left of an ended grant.
-func (sh *leaseShard) unspendEnded(receipt Receipt, ops []counters.Op) {
-	for i := range sh.ended {
-		eg := &sh.ended[i]
-		if eg.Grant != receipt.grant || eg.Source != receipt.source ||
-			len(eg.Ops) != len(ops) || eg.Ops[0].Key != ops[0].Key {
-			continue
-		}
-		for j := range ops {
-			eg.Ops[j].Cost += ops[j].Cost
-		}
-	}
-}
-
 // takeDue moves the ended grants that are due to buf, and returns when the next one is due.
 func (sh *leaseShard) takeDue(now time.Duration, buf []EndedGrant) ([]EndedGrant, time.Duration) {
 	next := never

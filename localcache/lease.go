@@ -66,20 +66,6 @@ type balance struct {
 	mark       algorithms.TakeMark // when the owner debited it
 }
 
-// refusal is an owner's refusal that this node repeats for a while.
-type refusal struct {
-	until time.Duration
-	at    time.Duration
-	ops   []refusedOp
-}
-
-// refusedOp is one limit's part of a refusal.
-type refusedOp struct {
-	cost     int64
-	until    time.Duration // the limit refuses until then
-	decision algorithms.Decision
-}
-
 // isInline reports whether the lease belongs to an inline subject.
 func (le *lease) isInline() bool { return counters.Key{Counter: le.limits[0].counter}.IsInline() }
 
@@ -187,17 +173,6 @@ func (le *lease) spend(now time.Duration, ops []counters.Op) {
 	le.lastUsed = now
 }
 
-// ageDecision returns what a decision has become after some time in which nothing else happened.
-func ageDecision(decision algorithms.Decision, passed time.Duration) algorithms.Decision {
-	passed = max(0, passed)
-	decision.ResetAfter = max(0, decision.ResetAfter-passed)
-	decision.MoreAfter = max(0, decision.MoreAfter-passed)
-	if decision.RetryAfter > 0 {
-		decision.RetryAfter = max(time.Nanosecond, decision.RetryAfter-passed)
-	}
-	return decision
-}
-
 // needsRenewal reports whether so much of the first grant is spent that the
 // node should fetch the next one.
 func (le *lease) needsRenewal(now time.Duration) bool {
@@ -216,44 +191,24 @@ func (le *lease) needsRenewal(now time.Duration) bool {
 	return false
 }
 
-// refuses reports whether the i-th limit still refuses a cost.
-func (rf *refusal) refuses(i int, now time.Duration, cost int64) bool {
-	op := &rf.ops[i]
-	return !op.decision.Allowed && cost >= op.cost && now < op.until
-}
-
-// answer reports whether the refusal still applies to ops, and if so copies its
-// decisions into them. The refusal applies to the same costs or more. For a
-// shadow rule, which never makes a check fail, it applies only if every limit
-// with a cost refuses.
-func (rf *refusal) answer(now time.Duration, ops []counters.Op) bool {
-	if now >= rf.until || len(rf.ops) != len(ops) {
-		return false
-	}
-
-	shadow := len(ops) > 0 && ops[0].Shadow
-	anyRefuses := false
-	for i := range ops {
-		refuses := rf.refuses(i, now, ops[i].Cost)
-		if shadow && !refuses && ops[i].Cost > 0 {
-			return false
+// addUnspent adds what is left of those grants to the decisions of ops.
+func (le *lease) addUnspent(ops []counters.Op, counts func(gr *grant) bool) {
+	for i := range le.grants {
+		gr := &le.grants[i]
+		if !counts(gr) {
+			continue
 		}
-		anyRefuses = anyRefuses || refuses
-	}
 
-	if !anyRefuses {
-		return false
-	}
-
-	for i := range ops {
-		decision := ageDecision(rf.ops[i].decision, now-rf.at)
-		switch {
-		case ops[i].Cost > ops[i].Limit.Capacity():
-			decision.RetryAfter = algorithms.Never
-		case !rf.refuses(i, now, ops[i].Cost):
-			decision.Allowed, decision.RetryAfter = true, 0
+		for j := range ops {
+			decision := &ops[j].Decision
+			left := gr.parts[j].left
+			most := max(0, ops[j].Limit.Capacity()+decision.Loaned)
+			if !decision.Allowed {
+				// A refusal stays a refusal: less remains than the cost.
+				most = max(decision.Remaining, min(most, ops[j].Cost-1))
+			}
+			decision.AddRemaining(ops[j].Limit, max(0, min(left, most-decision.Remaining)))
+			decision.Used = max(0, decision.Used-left)
 		}
-		ops[i].Decision, ops[i].Full = decision, false
 	}
-	return true
 }

@@ -2,15 +2,11 @@ package localcache
 
 import (
 	"cmp"
-	"container/heap"
-	"math"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -35,22 +31,23 @@ type Leases struct {
 }
 
 const (
-	leaseShards = 64
 	// minSubjects is the smallest bound on the subjects of Leases and of a LeaseLedger.
 	minSubjects = 1024
 	// keepTTLs is how long a subject is remembered after its last use, in TTLs of
 	// its leases; minKeepFor is the minimum.
 	keepTTLs   = 4
 	minKeepFor = time.Second
-	never      = time.Duration(math.MaxInt64)
 )
 
-type leaseShard struct {
-	mu     sync.Mutex        // guards everything below
-	leases map[uint64]*lease // by subject
-	queue  leaseQueue        // all leases
-	inline int               // leases of inline subjects
-	ended  []EndedGrant
+// NewLeases returns room for the leases of at most bound subjects, of which at
+// most half may be inline. A bound below 1,024 counts as 1,024.
+func NewLeases(bound int64) *Leases {
+	s := &Leases{wake: make(chan struct{}, 1), perShard: int(max(bound, minSubjects) / leaseShards)}
+	s.alarm.Store(int64(never))
+	for i := range s.shards {
+		s.shards[i].leases = make(map[uint64]*lease)
+	}
+	return s
 }
 
 // Outcome is the result of a Spend.
@@ -69,102 +66,6 @@ type Receipt struct {
 	Renew  bool          // the caller should fetch the next grant; see Request
 	source Source
 	grant  uint64
-}
-
-// HeldGrant reports what is left of a grant at its holder.
-type HeldGrant struct {
-	ID   uint64
-	Left []int64 // by limit
-}
-
-// LeaseRequest accompanies a question to the owner about a subject. It asks for
-// a grant and reports on earlier ones.
-type LeaseRequest struct {
-	Policy    Policy
-	Boot      uint64      // the owner's process that LastGrant and Held refer to
-	LastGrant uint64      // ID of the last grant that arrived
-	Held      []HeldGrant // grants that this node holds, with IDs up to LastGrant; at most two
-	Want      []int64
-}
-
-// Grant is a debit at the owner, as sent to the node that may spend it.
-type Grant struct {
-	ID      uint64
-	EndsIn  time.Duration         // counted from when the question was sent
-	Amounts []int64               // by limit
-	Marks   []algorithms.TakeMark // by limit: when the owner debited it
-	Life    counters.Life         // of the counters that it was debited from
-	Steady  int64                 // when it was debited, at the earliest, on the owner's steady clock
-}
-
-// EndedGrant is a grant that has ended, with what is left of it.
-type EndedGrant struct {
-	Source Source
-	Grant  uint64
-	Life   counters.Life // as in Grant
-	Steady int64
-	Until  time.Duration         // when its holder had to stop spending it
-	Ops    []counters.Op         // their costs are what is left
-	Marks  []algorithms.TakeMark // by op
-
-	due time.Duration // when DrainEnded may hand it out
-}
-
-// NewLeases returns room for the leases of at most bound subjects, of which at
-// most half may be inline. A bound below 1,024 counts as 1,024.
-func NewLeases(bound int64) *Leases {
-	s := &Leases{wake: make(chan struct{}, 1), perShard: int(max(bound, minSubjects) / leaseShards)}
-	s.alarm.Store(int64(never))
-	for i := range s.shards {
-		s.shards[i].leases = make(map[uint64]*lease)
-	}
-	return s
-}
-
-// lockSubject locks a subject's shard and returns its lease, or nil if there is
-// none. The subjects of a partition are spread over all shards.
-func (ls *Leases) lockSubject(subject uint64) (*leaseShard, *lease) {
-	sh := &ls.shards[subject%leaseShards]
-	sh.mu.Lock()
-	return sh, sh.leases[subject]
-}
-
-// lockLease locks the shard of ops' subject and returns the subject's lease, or
-// nil if there is none for ops. The lease of a configured subject may have
-// other limits than ops. An inline subject's lease with other limits is another
-// caller's, so lockLease does not return it.
-func (ls *Leases) lockLease(ops []counters.Op) (*leaseShard, *lease) {
-	sh, le := ls.lockSubject(ops[0].Key.Subject)
-	if le != nil && ops[0].Key.IsInline() && !le.matches(ops) {
-		return sh, nil
-	}
-	return sh, le
-}
-
-// addLease adds a lease with the limits of ops. It returns nil if there is no room.
-func (sh *leaseShard) addLease(ops []counters.Op, bound int) *lease {
-	key := ops[0].Key
-	if sh.leases[key.Subject] != nil || len(sh.queue) >= bound || key.IsInline() && sh.inline >= bound/2 {
-		return nil
-	}
-
-	le := &lease{subject: key.Subject, index: -1}
-	le.reset(ops)
-
-	sh.leases[key.Subject] = le
-	if le.isInline() {
-		sh.inline++
-	}
-	return le
-}
-
-// removeLease forgets le.
-func (sh *leaseShard) removeLease(le *lease) {
-	heap.Remove(&sh.queue, le.index)
-	if le.isInline() {
-		sh.inline--
-	}
-	delete(sh.leases, le.subject)
 }
 
 // Spend takes ops, all of one subject, from its lease, all or nothing. Ops in
@@ -242,6 +143,36 @@ func (ls *Leases) Unspend(receipt Receipt, ops []counters.Op) {
 	}
 }
 
+// unspendEnded adds what a Spend took to what is left of an ended grant.
+func (sh *leaseShard) unspendEnded(receipt Receipt, ops []counters.Op) {
+	for i := range sh.ended {
+		eg := &sh.ended[i]
+		if eg.Grant != receipt.grant || eg.Source != receipt.source ||
+			len(eg.Ops) != len(ops) || eg.Ops[0].Key != ops[0].Key {
+			continue
+		}
+		for j := range ops {
+			eg.Ops[j].Cost += ops[j].Cost
+		}
+	}
+}
+
+// HeldGrant reports what is left of a grant at its holder.
+type HeldGrant struct {
+	ID   uint64
+	Left []int64 // by limit
+}
+
+// LeaseRequest accompanies a question to the owner about a subject. It asks for
+// a grant and reports on earlier ones.
+type LeaseRequest struct {
+	Policy    Policy
+	Boot      uint64      // the owner's process that LastGrant and Held refer to
+	LastGrant uint64      // ID of the last grant that arrived
+	Held      []HeldGrant // grants that this node holds, with IDs up to LastGrant; at most two
+	Want      []int64
+}
+
 // Request returns the request to send with a question about ops, all of one
 // subject, on behalf of that many checks. It returns false if no lease is
 // wanted: there is no room for the subject, another caller's limits have its
@@ -311,6 +242,16 @@ func (le *lease) reportHeld() (out []HeldGrant) {
 		out = append(out, h)
 	}
 	return out
+}
+
+// Grant is a debit at the owner, as sent to the node that may spend it.
+type Grant struct {
+	ID      uint64
+	EndsIn  time.Duration         // counted from when the question was sent
+	Amounts []int64               // by limit
+	Marks   []algorithms.TakeMark // by limit: when the owner debited it
+	Life    counters.Life         // of the counters that it was debited from
+	Steady  int64                 // when it was debited, at the earliest, on the owner's steady clock
 }
 
 // AcceptAnswer processes the owner's answer to a question about ops, and the
@@ -470,67 +411,3 @@ func (ls *Leases) Forget(now time.Duration, subject uint64, refusalsOnly bool) {
 
 // GrantCount returns the number of grants held.
 func (ls *Leases) GrantCount() int64 { return ls.grantCount.Load() }
-
-// leaseQueue is a heap with the lease that is due first in front.
-type leaseQueue []*lease
-
-func (q leaseQueue) Len() int           { return len(q) }
-func (q leaseQueue) Less(i, j int) bool { return q[i].due < q[j].due }
-func (q leaseQueue) Swap(i, j int) {
-	q[i], q[j] = q[j], q[i]
-	q[i].index, q[j].index = i, j
-}
-
-// Push implements heap.Interface.
-func (q *leaseQueue) Push(x any) {
-	e := x.(*lease)
-	e.index = len(*q)
-	*q = append(*q, e)
-}
-
-// Pop implements heap.Interface.
-func (q *leaseQueue) Pop() any {
-	last := len(*q) - 1
-	e := (*q)[last]
-	(*q)[last] = nil
-	*q = (*q)[:last]
-	e.index = -1
-	return e
-}
-
-// schedule updates the time at which expire must visit le.
-func (ls *Leases) schedule(sh *leaseShard, le *lease) {
-	due := le.lastUsed + le.keepFor
-	for i := range le.grants {
-		// With grants, their earliest end counts in place of keepFor.
-		until := le.grants[i].until
-		if i == 0 || until < due {
-			due = until
-		}
-	}
-	le.due = due
-	if le.index < 0 {
-		heap.Push(&sh.queue, le)
-	} else {
-		heap.Fix(&sh.queue, le.index)
-	}
-	ls.wakeBy(due)
-}
-
-// wakeBy makes sure that DrainEnded is called by at.
-func (ls *Leases) wakeBy(at time.Duration) {
-	if ls.setAlarm(at) {
-		wake.Signal(ls.wake)
-	}
-}
-
-// setAlarm makes the next call of DrainEnded due at the given time, if it was
-// due later. Otherwise it returns false.
-func (ls *Leases) setAlarm(at time.Duration) bool {
-	for current := ls.alarm.Load(); int64(at) < current; current = ls.alarm.Load() {
-		if ls.alarm.CompareAndSwap(current, int64(at)) {
-			return true
-		}
-	}
-	return false
-}

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
-	"github.com/rlnode/rlnode/counters"
 )
 
 const (
@@ -52,33 +51,4 @@ func (p *pressure) backOff(now time.Duration, policy Policy, l *algorithms.Limit
 	unit := float64(l.Window) / float64(l.Amount)
 	gain := float64(cost) + float64(policy.IdlePart(l))
 	return time.Duration(min(float64(policy.TTL)/backOffDivisor, float64(l.Capacity())*unit/backOffDivisor, gain*unit))
-}
-
-// predictRefusal returns the refusal that the owner would give, for a short
-// pause after sent, to checks that cost more than was left after its grant. It
-// is empty if the node is not under pressure, or if no limit calls for a pause.
-func (le *lease) predictRefusal(sent time.Duration, ops []counters.Op) refusal {
-	if !le.pressure.isHigh(sent, le.policy.TTL) {
-		return refusal{}
-	}
-
-	rf := refusal{at: sent}
-	for i := range ops {
-		ll := &le.limits[i]
-		op := refusedOp{cost: ll.lastDecision.Remaining + 1, decision: ll.lastDecision}
-
-		pause := le.pressure.backOff(sent, le.policy, ops[i].Limit, ops[i].Cost)
-		if pause > 0 {
-			op.decision.Allowed, op.decision.RetryAfter = false, pause
-			op.until = sent + pause
-		}
-
-		rf.until = max(rf.until, op.until)
-		rf.ops = append(rf.ops, op)
-	}
-
-	if rf.until == 0 {
-		return refusal{}
-	}
-	return rf
 }

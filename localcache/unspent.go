@@ -65,28 +65,6 @@ func (ls *Leases) AddUnspent(from Source, steady int64, ops []counters.Op) {
 	le.addUnspent(ops, func(gr *grant) bool { return gr.steady < steady })
 }
 
-// addUnspent adds what is left of those grants to the decisions of ops.
-func (le *lease) addUnspent(ops []counters.Op, counts func(gr *grant) bool) {
-	for i := range le.grants {
-		gr := &le.grants[i]
-		if !counts(gr) {
-			continue
-		}
-
-		for j := range ops {
-			decision := &ops[j].Decision
-			left := gr.parts[j].left
-			most := max(0, ops[j].Limit.Capacity()+decision.Loaned)
-			if !decision.Allowed {
-				// A refusal stays a refusal: less remains than the cost.
-				most = max(decision.Remaining, min(most, ops[j].Cost-1))
-			}
-			decision.AddRemaining(ops[j].Limit, max(0, min(left, most-decision.Remaining)))
-			decision.Used = max(0, decision.Used-left)
-		}
-	}
-}
-
 // GrantOut is a grant that an owner has made and not got back.
 type GrantOut struct {
 	ID     uint64
