@@ -1,7 +1,6 @@
 package usage
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -10,8 +9,6 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
-
-	"github.com/zeebo/xxh3"
 
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
@@ -72,102 +69,6 @@ type copier struct {
 	handedOver map[ledgerID]uint64 // those that the last HandOver gave away; nil: there was none
 }
 
-// version names a ledger and the round up to which a node has everything.
-type version struct {
-	Month  Month  `json:"month"`
-	Number uint64 `json:"number"`
-	Round  uint64 `json:"round"`
-}
-
-// statement is what a node says about itself: which ledgers it has, up to which round.
-type statement struct {
-	Source  ring.NodeID `json:"source"`
-	Name    string      `json:"name"`
-	Boot    uint64      `json:"boot"`    // of its process
-	Started int64       `json:"started"` // when the process began, by its own clock, in Unix nanoseconds
-	// Number rises with each statement of the process; unlike ledgerID.Number it is
-	// not random.
-	Number uint64 `json:"number"`
-	// AsOf is a time by the holder's clock, in Unix nanoseconds. The rounds
-	// include all that the node counted before it.
-	AsOf    int64     `json:"as_of"`
-	Final   bool      `json:"final"` // the process counts nothing more
-	Ledgers []version `json:"ledgers"`
-}
-
-// has reports whether the node has a ledger, up to any round: the ledger
-// itself, or a merged one in known that replaces it.
-func (st *statement) has(v version, known []holding) bool {
-	return slices.ContainsFunc(st.Ledgers, func(have version) bool {
-		if have.Month == v.Month && have.Number == v.Number {
-			return true
-		}
-		mergedID := ledgerID{have.Month, st.Source, have.Number}
-		return slices.ContainsFunc(known, func(h holding) bool {
-			return h.Ledger == mergedID && h.replaces(ledgerID{v.Month, st.Source, v.Number})
-		})
-	})
-}
-
-// copyHeader is the header of a MethodCopy message. If it names a ledger,
-// blocks of the ledger follow. A header with neither a ledger nor a statement
-// asks for the time.
-type copyHeader struct {
-	Ledger    ledgerID   `json:"ledger,omitzero"`
-	Statement *statement `json:"statement,omitempty"`
-	Sent      []step     `json:"sent,omitempty"`
-}
-
-// step says that a holder now has everything of an open ledger up to the round
-// To, if it had everything up to From.
-type step struct {
-	Ledger  ledgerID `json:"ledger"`
-	Node    string   `json:"node"`
-	Damaged bool     `json:"damaged,omitempty"`
-	From    uint64   `json:"from"` // 0: the messages had all rows
-	To      uint64   `json:"to"`
-}
-
-// copyReply is the reply to a MethodCopy message.
-type copyReply struct {
-	Now     int64     `json:"now"`               // the holder's clock, in Unix nanoseconds
-	Missing []version `json:"missing,omitempty"` // ledgers of the statement that it does not have up to their rounds
-}
-
-// run sends changes, watches the nodes whose copies are here, and exchanges notes, once a second.
-func (t *Totals) run() {
-	ticker := time.NewTicker(copyInterval)
-	defer ticker.Stop()
-
-	for i := 0; ; i++ {
-		select {
-		case <-t.ctx.Done():
-			return
-		case <-ticker.C:
-		}
-
-		t.copyChanges()
-		t.watch()
-		t.saveNotes()
-
-		// Merging begins early: a node that crashes again and again may not live for
-		// long.
-		if i < mergeEarly || i%notesEvery == 0 {
-			t.mergeInBackground()
-		}
-
-		if i%notesEvery == 0 {
-			if err := t.meter.dropReplaced(mergeGrace); err != nil {
-				t.meter.config.Logger.Debug("can't drop ledgers of usage that were merged", "error", err)
-			}
-			t.shareNotes(i / notesEvery)
-			t.secureEstates()
-			t.dropStale()
-			t.reviewBills()
-		}
-	}
-}
-
 // copyChanges sends changes to the holder, and notes whether the holder has
 // everything.
 func (t *Totals) copyChanges() {
@@ -203,12 +104,6 @@ func (t *Totals) copyChanges() {
 
 // age returns how old the copy is.
 func (c *copier) age() time.Duration { return time.Since(time.Unix(0, c.completeAt.Load())) }
-
-// hasOwn reports whether this node has counted anything.
-func (m *Meter) hasOwn() bool {
-	list, err := m.holdings(allMonths)
-	return err != nil || slices.ContainsFunc(list, func(h holding) bool { return !h.Copy })
-}
 
 // copyOnce chooses a holder and sends it what has changed. It returns the
 // ledgers that the holder lacks and that get no more counts. The caller must
@@ -290,31 +185,6 @@ func (c *copier) use(node Member) {
 		clear(c.sent)
 	}
 	c.holder = node
-}
-
-// candidates returns the other members in the order in which this node prefers
-// them as holders: those in other zones first, and then by a hash, so that not
-// all nodes choose the same one.
-func (t *Totals) candidates() []Member {
-	self := t.meter.config.Self
-	zone := ""
-	list := slices.Clone(t.members())
-	if i := slices.IndexFunc(list, func(node Member) bool { return node.ID == self }); i >= 0 {
-		zone = list[i].Zone
-		list = slices.Delete(list, i, i+1)
-	}
-
-	rank := func(node Member) uint64 { return xxh3.Hash(append(self[:], node.ID[:]...)) }
-	slices.SortFunc(list, func(a, b Member) int {
-		switch {
-		case a.Zone == zone && b.Zone != zone:
-			return 1
-		case b.Zone == zone && a.Zone != zone:
-			return -1
-		}
-		return cmp.Compare(rank(a), rank(b))
-	})
-	return list
 }
 
 // sendChanges sends what was counted since the last call, and then a statement.

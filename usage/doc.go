@@ -19,13 +19,23 @@
 // A [Totals] adds up the ledgers of all nodes, in row order and page by page,
 // and names the nodes whose counts are missing. It also keeps a copy of this
 // node's ledgers on another node, and holds copies for other nodes. A bill
-// counts only one copy of a ledger: the one that got furthest. The files, from
-// the bottom up:
+// counts only one copy of a ledger: the one that got furthest.
 //
-//   - row.go, month.go, ledger.go, listing.go: a ledger in memory; file.go: in the file;
-//   - meter.go: counting; writing.go: what is counted gets into the file; upkeep.go: what is in the file at the start, and what leaves it;
-//   - totals.go: messages between nodes; copy.go: the side that sends a copy; holder.go: the side that holds it; handover.go:
-//     closed ledgers, and leaving; estate.go: copies of nodes that are gone;
-//   - notes.go: which nodes there were, and which months were exported; merge.go: many ledgers become one; gather.go: a bill,
-//     and what it lacks; stream.go: its rows.
+// # Files
+//
+// From the bottom up:
+//
+//   - month.go, row.go, ledgernumbers.go, ledger.go, listing.go: a ledger in
+//     memory; file.go: in the file;
+//   - peers.go: other nodes, and calls to them; holding.go: which ledgers a node
+//     has; pages.go: ledgers are read, sent and stored page by page;
+//   - upkeep.go: what is in the file at the start, and what leaves it; writing.go:
+//     what is counted gets into the file; meter.go: counting;
+//   - statement.go: what a node says that it has; copy.go: the side that sends a
+//     copy; records.go, holder.go: the side that holds it;
+//   - notes.go: which nodes there were, and which months were exported; gather.go:
+//     a bill, and what it lacks; stream.go: its rows; merge.go: many ledgers
+//     become one;
+//   - estate.go: copies of nodes that are gone; handover.go: a node leaves;
+//     totals.go: what runs all this, and answers other nodes.
 package usage

@@ -187,6 +187,31 @@ func (bi *bill) add(h holding) {
 	}
 }
 
+// dropReplaced leaves out the ledgers that merged ones replace. Two merged
+// ledgers that name the same ledger would count it twice, which happens only if
+// a data directory was restored from a copy. The one that names more stays, and
+// the bill is incomplete.
+func (bi *bill) dropReplaced() {
+	bi.ledgers = withoutReplaced(bi.ledgers)
+	bySize := slices.SortedFunc(slices.Values(bi.ledgers),
+		func(x, y holding) int { return cmp.Compare(len(y.Merged), len(x.Merged)) })
+
+	var kept []holding
+	for _, h := range bySize {
+		twice := slices.ContainsFunc(kept, func(k holding) bool {
+			return k.Ledger.Month == h.Ledger.Month && k.Ledger.Source == h.Ledger.Source &&
+				k.Merged.overlaps(h.Merged)
+		})
+		if twice {
+			bi.missing = append(bi.missing, h.Node)
+			continue
+		}
+		kept = append(kept, h)
+	}
+
+	bi.ledgers = kept
+}
+
 // complete puts the lists of the bill in order, counts damaged copies among the
 // missing ones, and computes the digest.
 func (bi *bill) complete() {

@@ -4,142 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/persist"
 )
-
-const (
-	// silentAfter is how long a node that is no longer a member must be silent
-	// until its process counts as ended. A node that was removed while it was
-	// alive goes on counting and sending.
-	silentAfter = 3 * time.Second
-	// stopTime is how long a process may take to end after its final statement.
-	stopTime = 10 * time.Second
-	// minLoss is the least loss that is assumed of a copy without a final
-	// statement. Small steps of the clock must not make it smaller.
-	minLoss = time.Second
-	// maxRecords bounds the records. A node has one for each process of another
-	// node that sent copies, until a later one covers it.
-	maxRecords = 4096
-	// maxVersions bounds the ledgers of a statement.
-	maxVersions = 1 << 16
-)
-
-// processRecord is the last statement of a process, as a holder of its ledgers keeps it.
-type processRecord struct {
-	statement
-	// Ended is a time by the holder's clock, by which the process had ended. As
-	// far as the holder can tell, no other process of the node has counted
-	// anything since. It is 0 if no time is known yet. After a final statement it
-	// is AsOf, until a process of the node is seen again.
-	Ended int64 `json:"ended,omitempty"`
-	// Settled means that Ended is no longer revised: the node is no longer a
-	// member, or a later process speaks for it.
-	Settled bool `json:"settled,omitempty"`
-	// Replaced means that a later process speaks for it.
-	Replaced bool `json:"replaced,omitempty"`
-
-	whole   bool      // everything in the statement was here when it arrived
-	watched bool      // since Ended, this node has seen without a break that no process of the node lives
-	heard   time.Time // when the node was last heard of, or the record was loaded
-}
-
-// isExact reports whether the process counted nothing after the statement.
-func (r *processRecord) isExact() bool { return r.Final && r.Ended != 0 && r.Ended <= r.AsOf }
-
-// maxLoss returns how much time of counting the copy may lack, and in which months.
-func (r *processRecord) maxLoss(now int64) (loss time.Duration, first, last Month) {
-	ended := r.Ended
-	if ended == 0 {
-		ended = now
-	}
-	// A reservation is settled within an hour, in the month in which it was made.
-	return max(minLoss, time.Duration(ended-r.AsOf)), MonthOf(r.AsOf - int64(time.Hour)), MonthOf(ended)
-}
-
-// observe notes what this node sees of the process. ofMember means that its
-// node is a member, and dead that no process listens at the node's address. It
-// returns the new record, or r if nothing has changed.
-//
-// The node counts nothing more only if its address has been dead without a
-// break: a process that starts while it is cut off from all others counts, too.
-func (r *processRecord) observe(now int64, ofMember, dead bool) *processRecord {
-	next := *r
-	silent := time.Since(r.heard)
-
-	switch {
-	case r.Replaced || r.Settled && !ofMember:
-		return r
-	case r.Settled: // it has come back, but has not spoken here
-		next.Settled = false
-		next.watched = false
-	case !ofMember && silent < silentAfter:
-		return r // it may have been removed while it was alive; then it goes on sending
-	case !ofMember:
-		next.Settled = true
-		if !r.watched {
-			next.Ended = now
-		}
-	case dead && !r.watched:
-		next.Ended = now
-		next.watched = true
-	case !dead && r.watched && (!r.Final || silent > stopTime):
-		next.watched = false
-	default:
-		return r
-	}
-
-	return &next
-}
-
-// heldCopies keeps what this node knows about copies that it holds.
-type heldCopies struct {
-	mu      sync.Mutex // guards the fields below; acquired before the file
-	loaded  bool       // records has what the file had
-	records []*processRecord
-}
-
-// recordsKey is the key of the records, as JSON, in notesBucket.
-var recordsKey = []byte("records")
-
-// loadRecords reads the records of earlier processes, once. The caller must hold heldCopies.mu.
-func (t *Totals) loadRecords() error {
-	h := &t.heldCopies
-	if h.loaded {
-		return nil
-	}
-
-	var found []*processRecord
-	if err := t.meter.file.View(func(tx persist.Tx) error {
-		b, err := tx.Get(notesBucket, recordsKey)
-		if err == nil && b != nil {
-			err = json.Unmarshal(b, &found)
-		}
-		return err
-	}); err != nil {
-		return err
-	}
-
-	for _, r := range found {
-		r.whole = true
-		r.heard = time.Now()
-	}
-
-	h.records = append(found, h.records...)
-	h.loaded = true
-	return nil
-}
-
-func putRecords(tx persist.Tx, records []*processRecord) error {
-	b, err := json.Marshal(records)
-	if err != nil {
-		return err
-	}
-	return tx.Put(notesBucket, recordsKey, b)
-}
 
 // storeCopy stores changes of another node's open ledger, or its statement.
 func (t *Totals) storeCopy(body []byte) ([]byte, error) {
@@ -286,93 +155,6 @@ func (step *step) put(tx persist.Tx) error {
 	return err
 }
 
-// missing returns the ledgers of a statement that are not among those that are held.
-func (st *statement) missing(held []holding) (list []version) {
-	for _, v := range st.Ledgers {
-		if !covers(held, ledgerID{v.Month, st.Source, v.Number}, v.Round) {
-			list = append(list, v)
-		}
-	}
-	return list
-}
-
-// recordsAfter returns the records with a statement in place of the process's
-// last one, and whether more than the time has changed. isWhole means that none
-// of the statement's ledgers is missing here. A statement that is not whole
-// does not replace one that was. Records of earlier processes of the node go
-// once the statement has their ledgers. ofMember means that the node is a
-// member. The caller must hold mu.
-func (h *heldCopies) recordsAfter(
-	st *statement, held []holding, isWhole, ofMember bool, now int64,
-) (records []*processRecord, changed bool) {
-	next := &processRecord{statement: *st, whole: isWhole, heard: time.Now()}
-	if st.Final {
-		next.Ended = st.AsOf
-		next.watched = true
-		next.Settled = !ofMember // it has left: no later process counts for the cluster, unless it joins again
-	}
-
-	known := false
-	for _, r := range h.records {
-		switch {
-		case r.Source != st.Source:
-		case r.Boot != st.Boot:
-			if st.supersedes(r, held) {
-				changed = changed || len(r.Ledgers) > 0
-				continue
-			}
-			if !r.Replaced {
-				r = r.replaced(now)
-				changed = true
-			}
-		default:
-			known = true
-			if r.Final || r.Number > st.Number {
-				break
-			}
-
-			later := r.after(next)
-			changed = changed || r.Settled || r.Final != later.Final || !slices.Equal(r.Ledgers, later.Ledgers)
-			r = later
-		}
-
-		records = append(records, r)
-	}
-
-	if !known {
-		records = append(records, next)
-		changed = changed || len(st.Ledgers) > 0 || next.Settled
-	}
-
-	return records[max(0, len(records)-maxRecords):], changed
-}
-
-// after returns the record that takes r's place once next, a later one of the
-// same process, has come. That is next, unless r is whole and next is not: then
-// it is r, marked as alive.
-func (r *processRecord) after(next *processRecord) *processRecord {
-	if !r.whole || next.whole {
-		return next
-	}
-	alive := *r
-	alive.Ended = 0
-	alive.Settled = false
-	alive.watched = false
-	alive.heard = time.Now()
-	return &alive
-}
-
-// replaced returns the record once a later process of the node speaks for itself.
-func (r *processRecord) replaced(now int64) *processRecord {
-	next := *r
-	if !r.watched && !r.Settled {
-		next.Ended = now
-	}
-	next.Settled = true
-	next.Replaced = true
-	return &next
-}
-
 // watch notes which of the processes whose copies are here have ended.
 func (t *Totals) watch() {
 	h := &t.heldCopies
@@ -397,20 +179,6 @@ func (t *Totals) watch() {
 	if err := m.file.Update(func(tx persist.Tx) error { return putRecords(tx, h.records) }); err != nil {
 		m.config.Logger.Debug("can't write when a node has ended", "error", err) // after a restart of this node, the other counts as ended later
 	}
-}
-
-// list returns the records, for an inventory.
-func (h *heldCopies) list() (list []processRecord) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, r := range h.records {
-		changed := *r
-		if !r.Settled && !r.watched {
-			changed.Ended = 0 // it may have lived since then
-		}
-		list = append(list, changed)
-	}
-	return list
 }
 
 // mergeRecords adds what other nodes know about processes that have ended. It
@@ -457,23 +225,4 @@ func (m *Meter) acceptsRecord(r *processRecord) bool {
 	}
 	oldest := (MonthOf(m.config.Now()) - Month(m.config.Months)).Begin()
 	return max(r.Ended, r.AsOf) >= oldest
-}
-
-// knows reports whether r adds nothing: what is known here of its process is as
-// new, or a later process speaks for it. The caller must hold mu.
-func (h *heldCopies) knows(r *processRecord, held []holding) bool {
-	return slices.ContainsFunc(h.records, func(ours *processRecord) bool {
-		if ours.Source == r.Source && ours.Boot == r.Boot {
-			return ours.Number >= r.Number || ours.Final
-		}
-		return ours.supersedes(r, held)
-	})
-}
-
-// supersedes reports whether a statement is of a later process of the same node
-// that had all ledgers of an earlier one. known has the merged ledgers that are
-// known here.
-func (st *statement) supersedes(earlier *processRecord, known []holding) bool {
-	return st.Source == earlier.Source && st.Started > earlier.Started &&
-		!slices.ContainsFunc(earlier.Ledgers, func(v version) bool { return !st.has(v, known) })
 }

@@ -85,6 +85,14 @@ type record struct {
 	nameOffset   uint32 // offset of its names in shard.names
 }
 
+// rowOrder is a snapshot of the rows of a ledger in memory, sorted by rule, key and unit.
+type rowOrder struct {
+	names  [shards][]byte
+	rows   [shards][]record // only the fields that never change are read
+	refs   []uint32         // shard << 24 | number
+	madeAt time.Time
+}
+
 func newLedger(id ledgerID, node string, maxRows int) *ledger {
 	l := &ledger{
 		id: id, node: node, begin: id.Month.Begin(), end: (id.Month + 1).Begin(),

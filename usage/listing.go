@@ -9,14 +9,6 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// rowOrder is a snapshot of the rows of a ledger in memory, sorted by rule, key and unit.
-type rowOrder struct {
-	names  [shards][]byte
-	rows   [shards][]record // only the fields that never change are read
-	refs   []uint32         // shard << 24 | number
-	madeAt time.Time
-}
-
 // makeOrder stores and returns the order of the current rows.
 func (l *ledger) makeOrder() *rowOrder {
 	o := &rowOrder{madeAt: time.Now()}

@@ -1,7 +1,6 @@
 package usage
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/binary"
@@ -10,10 +9,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"sort"
 	"time"
-
-	"github.com/zeebo/xxh3"
 
 	"github.com/rlnode/rlnode/persist"
 )
@@ -25,12 +21,8 @@ import (
 // count, whoever still has a copy of them.
 
 const (
-	// mergeAt is how many closed ledgers of a month a node keeps without merging any.
-	mergeAt = 16
 	// mergeWidth bounds how many are merged at once: a page of each is in memory.
 	mergeWidth = 64
-	// maxMerged bounds how many ledgers a merged one names: each takes 8 bytes.
-	maxMerged = 1 << 14
 	// mergeGrace is how long ledgers that were merged can still be read: a bill may
 	// be reading them.
 	mergeGrace = 10 * time.Minute
@@ -40,122 +32,6 @@ const (
 	// mergeTimeout bounds one merge.
 	mergeTimeout = time.Minute
 )
-
-// ledgerNumbers are the numbers of ledgers of a node and month, in ascending
-// order, 8 bytes each, big-endian.
-type ledgerNumbers []byte
-
-func (n ledgerNumbers) count() int { return len(n) / 8 }
-
-func (n ledgerNumbers) at(i int) uint64 { return binary.BigEndian.Uint64(n[8*i:]) }
-
-// isValid reports whether the numbers are ascending and not too many.
-func (n ledgerNumbers) isValid() bool {
-	if len(n)%8 != 0 || n.count() > maxMerged {
-		return false
-	}
-	for i := 1; i < n.count(); i++ {
-		if n.at(i-1) >= n.at(i) {
-			return false
-		}
-	}
-	return true
-}
-
-func (n ledgerNumbers) has(number uint64) bool {
-	i := sort.Search(n.count(), func(i int) bool { return n.at(i) >= number })
-	return i < n.count() && n.at(i) == number
-}
-
-// with returns the numbers of both.
-func (n ledgerNumbers) with(other ledgerNumbers) ledgerNumbers {
-	var all []uint64
-	for _, list := range []ledgerNumbers{n, other} {
-		for i := range list.count() {
-			all = append(all, list.at(i))
-		}
-	}
-	slices.Sort(all)
-	var both ledgerNumbers
-	for _, number := range slices.Compact(all) {
-		both = binary.BigEndian.AppendUint64(both, number)
-	}
-	return both
-}
-
-// overlaps reports whether some number is in both.
-func (n ledgerNumbers) overlaps(other ledgerNumbers) bool {
-	for i := range n.count() {
-		if other.has(n.at(i)) {
-			return true
-		}
-	}
-	return false
-}
-
-// replaces reports whether h has all counts of another ledger, which then must
-// not be counted beside h.
-func (h *holding) replaces(id ledgerID) bool {
-	return h.Ledger.Month == id.Month && h.Ledger.Source == id.Source && h.Merged.has(id.Number)
-}
-
-// digest identifies what was counted. A merged ledger has the sum of the
-// digests of the ledgers that were merged.
-func (h *holding) digest() uint64 {
-	if len(h.Merged) > 0 {
-		return h.Digest
-	}
-	b := bytes.Clone(h.Ledger.Source[:])
-	b = binary.BigEndian.AppendUint64(b, h.Ledger.Number)
-	return xxh3.Hash(binary.BigEndian.AppendUint64(b, h.Round))
-}
-
-// covers reports whether list has a ledger up to a round, by itself or in a merged one.
-func covers(list []holding, id ledgerID, round uint64) bool {
-	return slices.ContainsFunc(list,
-		func(h holding) bool { return h.Ledger == id && h.Round >= round || h.replaces(id) })
-}
-
-// withoutReplaced removes the ledgers that others in list replace.
-func withoutReplaced(list []holding) []holding {
-	var merged []holding
-	for _, h := range list {
-		if len(h.Merged) > 0 {
-			merged = append(merged, h)
-		}
-	}
-	if len(merged) == 0 {
-		return list
-	}
-	return slices.DeleteFunc(list, func(h holding) bool {
-		return slices.ContainsFunc(merged, func(m holding) bool { return m.replaces(h.Ledger) })
-	})
-}
-
-// dropReplaced leaves out the ledgers that merged ones replace. Two merged
-// ledgers that name the same ledger would count it twice, which happens only if
-// a data directory was restored from a copy. The one that names more stays, and
-// the bill is incomplete.
-func (bi *bill) dropReplaced() {
-	bi.ledgers = withoutReplaced(bi.ledgers)
-	bySize := slices.SortedFunc(slices.Values(bi.ledgers),
-		func(x, y holding) int { return cmp.Compare(len(y.Merged), len(x.Merged)) })
-
-	var kept []holding
-	for _, h := range bySize {
-		twice := slices.ContainsFunc(kept, func(k holding) bool {
-			return k.Ledger.Month == h.Ledger.Month && k.Ledger.Source == h.Ledger.Source &&
-				k.Merged.overlaps(h.Merged)
-		})
-		if twice {
-			bi.missing = append(bi.missing, h.Node)
-			continue
-		}
-		kept = append(kept, h)
-	}
-
-	bi.ledgers = kept
-}
 
 // mergeInBackground merges ledgers if there are many of a month.
 func (t *Totals) mergeInBackground() {
@@ -289,40 +165,4 @@ func (t *Totals) writeLastMerged(header *pageHeader, s *Stream, page []byte) err
 	}
 	header.Last = true
 	return t.meter.putPage(header, page)
-}
-
-// putPage writes a page of a closed ledger.
-func (m *Meter) putPage(header *pageHeader, page []byte) error {
-	header.at = m.config.Now()
-	return m.file.Update(func(tx persist.Tx) error { return header.put(tx, page) })
-}
-
-// dropReplaced drops the ledgers, and copies of ledgers, that merged ones have
-// replaced for a while.
-func (m *Meter) dropReplaced(grace time.Duration) error {
-	var replaced []bucketID
-	now := m.config.Now()
-	err := m.file.View(func(tx persist.Tx) error {
-		list, err := listBuckets(tx)
-		var merged []holding
-		for _, id := range list {
-			hd, whole := readHead(tx, id)
-			if whole && len(hd.Merged) > 0 && time.Duration(now-hd.MergedAt).Abs() >= grace {
-				merged = append(merged, holding{Ledger: id.ledgerID, Merged: hd.Merged})
-			}
-		}
-
-		for _, id := range list {
-			if slices.ContainsFunc(merged, func(h holding) bool { return h.replaces(id.ledgerID) }) {
-				replaced = append(replaced, id)
-			}
-		}
-
-		return err
-	})
-	if err == nil && len(replaced) > 0 {
-		err = m.file.Update(func(tx persist.Tx) error { return dropBuckets(tx, replaced) })
-	}
-
-	return err
 }

@@ -76,13 +76,6 @@ type Meter struct {
 	ledgers []*ledger // all ledgers in memory: live ones, and those about to be closed
 }
 
-// loadedCopy is an open copy in memory, to read it.
-type loadedCopy struct {
-	*ledger
-	round uint64
-	at    time.Time
-}
-
 type figures struct {
 	others, lost, failures atomic.Int64
 
@@ -99,6 +92,9 @@ type Stats struct {
 	SyncFailures int64 // failed writes since the last successful one
 	InMemory     bool  // counts are in no file: a crash would lose them
 }
+
+// mergeAt is how many closed ledgers of a month a node keeps without merging any.
+const mergeAt = 16
 
 // Open returns a running Meter. It logs a failing disk but does not return an
 // error for it, because the node can decide checks without it.

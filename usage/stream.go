@@ -2,8 +2,6 @@ package usage
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"slices"
 	"time"
 )
@@ -59,17 +57,6 @@ func (s *Stream) open() {
 			s.readers = append(s.readers, reader)
 		}
 	}
-}
-
-// everyone returns this node and all other members.
-func (t *Totals) everyone() []Member {
-	all := []Member{{ID: t.meter.config.Self, Name: t.meter.config.Name}}
-	for _, member := range t.members() {
-		if member.ID != t.meter.config.Self {
-			all = append(all, member)
-		}
-	}
-	return all
 }
 
 // Missing returns the names of the nodes whose counts are missing, in whole or
@@ -171,17 +158,4 @@ func readPage(page []byte) (rows []Row, err error) {
 		return true
 	})
 	return rows, err
-}
-
-// readPageFrom reads a page from this node or another one.
-func (t *Totals) readPageFrom(ctx context.Context, at Member, q *pageQuery) ([]byte, error) {
-	if at.ID == t.meter.config.Self {
-		return t.page(q)
-	}
-	body, _ := json.Marshal(q) // names and numbers
-	body, err := t.ask(ctx, at, MethodRows, body)
-	if err != nil {
-		return nil, fmt.Errorf("ask %s for usage: %w", at.Name, err)
-	}
-	return body, nil
 }

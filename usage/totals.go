@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,50 +11,8 @@ import (
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/internal/tasks"
-	"github.com/rlnode/rlnode/internal/wire"
-	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
 )
-
-// The messages between nodes. Each has a reply.
-const (
-	MethodInventory peer.Method = 128 + iota // lists what a node holds for a month
-	MethodRows                               // reads a page of a ledger's rows
-	MethodHandOver                           // hands over a page of a closed ledger
-	MethodCopy                               // streams changes of open ledgers, and states what the sender has
-	MethodNotes                              // exchanges notes
-)
-
-// CodeFailed is the code of a failed call. Callers treat it like any other failure.
-const CodeFailed peer.Code = 128
-
-// Bounds on calls between nodes.
-const (
-	callTimeout = 5 * time.Second // timeout of a call to another node
-	pageBytes   = 256 << 10       // approximate size of a page, in bytes
-	// maxServing bounds the calls that this node answers at once. It refuses any more.
-	maxServing = 8
-)
-
-// Member is a node of the cluster.
-type Member struct {
-	ID    ring.NodeID
-	Name  string
-	Zone  string
-	Alive bool // gossip says so
-	// InRing means that the node may own partitions. A bill names a node that goes
-	// without leaving a copy as missing only if it was in the ring: others may
-	// never have answered a check.
-	InRing bool
-}
-
-// Peers carries messages to other nodes. *peer.Peers implements it.
-type Peers interface {
-	Call(ctx context.Context, to ring.NodeID, m peer.Method, body []byte) ([]byte, error)
-	// ProcessGone reports whether no process listens at the node's address any
-	// more, as far as this node knows.
-	ProcessGone(node ring.NodeID) bool
-}
 
 // Totals adds up what all nodes counted, keeps a copy of what this node counts
 // on another node, and holds such copies for others. The caller must Close it;
@@ -116,139 +73,38 @@ func (t *Totals) Close() error {
 	return nil
 }
 
-// holding is a ledger that a node holds.
-type holding struct {
-	Ledger  ledgerID `json:"ledger"`
-	Node    string   `json:"node"` // name of the node that counted it
-	Damaged bool     `json:"damaged"`
-	Round   uint64   `json:"round"` // the round up to which it has everything
-	Copy    bool     `json:"copy"`  // another node sent it; otherwise the process that counted it wrote it here
-	// Merged and Digest are those of a merged ledger: which others it replaces, and
-	// what identifies their counts.
-	Merged ledgerNumbers `json:"merged,omitempty"`
-	Digest uint64        `json:"digest,omitempty"`
-	heldBy Member        // the node that holds it
-}
+// run sends changes, watches the nodes whose copies are here, and exchanges notes, once a second.
+func (t *Totals) run() {
+	ticker := time.NewTicker(copyInterval)
+	defer ticker.Stop()
 
-// holdings returns the ledgers of a month, or of allMonths, both in memory and
-// in the file, without those that merged ones replace.
-func (m *Meter) holdings(month Month) (list []holding, err error) {
-	for _, l := range m.inMemory() {
-		if month == allMonths || l.id.Month == month {
-			round := l.endRound()
-			if round > 0 {
-				list = append(list, holding{Ledger: l.id, Node: l.node, Damaged: l.damaged, Round: round})
-			}
-		}
-	}
-
-	inMemory := len(list)
-	err = m.file.View(func(tx persist.Tx) error {
-		found, err := listBuckets(tx)
-		for _, id := range found {
-			head, whole := readHead(tx, id)
-			if !whole || head.Round == 0 || month != allMonths && id.Month != month {
-				continue
-			}
-
-			h := holding{
-				Ledger: id.ledgerID, Node: head.Node, Damaged: head.Damaged, Round: head.Round, Copy: head.Copy,
-				Merged: head.Merged, Digest: head.Digest,
-			}
-			i := slices.IndexFunc(list, func(h holding) bool { return h.Ledger == id.ledgerID })
-			switch {
-			case i < 0 && (id.round > 0 || head.Copy):
-				list = append(list, h)
-
-			// A ledger in memory has at least what the file has of it.
-			case i >= inMemory && list[i].Round < h.Round:
-				list[i] = h
-			}
+	for i := 0; ; i++ {
+		select {
+		case <-t.ctx.Done():
+			return
+		case <-ticker.C:
 		}
 
-		return err
-	})
-	return withoutReplaced(list), err
-}
+		t.copyChanges()
+		t.watch()
+		t.saveNotes()
 
-// pageQuery asks for a page of a ledger.
-type pageQuery struct {
-	Ledger ledgerID `json:"ledger"`
-	Rule   string   `json:"rule"`
-	After  []byte   `json:"after"` // packed names of the last row before the page; empty for the first page
-}
-
-// page reads a page on this node: one byte, which is 1 if more rows follow, and then the rows.
-func (t *Totals) page(q *pageQuery) ([]byte, error) {
-	p := pager{rule: q.Rule, limit: pageBytes, page: []byte{0}}
-	if len(q.After) > 0 {
-		p.after = &Row{}
-		d := wire.NewDecoder(q.After)
-		p.after.decodeNames(d)
-		if d.Failed() {
-			return nil, errRow
+		// Merging begins early: a node that crashes again and again may not live for
+		// long.
+		if i < mergeEarly || i%notesEvery == 0 {
+			t.mergeInBackground()
 		}
-	}
 
-	if err := t.meter.page(q.Ledger, &p); err != nil {
-		return nil, err
-	}
-
-	if p.more {
-		p.page[0] = 1
-	}
-
-	return p.page, nil
-}
-
-// page puts rows of a ledger into p.
-func (m *Meter) page(id ledgerID, p *pager) error {
-	for _, l := range m.inMemory() {
-		if l.id == id {
-			if p.after == nil {
-				l.refreshOrder()
+		if i%notesEvery == 0 {
+			if err := t.meter.dropReplaced(mergeGrace); err != nil {
+				t.meter.config.Logger.Debug("can't drop ledgers of usage that were merged", "error", err)
 			}
-			l.page(p)
-			return nil
+			t.shareNotes(i / notesEvery)
+			t.secureEstates()
+			t.dropStale()
+			t.reviewBills()
 		}
 	}
-
-	err := errNoLedger // stays if there is no file
-	if failed := m.file.View(func(tx persist.Tx) error {
-		err = m.readPage(tx, id, p)
-		return nil // a damaged page does not make the whole file damaged
-	}); failed != nil {
-		err = failed
-	}
-
-	return err
-}
-
-// readPage puts rows of a ledger in the file into p.
-func (m *Meter) readPage(tx persist.Tx, id ledgerID, p *pager) error {
-	bucket, head, ok := findWhole(tx, id)
-	switch {
-	case !ok:
-		return errNoLedger
-	case bucket.round > 0:
-		return readClosedPage(tx, bucket, head.Pages, p)
-	}
-
-	copied := m.loadedCopy.Load()
-
-	// Only a first page loads newer rows: all pages that a reader gets must be of
-	// one order.
-	if copied == nil || copied.id != id || p.after == nil && copied.round != head.Round {
-		l, err := loadLedger(tx, id, head)
-		if err != nil {
-			return err
-		}
-		copied = &loadedCopy{ledger: l, round: head.Round, at: time.Now()}
-		m.loadedCopy.Store(copied)
-	}
-
-	copied.page(p)
-	return nil
 }
 
 // Handle registers handlers with p for the messages of other nodes.
@@ -299,13 +155,6 @@ func (t *Totals) answer(m peer.Method, body []byte) ([]byte, error) {
 	return nil, errors.New("unknown method")
 }
 
-// ask makes a call to another node.
-func (t *Totals) ask(ctx context.Context, to Member, m peer.Method, body []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return t.peers.Call(ctx, to.ID, m, body)
-}
-
 // Metrics reports metrics of copies and bills.
 func (t *Totals) Metrics(sink metrics.Sink) {
 	sources := map[ring.NodeID]bool{}
@@ -325,9 +174,4 @@ func (t *Totals) Metrics(sink metrics.Sink) {
 	sink.Gauge("usage_incomplete",
 		"Nodes that are gone and whose bills of this month or the last one lack what no other node has. One node reports it.",
 		float64(t.copier.lost.Load()))
-}
-
-// isMember reports whether a node is one of the members.
-func isMember(members []Member, id ring.NodeID) bool {
-	return slices.ContainsFunc(members, func(member Member) bool { return member.ID == id })
 }

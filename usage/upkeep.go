@@ -3,21 +3,10 @@ package usage
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/rlnode/rlnode/persist"
 )
-
-func (m *Meter) inMemory() []*ledger {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Clone(m.ledgers)
-}
-
-func (m *Meter) isLive(l *ledger) bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.live[l.id.Month] == l
-}
 
 // load reads the ledgers that earlier processes left open into memory, once, so
 // that write closes them. It removes what a killed process left half-written.
@@ -113,6 +102,32 @@ func (m *Meter) dropOld() error {
 	return nil
 }
 
-func (m *Meter) hasInMemory(id ledgerID) bool {
-	return slices.ContainsFunc(m.inMemory(), func(l *ledger) bool { return l.id == id })
+// dropReplaced drops the ledgers, and copies of ledgers, that merged ones have
+// replaced for a while.
+func (m *Meter) dropReplaced(grace time.Duration) error {
+	var replaced []bucketID
+	now := m.config.Now()
+	err := m.file.View(func(tx persist.Tx) error {
+		list, err := listBuckets(tx)
+		var merged []holding
+		for _, id := range list {
+			hd, whole := readHead(tx, id)
+			if whole && len(hd.Merged) > 0 && time.Duration(now-hd.MergedAt).Abs() >= grace {
+				merged = append(merged, holding{Ledger: id.ledgerID, Merged: hd.Merged})
+			}
+		}
+
+		for _, id := range list {
+			if slices.ContainsFunc(merged, func(h holding) bool { return h.replaces(id.ledgerID) }) {
+				replaced = append(replaced, id)
+			}
+		}
+
+		return err
+	})
+	if err == nil && len(replaced) > 0 {
+		err = m.file.Update(func(tx persist.Tx) error { return dropBuckets(tx, replaced) })
+	}
+
+	return err
 }
