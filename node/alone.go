@@ -20,14 +20,6 @@ const (
 	alonePort = 1
 )
 
-// bindIP is the address that the ports between nodes are bound to.
-func (s *settings) bindIP() string {
-	if s.isAlone() {
-		return aloneIP
-	}
-	return s.ClusterBind
-}
-
 var errAlone = errors.New("this node runs alone")
 
 // useNoNetwork replaces the network of a node that runs alone: nothing can

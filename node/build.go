@@ -2,19 +2,9 @@ package node
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
-	"sync"
-	"syscall"
 
-	"github.com/rlnode/rlnode/api"
-	"github.com/rlnode/rlnode/api/admin"
-	"github.com/rlnode/rlnode/api/envoy"
-	"github.com/rlnode/rlnode/api/httpd"
-	"github.com/rlnode/rlnode/api/resp"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/gossip"
@@ -23,7 +13,6 @@ import (
 	"github.com/rlnode/rlnode/cluster/regions"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/history"
-	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/limiter/loads"
 	"github.com/rlnode/rlnode/localcache"
@@ -81,117 +70,6 @@ func build(c *settings) (*Node, error) {
 	}
 
 	return n, nil
-}
-
-// onRelease registers a function for release, which calls them in reverse order.
-func (n *Node) onRelease(step func(context.Context) error) {
-	n.releaseSteps = append(n.releaseSteps, step)
-}
-
-// closeOnRelease registers the part's Close for release.
-func (n *Node) closeOnRelease(part interface{ Close() error }) {
-	n.onRelease(func(context.Context) error { return part.Close() })
-}
-
-// storage holds what outlives the process, and the node's identity.
-type storage struct {
-	id   ring.NodeID
-	boot uint64 // identifies this process; not zero
-	dir  string // the data directory; empty if there is none
-	// checkpoints is set if counters are saved in dir.
-	checkpoints bool
-	isOld       bool // an earlier process of this node has taken part in a cluster
-	store       store
-	disk        func() persist.RaftStatus // the store's status; nil without a disk
-}
-
-// store holds Raft's durable state. *persist.Raft implements it.
-type store interface {
-	cluster.Store
-	Close() error
-}
-
-func (n *Node) openStorage() (err error) {
-	n.storage, err = n.env.storage(n.config)
-	if err != nil {
-		return err
-	}
-	n.closeOnRelease(n.store)
-	return nil
-}
-
-// openStore opens the data directory and Raft's state in it. Without a
-// directory, both are in memory.
-func openStore(c *settings) (s storage, err error) {
-	s.boot = rand.Uint64() | 1 // not zero
-	if c.DataDir == "" {
-		s.id = newIdentity()
-		s.store = newMemoryStore()
-		return s, nil
-	}
-
-	if c.Rejoin {
-		if err := rejoin(c); err != nil {
-			return s, err
-		}
-	}
-
-	s.id, err = persist.OpenDir(c.DataDir)
-	if err != nil {
-		return s, fmt.Errorf("%s: %w", c.FieldName("DataDir"), err)
-	}
-
-	config := persist.DefaultRaftConfig()
-	config.Dir = c.DataDir
-	config.Logger = c.Logger
-	opened, err := persist.OpenRaft(config)
-	if c.Rejoin && errors.Is(err, persist.ErrCorrupt) {
-		// The damaged state is given up together with its identity.
-		s.id, err = rejoinDamaged(c, err)
-		if err == nil {
-			opened, err = persist.OpenRaft(config)
-		}
-	}
-
-	if err != nil {
-		return s, fmt.Errorf("%s: %w", c.FieldName("DataDir"), err)
-	}
-
-	s.store = opened
-	s.disk = opened.Status
-	s.dir = c.DataDir
-	s.checkpoints = true
-	last, err := opened.Logs().LastIndex()
-	s.isOld = err == nil && last > 0
-
-	return s, nil
-}
-
-// rejoin gives the node a new identity, unless --rejoin has done so already.
-func rejoin(c *settings) error {
-	aside, err := persist.RenewIdentity(c.DataDir)
-	if err != nil {
-		return fmt.Errorf("%s: %w", c.FieldName("Rejoin"), err)
-	}
-	if aside != "" {
-		c.Logger.Info("this node has a new identity; what the old one had is set aside, except for bills", "folder", aside)
-	}
-	return nil
-}
-
-// rejoinDamaged gives a node whose agreed state is damaged a new identity: the
-// node may have forgotten what it acknowledged under the old one.
-func rejoinDamaged(c *settings, damage error) (id ring.NodeID, err error) {
-	c.Logger.Error("what the cluster agreed on is damaged here", "error", damage)
-	// rejoin keeps an identity that an earlier rejoin gave this node, unless the
-	// cluster has refused it. This identity must go, so it counts as refused.
-	if err := persist.MarkDeparted(c.DataDir); err != nil {
-		return id, errors.Join(damage, err)
-	}
-	if err := rejoin(c); err != nil {
-		return id, errors.Join(damage, err)
-	}
-	return persist.OpenDir(c.DataDir)
 }
 
 func (n *Node) openTables() error {
@@ -369,156 +247,9 @@ func (n *Node) openPartitions() (err error) {
 	return nil
 }
 
-// ring returns the latest ring known to this node; nil before the first.
-func (n *Node) ring() *ring.Table { return n.cluster.StateInUse().To }
-
 // markDeparted notes on disk that this node's identity is refused, so that --rejoin replaces it.
 func (n *Node) markDeparted() {
 	if err := persist.MarkDeparted(n.dir); err != nil {
 		n.log.Warn("can't note that this node is no longer a member", "error", err)
 	}
-}
-
-// clusterSecret returns the cluster's secret; nil until this node has a cluster.
-func (n *Node) clusterSecret() []byte { return n.cluster.StateInUse().Secret }
-
-// nodeCount returns the number of nodes in the ring; 1 before the first ring.
-func (n *Node) nodeCount() int {
-	return max(1, len(n.ring().Members()))
-}
-
-// listen opens the configured doors.
-func (n *Node) listen() (err error) {
-	c := n.config
-	shared := api.Config{
-		CertFile: c.CertFile, KeyFile: c.KeyFile, APIToken: c.APIToken, AdminToken: c.AdminToken,
-		TokensFile: c.TokensFile,
-		Memory:     c.MemoryLimit, Connections: c.MaxConnections, MaxMatched: c.MaxMatched,
-		Node: c.Name, Version: Version(), Decider: n.limiter, CheckReady: n.condition,
-		CheckMember: n.membership, Health: n.clusterHealth, Logger: n.log,
-	}
-
-	sources := []metrics.Source{
-		n.limiter.Metrics, n.table.Metrics, n.cluster.Metrics, n.keeper.Metrics, n.peers.Metrics,
-		n.wan.Metrics, n.clockMetrics,
-		func(s metrics.Sink) { n.storeStatus().Metrics(s) },
-	}
-	if n.checkpoints {
-		shared.Checkpoints = n.files.tableFile().Status
-		sources = append(sources, n.files.tableFile().Metrics)
-	}
-
-	n.doors, err = api.Open(shared)
-	if err != nil {
-		return err
-	}
-	n.onRelease(n.closeListeners)
-	n.doors.Explain("loading counters")
-
-	if c.DataAddr != "" {
-		n.data, err = httpd.Open(n.doors, httpd.Config{Addr: c.DataAddr, Tracer: n.tracer})
-		if err != nil {
-			return err
-		}
-		sources = append(sources, n.data.Metrics)
-		n.doorLatencies = append(n.doorLatencies, doorLatency{"data", n.data.Latency})
-	}
-
-	if c.GRPCAddr != "" {
-		n.grpc, err = n.openGRPC(c.GRPCAddr)
-		if err != nil {
-			return err
-		}
-		sources = append(sources, n.grpc.Metrics)
-		n.doorLatencies = append(n.doorLatencies, doorLatency{"envoy", n.grpc.Latency})
-	}
-
-	if c.RedisAddr != "" {
-		n.redis, err = resp.Open(n.doors, resp.Config{Addr: c.RedisAddr, Listen: n.env.redis, Tracer: n.tracer})
-		if err != nil {
-			return err
-		}
-		sources = append(sources, n.redis.Metrics)
-		n.doorLatencies = append(n.doorLatencies, doorLatency{"redis", n.redis.Latency})
-	}
-
-	if c.AdminAddr == "" {
-		return nil
-	}
-	return n.openAdmin(sources)
-}
-
-// openAdmin listens for the admin plane, which serves the metrics of sources.
-func (n *Node) openAdmin(sources []metrics.Source) (err error) {
-	c := n.config
-	view := adminView{n.cluster, n}
-	config := admin.Config{
-		Addr: c.AdminAddr, Hosts: c.AdminHosts, Region: c.Region, Subjects: n.limiter,
-		Rules: view, Entries: n.cluster, Cluster: view, Membership: view, Levels: n.cluster,
-		Regions: n.cluster, Loads: n.loads, Activity: n.limiter.Activity, History: n.history.Report,
-		Events: n.history.Events, CatchUp: n.cluster.CatchUp,
-	}
-
-	desk := httpd.NewDesk(n.doors)
-	config.Desk = desk.Answer
-	sources = append(sources, desk.Metrics)
-	n.doorLatencies = append(n.doorLatencies, doorLatency{"admin", desk.Latency})
-
-	if n.usage != nil {
-		config.Months = n.usage
-		sources = append(sources, n.meter.Metrics, n.usage.Metrics)
-	}
-
-	config.Metrics = sources
-	n.admin, err = admin.Open(n.doors, config)
-	return err
-}
-
-// openGRPC listens for Envoy. If the port is in use, AnyGRPCPort makes it take a free one.
-func (n *Node) openGRPC(addr string) (*envoy.Server, error) {
-	s, err := envoy.Open(n.doors, envoy.Config{Addr: addr, Tracer: n.tracer})
-	host, _, badAddr := net.SplitHostPort(addr)
-	if !n.config.AnyGRPCPort || badAddr != nil || !errors.Is(err, syscall.EADDRINUSE) {
-		return s, err
-	}
-	n.grpcConfigured = addr
-	return envoy.Open(n.doors, envoy.Config{Addr: net.JoinHostPort(host, "0"), Tracer: n.tracer})
-}
-
-// closeListeners closes the admin plane last, so that it reports the node's
-// state while the last checks are decided.
-func (n *Node) closeListeners(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
-	defer cancel()
-
-	// Calls of this process end as well, because what they take from now on would
-	// not be saved.
-	n.closed.Store(true)
-	n.doors.Drain()
-
-	var err, grpcErr, redisErr error
-	var others sync.WaitGroup
-	if n.grpc != nil {
-		others.Go(func() { grpcErr = n.grpc.Close(ctx) })
-	}
-	if n.redis != nil {
-		others.Go(func() { redisErr = n.redis.Close(ctx) })
-	}
-	if n.data != nil {
-		err = n.data.Close(ctx)
-	}
-	others.Wait()
-	err = errors.Join(err, grpcErr, redisErr)
-
-	if n.admin != nil {
-		err = errors.Join(err, n.admin.Close(ctx))
-	}
-	n.doors.Close()
-
-	if errors.Is(err, context.DeadlineExceeded) {
-		n.log.Info("requests that did not finish in time were cut off")
-		return nil
-	}
-
-	return err
 }

@@ -190,6 +190,16 @@ func toUsage(u *limiter.Usage, inline bool) client.Usage {
 	return usage
 }
 
+// holdersOf converts a list of holders.
+func holdersOf(list []limiter.Holder) (held []client.Holder) {
+	for _, h := range list {
+		held = append(held,
+			client.Holder{ID: limiter.ShortSlotID(h.ID), Slots: h.Slots, Age: ceilMillis(h.Age),
+				Expires: ceilMillis(h.Expires), Who: h.Who})
+	}
+	return held
+}
+
 // windowOf returns the window of a limit; 0 if it is of slots.
 func windowOf(s *rules.Shown) time.Duration {
 	if s.Slots {

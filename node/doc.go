@@ -35,13 +35,17 @@
 //
 // From the bottom up:
 //
-//   - version.go, config.go, environment.go, alone.go, protection.go: this build,
-//     and settings;
-//   - counterfiles.go, history.go, adminview.go, usage.go, regions.go: what a node
-//     keeps on disk, and what the admin plane and other packages get of it;
-//   - adapt.go, clockoffset.go, clockwatch.go, sweeper.go, recent.go, vitals.go,
-//     tracing.go: what a node watches, and does again and again;
-//   - build.go, node.go, ready.go: its parts, its start and its end;
+//   - version.go, config.go, settings.go: this build, and what it is told;
+//     alone.go, storage.go, environment.go, protection.go: what a node depends on
+//     outside itself;
+//   - release.go, usage.go, regions.go, counterfiles.go, tracing.go: parts that are
+//     opened and closed, and what they keep on disk;
+//   - adapt.go, clockoffset.go, clockwatch.go, sweeper.go, recent.go, vitals.go:
+//     what a node watches, and does again and again;
+//   - node.go: the node, which has all of these; history.go: what it counts, to be
+//     kept; stop.go: its end;
+//   - build.go, ready.go, adminview.go, doors.go, start.go: its parts are made, it
+//     becomes ready, and its doors open;
 //   - inquiry.go, decision.go, check.go, slots.go: calls of the program that embeds
 //     it: requests that become queries, answers, checks, and slots.
 package node

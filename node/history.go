@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/rlnode/rlnode/internal/history"
-	"github.com/rlnode/rlnode/internal/latency"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
@@ -49,12 +48,6 @@ func (f historyFile) Write(content []byte) error {
 func (n *Node) reachableNodes() []ring.NodeID {
 	return slices.DeleteFunc(slices.Clone(n.ring().Members()),
 		func(id ring.NodeID) bool { return id == n.id || !n.peers.Reachable(id) })
-}
-
-// doorLatency reads the latencies at a door.
-type doorLatency struct {
-	name string
-	read func() latency.Counts
 }
 
 // readCounts returns what this node has counted since its process began.

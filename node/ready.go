@@ -1,7 +1,9 @@
 package node
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -117,6 +119,53 @@ func (n *Node) notReady() error {
 		return errRecovering
 	}
 	return nil
+}
+
+// acceptChecks starts to decide checks.
+func (n *Node) acceptChecks() {
+	for _, w := range n.limiter.Rules().Document.Warnings() {
+		n.log.Warn("part of the rules has no effect", "at", w.Path, "what", w.Message)
+	}
+	n.doors.Ready()
+	close(n.opened)
+}
+
+// announceReady announces that the node is ready. Probes already report it.
+func (n *Node) announceReady() {
+	scheme := "http"
+	if n.config.CertFile != "" {
+		scheme = "https"
+	}
+
+	var attributes []any
+	if a := n.DataAddr(); a != nil {
+		attributes = append(attributes, "data", scheme+"://"+a.String())
+	}
+	if a := n.AdminAddr(); a != nil {
+		attributes = append(attributes, "admin", scheme+"://"+a.String())
+	}
+	if a := n.GRPCAddr(); a != nil {
+		attributes = append(attributes, "grpc", a.String())
+	}
+	if a := n.RedisAddr(); a != nil {
+		attributes = append(attributes, "redis", a.String())
+	}
+
+	n.log.Info("ready", append(attributes, "rules_version", n.limiter.Rules().Version)...)
+
+	if n.grpcConfigured != "" {
+		level := slog.LevelWarn
+		if n.config.AnyPort {
+			level = slog.LevelInfo // this is expected where several nodes share a machine
+		}
+		n.log.Log(context.Background(), level,
+			"the port for Envoy is in use; took a free one (--grpc-port sets another, or 0 for none)",
+			"wanted", n.grpcConfigured, "taken", n.GRPCAddr())
+	}
+
+	if n.config.Ready != nil {
+		n.config.Ready(n)
+	}
 }
 
 // firstRulesAuthor returns the author of the cluster's first rules; empty if the

@@ -117,13 +117,3 @@ func (n *Node) Slots() *client.SlotSet { return &n.slots }
 func (n *Node) Go(f func()) bool {
 	return !n.closed.Load() && n.loops.Go(f)
 }
-
-// holdersOf converts a list of holders.
-func holdersOf(list []limiter.Holder) (held []client.Holder) {
-	for _, h := range list {
-		held = append(held,
-			client.Holder{ID: limiter.ShortSlotID(h.ID), Slots: h.Slots, Age: ceilMillis(h.Age),
-				Expires: ceilMillis(h.Expires), Who: h.Who})
-	}
-	return held
-}
