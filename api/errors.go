@@ -224,7 +224,7 @@ var causes = []struct {
 	{limiter.ErrUnknownSlot, UnknownSlot, "slot: "},
 	{limiter.ErrTryAgain, TryAgain, ""},
 	{limiter.ErrTooManySlots, TooManySlots, ""},
-	{limiter.ErrFull, Overloaded, ""},
+	{limiter.ErrNoRoom, Overloaded, ""},
 	{loads.ErrFull, Overloaded, ""},
 }
 

@@ -27,7 +27,7 @@ type Amendment struct {
 	Applied  []int64 // set by Amend, by op: by how much usage rose, with dropped costs. A reward takes off no more than there was.
 }
 
-// Amend changes counters of one subject. If it fails with ErrShut, ErrFull,
+// Amend changes counters of one subject. If it fails with ErrShut, ErrNoRoom,
 // ErrRequestIDReused or notes.ErrWrites, nothing changes.
 func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 	if err := t.makeRoomForNotes(now, a); err != nil {
@@ -56,7 +56,7 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 	}
 
 	if !t.makeRoomFor(s, now, a.Ops, a.Ops) {
-		return ErrFull
+		return ErrNoRoom
 	}
 
 	// Nothing fails from here on.
@@ -165,7 +165,7 @@ func (t *Table) rewardLocked(s *shard, now algorithms.Instant, op *Op) int64 {
 
 // reset makes a counter fresh. The counter stays in the table, marked as
 // changed, until Changed has yielded it, and Replicate too if it is in use, so
-// that no older copy comes back. It fails with ErrFull if the counter is not in
+// that no older copy comes back. It fails with ErrNoRoom if the counter is not in
 // the table and there is no room to record the reset. The caller must hold the
 // shard.
 func (t *Table) reset(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit) error {
@@ -176,7 +176,7 @@ func (t *Table) reset(s *shard, now algorithms.Instant, k Key, l *algorithms.Lim
 
 	if l.Kind == algorithms.SlidingLog {
 		if s.log(k) == nil && !t.makeRoom(s, k, now.Steady, 0, nil) {
-			return ErrFull
+			return ErrNoRoom
 		}
 		t.changeLog(s, k, now, l, func(g *algorithms.Log, _ algorithms.Instant) { *g = algorithms.Log{} })
 		return nil
@@ -185,7 +185,7 @@ func (t *Table) reset(s *shard, now algorithms.Instant, k Key, l *algorithms.Lim
 	loc := s.find(k)
 	if !loc.found() {
 		if !t.makeRoom(s, k, now.Steady, 0, nil) {
-			return ErrFull
+			return ErrNoRoom
 		}
 		loc = s.insert(k)
 	}

@@ -88,7 +88,7 @@ func TestAmendWithoutRoom(t *testing.T) {
 			Limit: &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1, Window: time.Hour},
 			Cost:  1}}
 		table.Take(now, ops)
-		if table.Take(now, ops); ops[0].Full {
+		if table.Take(now, ops); ops[0].NoRoom {
 			full = true
 			break
 		}
@@ -96,7 +96,7 @@ func TestAmendWithoutRoom(t *testing.T) {
 	if !full {
 		t.Skip("the table can't be filled")
 	}
-	expect.ErrorIs(t, table.Amend(now, amendment(now, 5, 77, 50)), ErrFull,
+	expect.ErrorIs(t, table.Amend(now, amendment(now, 5, 77, 50)), ErrNoRoom,
 		"table.Amend(now, amendment(now, 5, 77, 50))")
 	if used, _ := table.Usage(now, Key{Subject: 7 << 52, Counter: 1}, tokenLimit); used != 0 {
 		t.Errorf("have %d used", used)
@@ -107,7 +107,7 @@ func TestAmendWithoutRoom(t *testing.T) {
 		t.Errorf("an answer in a full table: have %v", err)
 	}
 	memo.Answer = make([]byte, notes.MaxBody+1)
-	expect.ErrorIs(t, table.Remember(now, memo), ErrFull, "an answer beyond notes.MaxBody")
+	expect.ErrorIs(t, table.Remember(now, memo), ErrNoRoom, "an answer beyond notes.MaxBody")
 }
 
 // Existing counters can be changed and reset even if the table has no room.
@@ -124,7 +124,7 @@ func TestAmendExistingCountersNeedsNoRoom(t *testing.T) {
 		return table.Amend(now,
 			&Amendment{Ops: []Op{{Key: Key{Subject: 1, Counter: lo}, Limit: limit, Cost: 1}}, Reset: reset})
 	}
-	expect.ErrorIs(t, amend(false, 7), ErrFull, "another counter")
+	expect.ErrorIs(t, amend(false, 7), ErrNoRoom, "another counter")
 	if err := amend(false, 0); err != nil {
 		t.Errorf("a penalty: have %v", err)
 	}

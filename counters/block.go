@@ -76,7 +76,7 @@ func nextBlock(blocks []Op) *Op {
 func isSubjectRefused(ops []Op, subject uint64) bool {
 	for i := range ops {
 		op := &ops[i]
-		if op.Key.Subject == subject && !op.Block && !op.isSlot() && !op.Decision.Allowed && !op.Full {
+		if op.Key.Subject == subject && !op.Block && !op.isSlot() && !op.Decision.Allowed && !op.NoRoom {
 			return true
 		}
 	}
@@ -98,7 +98,7 @@ func (t *Table) storeBlock(op *Op, d algorithms.Decision, ops []Op) bool {
 	return true
 }
 
-// BeginBlock begins a block now. If it fails with ErrShut or ErrFull, nothing changes.
+// BeginBlock begins a block now. If it fails with ErrShut or ErrNoRoom, nothing changes.
 func (t *Table) BeginBlock(now algorithms.Instant, k Key, l *algorithms.Limit) error {
 	return t.change(now, k, l, edit{state: func(_ algorithms.State, now algorithms.Instant) algorithms.State {
 		begun, _ := l.Take(algorithms.State{}, now, 1)

@@ -99,7 +99,7 @@ func TestBlockInAFullTable(t *testing.T) {
 		if table.Take(epoch, ops) == Admitted {
 			t.Fatalf("subject %d was admitted twice", n)
 		}
-		if ops[0].Full && !ops[1].Decision.Allowed {
+		if ops[0].NoRoom && !ops[1].Decision.Allowed {
 			t.Errorf("subject %d: a block began without room", n)
 		}
 	}

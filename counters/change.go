@@ -53,7 +53,7 @@ func (t *Table) changeLocked(s *shard, now algorithms.Instant, k Key, l *algorit
 				return nil
 			}
 			if !t.makeRoom(s, k, now.Steady, 0, nil) {
-				return ErrFull
+				return ErrNoRoom
 			}
 		}
 
@@ -68,7 +68,7 @@ func (t *Table) changeLocked(s *shard, now algorithms.Instant, k Key, l *algorit
 			return nil
 		}
 		if !t.makeRoom(s, k, now.Steady, 0, nil) {
-			return ErrFull
+			return ErrNoRoom
 		}
 		loc = s.insert(k)
 	}

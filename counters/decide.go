@@ -9,7 +9,7 @@ import (
 
 // decideOp finds op's counter and decides op. The caller must hold the shard s.
 func (t *Table) decideOp(s *shard, now algorithms.Instant, op *Op) {
-	op.Full = false
+	op.NoRoom = false
 	op.At = s.timeIn(op.Key.Partition(), now)
 	switch op.Limit.Kind {
 	case algorithms.SlidingLog:
@@ -63,7 +63,7 @@ func (s *shard) refuseForRoom(op *Op, steady int64) {
 	if freeAt < math.MaxInt64 {
 		wait = time.Duration(min(max(1, freeAt-steady/1e9), int64(algorithms.MaxWindow/time.Second))) * time.Second
 	}
-	op.Full = true
+	op.NoRoom = true
 	op.Decision = algorithms.Decision{RetryAfter: wait, ResetAfter: wait}
 }
 

@@ -13,8 +13,8 @@ var (
 	// changed, and the next owner may make the change. For counters that have
 	// begun a new life, see ErrGone.
 	ErrShut = errors.New("the partition is shut")
-	// ErrFull means that the table has no room for another counter.
-	ErrFull = errors.New("there is no room for another counter")
+	// ErrNoRoom means that the table has no room for another counter.
+	ErrNoRoom = errors.New("there is no room for another counter")
 )
 
 // gates has one bit per partition, set while its gate is shut. Decisions check

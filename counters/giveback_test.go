@@ -493,7 +493,7 @@ func (h *giveBackHistory) carryOut() {
 // end carries out the end of a reservation, perhaps again.
 func (h *giveBackHistory) end(p *pendingCost) {
 	s := h.settlementOf(p, p.used)
-	s.Expires = true
+	s.CarriesOutEnd = true
 	before := h.usage(p)
 	repeated, done, err := h.owner.table.Settle(h.now(), s)
 	h.trace("carried out %x.%v with %v: repeated %t, done %t, %v", p.place.Key.Subject,
@@ -529,17 +529,17 @@ func (h *giveBackHistory) sendRest(p *pendingCost, s *SettlePlan) {
 		sent.late = s.Late
 		sent.taken = slices.Clone(other.taken)
 		for i := range sent.taken {
-			if s.HadExpired && p.ends {
+			if s.HadEnded && p.ends {
 				sent.taken[i].cost = other.used[i] // that is what is left
 			}
 		}
 		sent.used = nil
-		if s.Expires {
+		if s.CarriesOutEnd {
 			sent.used = other.used
 		}
 		h.pending = append(h.pending, &sent)
 	}
-	if !s.Expires {
+	if !s.CarriesOutEnd {
 		p.others = nil
 	}
 }
@@ -701,7 +701,7 @@ func (h *giveBackHistory) settle(p *pendingCost) {
 // noteSettled tells the model what was settled of a cost, and whether the
 // counter's usage rose by it.
 func (h *giveBackHistory) noteSettled(op *pendingOp, c *SettledCost, s *SettlePlan, rose bool) {
-	change := c.delta(s.HadExpired)
+	change := c.delta(s.HadEnded)
 	switch {
 	case change > 0 && s.Late && !rose: // it was dropped
 	case change > 0:
@@ -915,7 +915,7 @@ func (h *giveBackHistory) restart() {
 	n.table = New(1000)
 	n.course = algorithms.Course{Steady: h.steady, Wall: h.steady + n.offset}
 	if len(n.disk) > 0 {
-		n.table.Follow(h.now(), h.partition, n.saved.at.Wall+h.steady-n.saved.at.Steady)
+		n.table.FollowClock(h.now(), h.partition, n.saved.at.Wall+h.steady-n.saved.at.Steady)
 		n.table.Restore(h.now(), slices.Collect(maps.Values(n.disk)))
 	} else {
 		// No counter was left that could tell what the partition's clock read. It may
@@ -976,7 +976,7 @@ func (h *giveBackHistory) replicate() {
 		_ = h.put(h.standby, h.owner.table.ReplicatePartition(h.partition, nil))
 	}
 	h.standby.copied = h.snapshot()
-	h.standby.table.Follow(h.read(h.standby), h.partition, h.standby.copied.at.Wall)
+	h.standby.table.FollowClock(h.read(h.standby), h.partition, h.standby.copied.at.Wall)
 	h.trace("replicated")
 }
 

@@ -211,7 +211,7 @@ func TestInlineCountersOfOneShard(t *testing.T) {
 		// The refused inline subject is told to retry when the first of the other
 		// counters becomes fresh and makes room.
 		ops := []Op{{Key: tagged(inShard(7, 1<<43)), Limit: yearly, Cost: 1}}
-		if table.Take(after(2*time.Second), ops); !ops[0].Full || maxPart > 256 &&
+		if table.Take(after(2*time.Second), ops); !ops[0].NoRoom || maxPart > 256 &&
 			ops[0].Decision.RetryAfter < 30*24*time.Hour {
 			t.Errorf("have %+v", ops[0])
 		}

@@ -40,7 +40,7 @@ func (t *Table) isAlive(now algorithms.Instant, k Key, life Life) bool {
 
 	lp := t.notes.Lock(p, now.Steady)
 	defer lp.Unlock()
-	return !lp.IsResetSince(k.Subject, k.Counter, life.Resets)
+	return !lp.MayBeResetSince(k.Subject, k.Counter, life.Resets)
 }
 
 // GiveBack puts back cost that was taken at from, in the given life: that of a
@@ -80,7 +80,7 @@ func (t *Table) giveBackLocked(
 		// knows them for a reservation, because it was made before the cost was
 		// taken. For any other cost, the note may be younger.
 		if from.Fastest == 0 && from.Reserved {
-			from.Fastest = int64(past.Rank)
+			from.Fastest = int64(past.MaxRate())
 
 			// A cell bucket keeps its rate in its state, so it may be drained.
 			if l.Kind != algorithms.CellBucket {
@@ -90,8 +90,8 @@ func (t *Table) giveBackLocked(
 		if from.Fastest == 0 {
 			return ErrGone
 		}
-		from.Fastest = max(from.Fastest, int64(past.Rank), l.Amount)
-		from.Returned = int64(past.Minor)
+		from.Fastest = max(from.Fastest, int64(past.MaxRate()), l.Amount)
+		from.Returned = int64(past.Returned())
 
 		// The note records what came back. Without it, too much of the next cost
 		// would come back.
@@ -159,7 +159,7 @@ func forceLateDebit(l *algorithms.Limit, from algorithms.TakeRecord, cost int64)
 // capacity; see [algorithms.Limit.ForceCapped]. A log takes all of the cost. If
 // the subject was reset since, nothing is debited. ForceCapped does not check
 // the gate, because a standby uses it to change its copy. If it fails with
-// ErrFull, nothing changes.
+// ErrNoRoom, nothing changes.
 func (t *Table) ForceCapped(
 	now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64,
 ) error {
@@ -183,5 +183,5 @@ func (t *Table) isResetAfter(now algorithms.Instant, k Key, from algorithms.Take
 	}
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
-	return lp.IsResetAfter(k.Subject, k.Counter, from.Steady)
+	return lp.IsKnownResetAfter(k.Subject, k.Counter, from.Steady)
 }

@@ -33,7 +33,7 @@ func (t *Table) loansLocked(s *shard, now algorithms.Instant, k Key, l *algorith
 // more. Without the eighth, the end of a share would take many small loans. It
 // lends only while the counter's own region has used less than half of its
 // share, as loans have widened it. It returns the amount lent and the counter's
-// loans afterwards. If it fails with ErrShut, ErrOtherWindow or ErrFull,
+// loans afterwards. If it fails with ErrShut, ErrOtherWindow or ErrNoRoom,
 // nothing changes.
 func (t *Table) DebitLoan(
 	now algorithms.Instant, k Key, l *algorithms.Limit, window, want int64,
@@ -51,7 +51,7 @@ func (t *Table) DebitLoan(
 		return 0, loans, nil
 	}
 	if !t.makeRoomForLoan(s, now, k, k.LentKey()) {
-		return 0, loans, ErrFull
+		return 0, loans, ErrNoRoom
 	}
 
 	took := false
@@ -109,7 +109,7 @@ func (t *Table) loansInWindow(
 // still be given back in another way. The excess widens a fixed window; for a
 // bucket it is lost. CreditLoan returns how much it credited: nothing if the
 // counters are not those of life, in which the loan was asked for. If it fails
-// with ErrShut, ErrOtherWindow or ErrFull, nothing changes.
+// with ErrShut, ErrOtherWindow or ErrNoRoom, nothing changes.
 func (t *Table) CreditLoan(
 	now algorithms.Instant, k Key, l *algorithms.Limit, window, n, outstanding int64, life Life,
 ) (int64, error) {
@@ -131,7 +131,7 @@ func (t *Table) CreditLoan(
 		return 0, nil
 	}
 	if !t.makeRoomForLoan(s, now, k, k.BorrowedKey()) {
-		return 0, ErrFull
+		return 0, ErrNoRoom
 	}
 
 	// The companion comes first. A credit that it does not record would hide as

@@ -356,7 +356,7 @@ func TestLoanWithoutRoom(t *testing.T) {
 		table.Take(now, []Op{{Key: k, Limit: l, Cost: 1}})
 	}
 	used := Key{Subject: rand.Uint64(), Counter: 1}
-	if n, _, err := table.DebitLoan(now, used, l, table.Loans(now, used, l).Window, 1); n != 0 || !errors.Is(err, ErrFull) {
-		t.Errorf("have %d, %v, want ErrFull", n, err)
+	if n, _, err := table.DebitLoan(now, used, l, table.Loans(now, used, l).Window, 1); n != 0 || !errors.Is(err, ErrNoRoom) {
+		t.Errorf("have %d, %v, want ErrNoRoom", n, err)
 	}
 }

@@ -53,7 +53,7 @@ func (m *Memo) recall(lp notes.Locked) (found bool, err error) {
 		switch {
 		case !found:
 			continue
-		case kind != m.Key.Kind || n.Rank != m.ContentHash:
+		case kind != m.Key.Kind || n.ContentHash() != m.ContentHash:
 			return true, ErrRequestIDReused
 		}
 
@@ -64,11 +64,11 @@ func (m *Memo) recall(lp notes.Locked) (found bool, err error) {
 	return false, nil
 }
 
-// Remember stores m. If it fails with ErrShut, ErrFull or notes.ErrWrites, nothing changes.
+// Remember stores m. If it fails with ErrShut, ErrNoRoom or notes.ErrWrites, nothing changes.
 func (t *Table) Remember(now algorithms.Instant, m *Memo) error {
 	n := m.note(now)
 	if len(n.Body) > notes.MaxBody {
-		return ErrFull
+		return ErrNoRoom
 	}
 
 	// Room is made before the partition is locked: notes of other partitions

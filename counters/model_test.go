@@ -65,7 +65,7 @@ func (m *model) take(keys []Key, cost int64) Verdict {
 	verdict := Admitted
 	for i, k := range keys {
 		if m.shut[k.Partition()] {
-			return Shut
+			return Undecided
 		}
 		nexts[i], ds[i] = m.peek(k, cost)
 		if !ds[i].Allowed {

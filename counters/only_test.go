@@ -65,7 +65,7 @@ func TestOneShardAnswersAsMany(t *testing.T) {
 		}
 		mode := Mode(max(0, rng.IntN(6)-3))
 		for i := range ops {
-			ops[i].Full = true // from an earlier check
+			ops[i].NoRoom = true // from an earlier check
 			if !ops[i].Block {
 				ops[i].Mode = mode
 			}
@@ -80,13 +80,13 @@ func TestOneShardAnswersAsMany(t *testing.T) {
 			t.Fatalf("seed %d, step %d: have %s, %s and %s", seed, step, verdict, second, third)
 		}
 		for i := range ops {
-			if d := ops[i].Decision; verdict != Shut && (d != byMany[i].Decision || d != byList[i].Decision) {
+			if d := ops[i].Decision; verdict != Undecided && (d != byMany[i].Decision || d != byList[i].Decision) {
 				t.Fatalf("seed %d, step %d, op %d: have %+v, %+v and %+v", seed, step, i, d,
 					byMany[i].Decision, byList[i].Decision)
 			}
-			if a, b := &ops[i], &byList[i]; verdict != Shut && (a.Full != b.Full || a.state != b.state) {
+			if a, b := &ops[i], &byList[i]; verdict != Undecided && (a.NoRoom != b.NoRoom || a.state != b.state) {
 				t.Fatalf("seed %d, step %d, op %d: have %t with %+v, %t with %+v", seed, step, i,
-					a.Full, a.state, b.Full, b.state)
+					a.NoRoom, a.state, b.NoRoom, b.state)
 			}
 		}
 		if rng.IntN(10) == 0 {
@@ -95,7 +95,7 @@ func TestOneShardAnswersAsMany(t *testing.T) {
 			}
 		}
 	}
-	if counts[Admitted] < 1000 || counts[Refused] < 1000 || counts[Shut] < 100 {
+	if counts[Admitted] < 1000 || counts[Refused] < 1000 || counts[Undecided] < 100 {
 		t.Errorf("have %v: too few of one verdict", counts)
 	}
 	if a, b := one.Stats().Counters, many.Stats().Counters; a != b || a > 100 {

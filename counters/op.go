@@ -19,11 +19,11 @@ type Op struct {
 	// Decision reports only this region's use.
 	Lends bool
 
-	// Full means that the table has no room for another counter or slot, or that
+	// NoRoom means that the table has no room for another counter or slot, or that
 	// another request with its ID holds slots, although the limit did not refuse.
 	// Take and Peek set it, and the fields below. (It stands first to fill a gap
 	// in the struct.)
-	Full     bool
+	NoRoom   bool
 	Decision algorithms.Decision
 	At       algorithms.Instant // when op was decided, by the clocks of its partition
 
@@ -53,10 +53,10 @@ func (op *Op) isSlot() bool { return op.Limit.Kind == algorithms.Concurrency }
 
 // Took reports whether op took its cost, given that its check was admitted.
 func (op *Op) Took() bool {
-	if op.isSlot() && op.Shadow && !op.Full && op.Mode == CheckMode { // a shadow limit of slots counts beyond its limit
+	if op.isSlot() && op.Shadow && !op.NoRoom && op.Mode == CheckMode { // a shadow limit of slots counts beyond its limit
 		return op.Cost > 0 && (op.Decision.Allowed || op.Limit.CountsInShadow(op.state, op.Cost))
 	}
-	return op.Cost > 0 && (op.Decision.Allowed && op.Mode != PeekMode || op.Mode == CountMode && !op.Full)
+	return op.Cost > 0 && (op.Decision.Allowed && op.Mode != PeekMode || op.Mode == CountMode && !op.NoRoom)
 }
 
 // addsCounter reports whether op, already decided, adds a new counter to the
@@ -65,7 +65,7 @@ func (op *Op) addsCounter() bool { return !op.isSlot() && op.Took() && !op.locat
 
 // Refuses reports whether op, already decided, makes its check fail.
 func (op *Op) Refuses() bool {
-	return !op.Decision.Allowed && !op.Shadow && (op.Mode != CountMode || op.Full)
+	return !op.Decision.Allowed && !op.Shadow && (op.Mode != CountMode || op.NoRoom)
 }
 
 // TakeRecord describes what op took, for a later Give. The record refers to the
@@ -88,5 +88,5 @@ func (op *Op) CopyOutcome(other *Op) {
 	op.At = other.At
 	op.state = other.state
 	op.returnedOrLeft = other.returnedOrLeft
-	op.Decision, op.Full = other.Decision, other.Full
+	op.Decision, op.NoRoom = other.Decision, other.NoRoom
 }

@@ -57,14 +57,12 @@ func (t *Table) NoteReservation(now algorithms.Instant, place *Place, isHome boo
 
 		rate := place.note(now)
 		rate.Key = rateKey(op.Key)
-		rate.Rank = uint64(op.Limit.Amount)
-		rate.Minor = 0
+		rate.SetPast(uint64(op.Limit.Amount), 0)
 
 		// Other reservations depend on the rate as well. It keeps what it has
 		// recorded for as long as any of them may need it.
 		if before, found := lp.Get(rate.Key); found {
-			rate.Rank = max(rate.Rank, before.Rank)
-			rate.Minor = before.Minor
+			rate.SetPast(max(rate.MaxRate(), before.MaxRate()), before.Returned())
 			rate.Until = max(rate.Until, before.Until)
 			rate.At = sharedRate
 		}
@@ -93,7 +91,7 @@ func (t *Table) ForgetReservation(now algorithms.Instant, k notes.Key, isHome bo
 	}
 
 	place, found := lp.Get(k)
-	if isHome && found && place.Rank == notes.Open { // otherwise it is settled
+	if isHome && found && place.Status() == notes.Open { // otherwise it is settled
 		lp.Remove(k)
 	}
 	for i := range ops {
@@ -127,7 +125,7 @@ func (t *Table) SetExpiry(now algorithms.Instant, place *Place, body string, mak
 	if !found && makes {
 		n, found = place.note(now), true
 	}
-	if !found || n.Rank != notes.Open {
+	if !found || n.Status() != notes.Open {
 		return ErrGone
 	}
 	n.Body = body

@@ -29,7 +29,7 @@ func TestTakePlain(t *testing.T) {
 			s.Count %= l.Burst + 1
 		}
 		op := Op{Limit: l, Cost: 1 + r.Int64N(1<<(1+r.IntN(30))),
-			Decision: algorithms.Decision{RetryAfter: 1, Delay: 2}, Full: true}
+			Decision: algorithms.Decision{RetryAfter: 1, Delay: 2}, NoRoom: true}
 		slot := r.IntN(groupSlots)
 		var g group
 		g.records[slot].state = s
@@ -51,7 +51,7 @@ func TestTakePlain(t *testing.T) {
 		quick++
 		d := l.Describe(want, now, op.Cost, allowed)
 		before.set(slot, l.Kind, want, fullnessAfterCheck(l, &d), freshAt(now, l, d.ResetAfter))
-		if !allowed || op.state != want || op.Decision != d || op.Full || g != before {
+		if !allowed || op.state != want || op.Decision != d || op.NoRoom || g != before {
 			t.Fatalf("seed %d, %+v, %+v, cost %d: have %+v, %+v, want %t, %+v, %+v", seed, l, s,
 				op.Cost, op.state, op.Decision, allowed, want, d)
 		}

@@ -58,19 +58,18 @@ func (t *Table) recordTake(now algorithms.Instant, k Key, l *algorithms.Limit) (
 		return 0
 	}
 
-	raised := n.Rank > 0 && n.Rank < uint64(l.Amount)
+	raised := n.MaxRate() > 0 && n.MaxRate() < uint64(l.Amount)
 	second := now.Steady / 1e9
-	ends := n.Minor > 0 && n.Until < second+notes.RateMemory/2 // a Give of what is taken now needs the note
+	ends := n.Returned() > 0 && n.Until < second+notes.RateMemory/2 // a Give of what is taken now needs the note
 
 	// The note is put only if it changes: each Put is sent to the standby and
 	// written to disk.
 	if raised || ends {
-		// The Rank of a bucket without reservations is 0, and stays so.
-		n.Rank = max(n.Rank, min(n.Rank, 1)*uint64(l.Amount))
+		n.RaiseMaxRate(uint64(l.Amount))
 		n.Until = max(n.Until, second+notes.RateMemory)
 		lp.Put(&n)
 	}
-	return int64(n.Minor)
+	return int64(n.Returned())
 }
 
 // recordReturn records that units were put back into k, a bucket under l. The
@@ -82,8 +81,8 @@ func (t *Table) recordReturn(now algorithms.Instant, k Key, l *algorithms.Limit,
 	n.Key = rateKey(k)
 	n.At = sharedRate
 	n.Inline = k.IsInline()
-	n.Minor += uint64(units)
-	n.Rank = max(n.Rank, min(n.Rank, 1)*uint64(l.Amount))
+	n.SetPast(n.MaxRate(), n.Returned()+uint64(units))
+	n.RaiseMaxRate(uint64(l.Amount))
 	n.Until = max(n.Until, now.Steady/1e9+notes.RateMemory)
 	lp.Put(&n)
 }

@@ -68,7 +68,7 @@ func handOff(t *testing.T, bound int64) {
 						t.Error("admitted after Shut returned")
 						return
 					}
-				case Shut:
+				case Undecided:
 					return
 				case Refused:
 					t.Error("refused")
@@ -114,7 +114,7 @@ func handOff(t *testing.T, bound int64) {
 	}
 	to.Open(p, soleLineage)
 	expect.Equal(t, to.Take(epoch, []Op{{Key: keyIn(p, 0), Limit: limits[0], Cost: 1}}), Admitted, "at the new owner")
-	expect.Equal(t, to.Take(epoch, []Op{{Key: keyIn(p+1, 0), Limit: limits[0], Cost: 1}}), Shut, "in another partition")
+	expect.Equal(t, to.Take(epoch, []Op{{Key: keyIn(p+1, 0), Limit: limits[0], Cost: 1}}), Undecided, "in another partition")
 }
 
 func TestG6_HandOffForgetsNothing(t *testing.T) {
@@ -140,8 +140,8 @@ func TestShutPreventsChanges(t *testing.T) {
 		expect.ErrorIs(t, err, ErrShut, "%s", what)
 	}
 	ops := []Op{{Key: keyIn(6, 1), Limit: l, Cost: 1}, {Key: k, Limit: l, Cost: 1}}
-	expect.Equal(t, table.Take(epoch, ops), Shut, "take")
-	expect.Equal(t, table.Peek(epoch, ops), Shut, "peek")
+	expect.Equal(t, table.Take(epoch, ops), Undecided, "take")
+	expect.Equal(t, table.Peek(epoch, ops), Undecided, "peek")
 	if used, _ := table.Usage(epoch, k, l); used != 3 || table.Stats().Counters != 1 {
 		t.Errorf("have %d used, %d counters", used, table.Stats().Counters)
 	}

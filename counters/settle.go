@@ -22,11 +22,11 @@ type SettlePlan struct {
 	// Settle sets it if the settlement is late. TooLate says that the time for
 	// late settlements has passed: Settle then only looks for an earlier change.
 	Late, TooLate bool
-	// Expires says that the plan carries out the end of a reservation that nobody
+	// CarriesOutEnd says that the plan carries out the end of a reservation that nobody
 	// has settled. It may still be settled late. Before its end, nothing happens.
-	Expires bool
-	Changes []SettledCost
-	Life    Life // of the counters that the costs to put back were taken from
+	CarriesOutEnd bool
+	Changes       []SettledCost
+	Life          Life // of the counters that the costs to put back were taken from
 	// Answer returns what to keep with the place.
 	Answer func(st *SettlePlan) []byte
 
@@ -38,9 +38,9 @@ type SettleResult struct {
 	// Kept is what was kept with the place, if the settlement was made earlier. It
 	// is empty if that has been forgotten.
 	Kept []byte
-	// HadExpired means that the end of the reservation had been carried out
+	// HadEnded means that the end of the reservation had been carried out
 	// before. A repetition does not set it.
-	HadExpired bool
+	HadEnded bool
 	// IsFinal means that the reservation is settled. If false, only its end was
 	// carried out.
 	IsFinal bool
@@ -97,19 +97,19 @@ func (t *Table) Settle(now algorithms.Instant, st *SettlePlan) (repeated, done b
 
 	// Repetitions are handled first: they get their answer even when it is too
 	// late for a change.
-	case place.Rank == notes.Settled, st.Expires && place.Rank == notes.Expired:
+	case place.Status() == notes.Settled, st.CarriesOutEnd && place.Status() == notes.Ended:
 		st.Kept = []byte(place.Body)
-		st.Late = place.Minor > 0
-		st.IsFinal = place.Rank == notes.Settled
+		st.Late = place.WasLate()
+		st.IsFinal = place.Status() == notes.Settled
 		return true, true, nil
-	case st.TooLate, st.Expires && !place.IsDue(now.Steady):
+	case st.TooLate, st.CarriesOutEnd && !place.IsDue(now.Steady):
 		return false, false, nil
 	}
 
-	st.HadExpired = place.Rank == notes.Expired
+	st.HadEnded = place.Status() == notes.Ended
 
 	// Carrying out the end is never late, whenever it happens.
-	st.Late = st.Late || st.HadExpired || !st.Expires && place.IsDue(now.Steady)
+	st.Late = st.Late || st.HadEnded || !st.CarriesOutEnd && place.IsDue(now.Steady)
 
 	t.makeRoomForChanges(sh, now, st)
 	for i := range st.Changes {
@@ -121,18 +121,15 @@ func (t *Table) Settle(now algorithms.Instant, st *SettlePlan) (repeated, done b
 
 	st.Tightest = t.tightestRemaining(sh, now, st.Changes)
 
-	place.Rank = notes.Expired
-	st.IsFinal = !st.Expires
+	status := uint64(notes.Ended)
+	st.IsFinal = !st.CarriesOutEnd
 	if st.IsFinal {
-		place.Rank = notes.Settled
+		status = notes.Settled
 		place.Until = st.Place.SettledUntil
 	}
 
+	place.SetOver(status, st.Late)
 	place.At = now.Steady
-	place.Minor = 0
-	if st.Late {
-		place.Minor = 1
-	}
 
 	// A repetition of the call gets this answer, even from a node that takes the partition over.
 	place.Body = string(st.Answer(st))
@@ -144,7 +141,7 @@ func (t *Table) Settle(now algorithms.Instant, st *SettlePlan) (repeated, done b
 
 // findPlace returns the settlement's place. If there is none, findPlace makes
 // one. It makes none and sets TooLate if the reservation had a place in this
-// lineage, or if st is Late or Expires: the reservation is then over.
+// lineage, or if st is Late or CarriesOutEnd: the reservation is then over.
 func (t *Table) findPlace(now algorithms.Instant, st *SettlePlan) (place notes.Note, err error) {
 	lp := t.notes.Lock(st.Place.Key.Partition(), now.Steady)
 	defer lp.Unlock()
@@ -152,7 +149,7 @@ func (t *Table) findPlace(now algorithms.Instant, st *SettlePlan) (place notes.N
 	if found {
 		return place, nil
 	}
-	if st.HasPlace && st.SameLineage || st.Late || st.Expires {
+	if st.HasPlace && st.SameLineage || st.Late || st.CarriesOutEnd {
 		st.TooLate = true
 	}
 	if st.TooLate {
@@ -177,18 +174,18 @@ func (t *Table) makeRoomForChanges(sh *shard, now algorithms.Instant, st *Settle
 	for i := range st.Changes {
 		cost := &st.Changes[i]
 		spared[i].Key = cost.Key
-		if cost.delta(st.HadExpired) > 0 {
+		if cost.delta(st.HadEnded) > 0 {
 			added = append(added, spared[i])
 		}
 	}
 	t.makeRoomFor(sh, now, added, spared)
 }
 
-// settleCost makes one change of a settlement. It fails with ErrGone or ErrFull.
+// settleCost makes one change of a settlement. It fails with ErrGone or ErrNoRoom.
 func (t *Table) settleCost(sh *shard, now algorithms.Instant, cost *SettledCost, st *SettlePlan) error {
 	from := cost.From
 	from.Late = st.Late
-	change := cost.delta(st.HadExpired)
+	change := cost.delta(st.HadEnded)
 	switch {
 	case change < 0:
 		return t.giveBackLocked(sh, now, cost.Key, cost.Limit, from, -change, st.Life)

@@ -17,8 +17,8 @@ import (
 // ErrOver means that a slot is certainly no longer held.
 var ErrOver = errors.New("the slot has ended or was released")
 
-// Holder holds the slots that a check acquires.
-type Holder struct {
+// SlotAttempt is an attempt to acquire the slots of a check.
+type SlotAttempt struct {
 	ID uint64 // of its slots; one ID acquires a slot only once
 	// Nonce identifies this attempt; see NewNonce. If a slot with this ID is held
 	// already, the attempt takes it over.
@@ -41,14 +41,14 @@ func NewNonce(contentHash uint64) uint64 {
 func hasSameContent(nonce, other uint64) bool { return uint32(nonce) == uint32(other) }
 
 // ttlOf returns how long a slot of l lasts.
-func (holder *Holder) ttlOf(l *algorithms.Limit) time.Duration {
-	if holder.TTL > 0 {
-		return min(holder.TTL, l.Window)
+func (attempt *SlotAttempt) ttlOf(l *algorithms.Limit) time.Duration {
+	if attempt.TTL > 0 {
+		return min(attempt.TTL, l.Window)
 	}
 	return l.Window
 }
 
-func slotsOf(k Key) notes.Slots { return notes.Slots{Subject: k.Subject, Counter: k.Counter} }
+func slotsOf(k Key) notes.SlotsKey { return notes.SlotsKey{Subject: k.Subject, Counter: k.Counter} }
 
 // SlotLeft returns how much longer the slots that op acquired, or that its
 // holder already had, are held; 0 if that is not known.
@@ -91,8 +91,8 @@ func (t *Table) decideSlot(op *Op) {
 // adjustForHolder changes op, which was decided. It allows slots that holder
 // already has. It refuses new ones if there is no room, or if another request
 // with the same ID has slots.
-func (t *Table) adjustForHolder(op *Op, holder *Holder) {
-	if op.Mode != CheckMode || op.Cost == 0 || holder == nil {
+func (t *Table) adjustForHolder(op *Op, attempt *SlotAttempt) {
+	if op.Mode != CheckMode || op.Cost == 0 || attempt == nil {
 		return
 	}
 
@@ -101,56 +101,56 @@ func (t *Table) adjustForHolder(op *Op, holder *Holder) {
 
 	// A request may be repeated. The holder's slots are already part of what is
 	// held, and must not count twice.
-	info, _, found := lp.GetSlot(slotsOf(op.Key), holder.ID, op.At.Steady)
-	if found && hasSameContent(info.Nonce, holder.Nonce) {
+	info, _, found := lp.GetSlot(slotsOf(op.Key), attempt.ID, op.At.Steady)
+	if found && hasSameContent(info.Nonce, attempt.Nonce) {
 		op.Decision = op.Limit.Describe(op.state, op.At, 0, true)
 		return
 	}
 
 	// The slots of another request with the same ID must stay as they are: that
 	// request may have asked for another number.
-	n := holder.note(op)
+	n := attempt.note(op)
 	if op.Took() && (found || !lp.HasRoomForSlot(&n)) {
-		op.Full = true
+		op.NoRoom = true
 		op.Decision.Allowed = false
 		op.Decision.RetryAfter = time.Second
 	}
 }
 
 // note returns the note of the slots that holder acquires by op.
-func (holder *Holder) note(op *Op) notes.Note {
-	ttl := holder.ttlOf(op.Limit)
-	info := notes.SlotInfo{ID: holder.ID, Nonce: holder.Nonce, Units: op.Cost, Acquired: op.At.Steady,
-		End: op.At.Steady + int64(ttl), Who: holder.Who}
+func (attempt *SlotAttempt) note(op *Op) notes.Note {
+	ttl := attempt.ttlOf(op.Limit)
+	info := notes.SlotInfo{ID: attempt.ID, Nonce: attempt.Nonce, Units: op.Cost, Acquired: op.At.Steady,
+		End: op.At.Steady + int64(ttl), Who: attempt.Who}
 	group := uint32(0)
-	if holder.Group != nil {
-		group = holder.Group(op.Key.Subject)
+	if attempt.Group != nil {
+		group = attempt.Group(op.Key.Subject)
 	}
 	return slotsOf(op.Key).Note(&info, group, op.Key.IsInline())
 }
 
 // commitSlot stores the slots that holder acquires by op, which was decided, unless it has them.
-func (t *Table) commitSlot(op *Op, holder *Holder) {
-	if holder == nil || !op.Took() {
+func (t *Table) commitSlot(op *Op, attempt *SlotAttempt) {
+	if attempt == nil || !op.Took() {
 		return
 	}
 
 	lp := t.notes.Lock(op.Key.Partition(), op.At.Steady)
 	defer lp.Unlock()
 
-	info, _, found := lp.GetSlot(slotsOf(op.Key), holder.ID, op.At.Steady)
+	info, _, found := lp.GetSlot(slotsOf(op.Key), attempt.ID, op.At.Steady)
 
 	// The same attempt is repeated: its slot keeps its end.
-	if found && info.Nonce == holder.Nonce {
+	if found && info.Nonce == attempt.Nonce {
 		op.SetSlotLeft(time.Duration(info.End - op.At.Steady))
 		return
 	}
 
 	// The slot is new, or another attempt with the same ID acquired it. From now
 	// on it is this attempt's, and lasts anew.
-	n := holder.note(op)
+	n := attempt.note(op)
 	lp.Put(&n)
-	op.SetSlotLeft(holder.ttlOf(op.Limit))
+	op.SetSlotLeft(attempt.ttlOf(op.Limit))
 	op.Decision.ResetAfter = max(op.Decision.ResetAfter, op.SlotLeft())
 }
 
@@ -174,10 +174,10 @@ func (t *Table) FindSlot(now algorithms.Instant, k Key, id uint64) (info notes.S
 	return info, held, nil
 }
 
-// GrantSlot records that the attempt with nonce, which acquired a slot, was
-// admitted as a whole. RecallSlot finds only such slots. If the slot has moved
-// away, GrantSlot does nothing, and a repetition is decided anew.
-func (t *Table) GrantSlot(now algorithms.Instant, k Key, id, nonce uint64) {
+// MarkSlotGranted records that the attempt with nonce, which acquired a slot, was
+// admitted as a whole. FindGrantedSlot finds only such slots. If the slot has moved
+// away, MarkSlotGranted does nothing, and a repetition is decided anew.
+func (t *Table) MarkSlotGranted(now algorithms.Instant, k Key, id, nonce uint64) {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
 	if t.gates.isShut(k.Partition()) {
@@ -192,12 +192,12 @@ func (t *Table) GrantSlot(now algorithms.Instant, k Key, id, nonce uint64) {
 	}
 }
 
-// RecallSlot finds the slot of an earlier attempt that was granted, to answer a
+// FindGrantedSlot finds the slot of an earlier attempt that was granted, to answer a
 // repeated request with it, and returns that attempt's nonce. From now on,
 // ReleaseSlot with unlessRepeated leaves the slot alone. It fails with ErrShut,
 // or with ErrRequestIDReused if the earlier attempt, as its nonce says, asked
 // for something else.
-func (t *Table) RecallSlot(now algorithms.Instant, k Key, id, nonce uint64) (earlier uint64, held bool, err error) {
+func (t *Table) FindGrantedSlot(now algorithms.Instant, k Key, id, nonce uint64) (earlier uint64, held bool, err error) {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
 	if t.gates.isShut(k.Partition()) {
@@ -300,7 +300,7 @@ func (t *Table) inlineSlotOps(subject uint64, most int) (ops []Op) {
 	k := Key{Subject: subject}
 	lp := t.notes.Lock(k.Partition(), 0)
 	defer lp.Unlock()
-	for _, counter := range lp.InlineSlots(subject) {
+	for _, counter := range lp.CountersWithSlots(subject) {
 		k.Counter = counter
 		if k.IsInline() && len(ops) < most {
 			limit := &algorithms.Limit{Kind: algorithms.Concurrency, Amount: 1, Window: algorithms.MinWindow}
@@ -316,7 +316,7 @@ func (t *Table) MarkSlotsLost(now algorithms.Instant, p int) {
 	t.notes.MarkLost(p, now.Steady, (now.Steady+int64(algorithms.MaxSlotTTL))/1e9+1)
 }
 
-// HeldSlots returns by Holder.Group how many slots are held in the partitions whose gates are open.
+// HeldSlots returns by SlotAttempt.Group how many slots are held in the partitions whose gates are open.
 func (t *Table) HeldSlots(now algorithms.Instant) map[uint32]int64 {
 	held := map[uint32]int64{}
 	for p := range len(t.lineages) {

@@ -263,14 +263,14 @@ func TestFullOfRefused(t *testing.T) {
 		take(table, epoch, key(i), l, 1)
 	}
 	ops := []Op{{Key: key(1000), Limit: l, Cost: 1}}
-	if table.Take(after(time.Second), ops) == Admitted || !ops[0].Full {
+	if table.Take(after(time.Second), ops) == Admitted || !ops[0].NoRoom {
 		t.Errorf("have %+v", ops[0])
 	}
 	retry := ops[0].Decision.RetryAfter
 	if retry < 59*time.Second || retry > 62*time.Second {
 		t.Errorf("have a retry after %s", retry)
 	}
-	expect.ErrorIs(t, table.penalize(after(time.Second), key(1000), l, 1), ErrFull, "a penalty")
+	expect.ErrorIs(t, table.penalize(after(time.Second), key(1000), l, 1), ErrNoRoom, "a penalty")
 	if st := table.Stats(); st.Counters != 100 || st.Refused != 1 || st.Evicted != 0 {
 		t.Errorf("have %+v", st)
 	}

@@ -5,11 +5,11 @@ import "github.com/rlnode/rlnode/algorithms"
 // Verdict is the outcome of a check.
 type Verdict uint8
 
-// The verdicts. After Shut, nothing was decided, and the Decisions of the ops are meaningless.
+// The verdicts. After Undecided, nothing was decided, and the Decisions of the ops are meaningless.
 const (
-	Refused  Verdict = iota // a limit other than a Shadow limit refused; nothing was taken
-	Admitted                // everything was taken, or would have been for a peek
-	Shut                    // the gate of one of the partitions is shut
+	Refused   Verdict = iota // a limit other than a Shadow limit refused; nothing was taken
+	Admitted                 // everything was taken, or would have been for a peek
+	Undecided                // the gate of one of the partitions is shut
 )
 
 // String returns the verdict in lower case.
@@ -52,15 +52,15 @@ func (t *Table) TakeUngated(now algorithms.Instant, ops []Op) Verdict {
 }
 
 // TakeAndHold is Take for a check that may acquire slots.
-func (t *Table) TakeAndHold(now algorithms.Instant, ops []Op, holder *Holder) Verdict {
-	return t.lockAndTake(now, ops, holder, true)
+func (t *Table) TakeAndHold(now algorithms.Instant, ops []Op, attempt *SlotAttempt) Verdict {
+	return t.lockAndTake(now, ops, attempt, true)
 }
 
 // lockAndTake is take for a caller that holds no shard.
-func (t *Table) lockAndTake(now algorithms.Instant, ops []Op, holder *Holder, gated bool) Verdict {
+func (t *Table) lockAndTake(now algorithms.Instant, ops []Op, attempt *SlotAttempt, gated bool) Verdict {
 	var buf [16]int
 	held, now := t.lockShards(now, ops, buf[:0])
-	v := t.take(now, ops, holder, gated)
+	v := t.take(now, ops, attempt, gated)
 	t.unlockShards(held)
 	return v
 }
@@ -114,7 +114,7 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 			return false
 		}
 
-		op.state, op.Full = state, false
+		op.state, op.NoRoom = state, false
 		l.DescribeInto(d, state, op.At, op.Cost, true)
 		g.set(slot, l.Kind, state, fullnessAfterCheck(l, d), freshAt(op.At, l, d.ResetAfter))
 	}
@@ -151,7 +151,7 @@ func (g *group) takePlain(slot int, now algorithms.Instant, op *Op) bool {
 		return false
 	}
 
-	op.state, op.Full = state, false
+	op.state, op.NoRoom = state, false
 	d.Allowed = true
 	d.Remaining = l.Burst - used
 	d.Used = used
@@ -168,11 +168,11 @@ func (g *group) takePlain(slot int, now algorithms.Instant, op *Op) bool {
 // take decides ops and, if they are admitted, debits them. If gated, it decides
 // nothing while a gate is shut. The caller must hold the shards of ops. holder
 // holds the slots that ops acquire; it is nil if they acquire none.
-func (t *Table) take(now algorithms.Instant, ops []Op, holder *Holder, gated bool) Verdict {
+func (t *Table) take(now algorithms.Instant, ops []Op, attempt *SlotAttempt, gated bool) Verdict {
 	// The gates are read under the locks: Shut waits for their holders, so it
 	// returns only once this check is decided.
 	if gated && t.gates.anyShut(ops) {
-		return Shut
+		return Undecided
 	}
 
 	blocks := false
@@ -181,7 +181,7 @@ func (t *Table) take(now algorithms.Instant, ops []Op, holder *Holder, gated boo
 		s := t.shardOf(op.Key)
 		t.decideOp(s, now, op)
 		if op.isSlot() {
-			t.adjustForHolder(op, holder)
+			t.adjustForHolder(op, attempt)
 			continue
 		}
 
@@ -211,7 +211,7 @@ func (t *Table) take(now algorithms.Instant, ops []Op, holder *Holder, gated boo
 
 	for i := range ops {
 		if ops[i].isSlot() {
-			t.commitSlot(&ops[i], holder)
+			t.commitSlot(&ops[i], attempt)
 		} else {
 			t.commit(&ops[i])
 		}
@@ -237,7 +237,7 @@ func (t *Table) peek(now algorithms.Instant, ops []Op, gated bool) Verdict {
 	defer t.unlockShards(held)
 
 	if gated && t.gates.anyShut(ops) {
-		return Shut
+		return Undecided
 	}
 	for i := range ops {
 		t.decideOp(t.shardOf(ops[i].Key), now, &ops[i])

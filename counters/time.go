@@ -68,7 +68,7 @@ func (s *shard) dropAheadClock(p int) {
 // or written. If wall is ahead of this node's clock, p's clock runs slightly
 // slower until the two agree. So none of those counters is in a window that has
 // yet to begin, and windows keep turning.
-func (t *Table) Follow(now algorithms.Instant, p int, wall int64) {
+func (t *Table) FollowClock(now algorithms.Instant, p int, wall int64) {
 	shards := t.shardsOf(p)
 	for i := range shards {
 		shards[i].follow(now, p, wall)

@@ -153,7 +153,7 @@ func TestFollow(t *testing.T) {
 		now := startOfMinute()
 		there := now.Wall + int64(ahead)
 		p := key(1).Partition()
-		table.Follow(now, p, there)
+		table.FollowClock(now, p, there)
 		table.Put(now, Record{
 			Key: key(1), Kind: kind, Fullness: 255, FreshAt: now.Steady/1e9 + 120,
 			State: algorithms.State{Count: 10, At: there / int64(time.Minute)},
@@ -188,13 +188,13 @@ func TestFollow(t *testing.T) {
 func TestFollowNeverGoesBack(t *testing.T) {
 	table := newTable(t, 1000)
 	now := startOfMinute()
-	table.Follow(now, 7, now.Wall-int64(time.Hour))
+	table.FollowClock(now, 7, now.Wall-int64(time.Hour))
 	if got := table.WallIn(now, 7); got != now.Wall {
 		t.Errorf("the clock went back by %v", time.Duration(now.Wall-got))
 	}
 
-	table.Follow(now, 7, now.Wall+int64(time.Hour))
-	table.Follow(now, 7, now.Wall+int64(time.Minute))
+	table.FollowClock(now, 7, now.Wall+int64(time.Hour))
+	table.FollowClock(now, 7, now.Wall+int64(time.Minute))
 	if got := table.MaxClockLead(now); got != int64(time.Hour) {
 		t.Errorf("it is %v ahead, want an hour", time.Duration(got))
 	}

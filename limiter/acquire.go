@@ -17,8 +17,8 @@ import (
 // would survive its death; see docs/design/slots.md.
 
 const (
-	// outliveTimeout bounds how long an owner waits until a slot would outlive it.
-	outliveTimeout = 500 * time.Millisecond
+	// confirmSlotsTimeout bounds how long an owner waits until a slot would outlive it.
+	confirmSlotsTimeout = 500 * time.Millisecond
 	// rollbackTimeout bounds how long a refused acquire waits until its slots are
 	// released. After that, they are released in the background.
 	rollbackTimeout = 100 * time.Millisecond
@@ -35,7 +35,7 @@ const (
 // The error wraps one of Check's errors, ErrNoSlots, ErrSlotTTL,
 // ErrTooManySlots, ErrRequestIDReused or ErrTryAgain.
 func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
-	defer a.addTerms(func(t *terms) { t.takesSlots = true })()
+	defer a.addOptions(func(o *options) { o.takesSlots = true })()
 	done, err := l.prepare(l.clock.Now(), q, a)
 	if err != nil {
 		return Slot{}, err
@@ -50,32 +50,32 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 	return l.acquireOnce(q, a)
 }
 
-// acquire decides q, for which a is prepared, and takes what hd says. done means
+// acquire decides q, for which a is prepared, and takes what acq says. done means
 // that prepare has already decided it.
-func (l *Limiter) acquire(q *Query, a *Answer, hd *acquisition, done bool) (slot Slot, err error) {
-	// No lease has slots, and outlivesHere needs the subjects of a cluster
+func (l *Limiter) acquire(q *Query, a *Answer, acq *acquisition, done bool) (slot Slot, err error) {
+	// No lease has slots, and confirmHere needs the subjects of a cluster
 	// check.
-	defer a.addTerms(func(t *terms) { t.bypassesLeases = true })()
+	defer a.addOptions(func(o *options) { o.bypassesLeases = true })()
 	if !done {
-		err = l.resolveAcquisition(q, a, hd, func() error { return l.resolve(q, a) })
+		err = l.resolveAcquisition(q, a, acq, func() error { return l.resolve(q, a) })
 	}
 	if err != nil {
 		return Slot{}, err
 	}
 
 	// The earlier attempt was counted, and is on the bill.
-	if !hd.isRecalled {
+	if !acq.isRepetition {
 		l.recordMetrics(q, a)
 	}
 	if !a.Allowed {
 		return Slot{}, nil
 	}
 
-	sl := hd.slot(l, a)
+	sl := acq.slot(l, a)
 	if sl.alone {
 		l.tellSlot(sl)
 	}
-	return Slot{ID: sl.pack(l), Expires: sl.expires(), isRecalled: hd.isRecalled}, nil
+	return Slot{ID: sl.pack(l), Expires: sl.expires(), isRepetition: acq.isRepetition}, nil
 }
 
 // validateSlots returns an error if q, for which a is prepared, can't acquire slots.
@@ -103,34 +103,34 @@ func (a *Answer) validateSlots(q *Query) error {
 }
 
 // resolveAcquisition decides q, for which a is prepared, with resolve and with the
-// loans that q awaits. hd says which slots q acquires; nil if it acquires none.
-func (l *Limiter) resolveAcquisition(q *Query, a *Answer, hd *acquisition, resolve func() error) error {
+// loans that q awaits. acq says which slots q acquires; nil if it acquires none.
+func (l *Limiter) resolveAcquisition(q *Query, a *Answer, acq *acquisition, resolve func() error) error {
 	began := a.Now.Steady
 	withLoan := func() error { return l.resolveWithLoan(began, q, a, resolve) }
-	if hd == nil {
+	if acq == nil {
 		return withLoan()
 	}
-	return l.hold(q, a, hd, withLoan)
+	return l.acquireConfirmed(q, a, acq, withLoan)
 }
 
-// hold runs attempt, which decides q, and makes sure that the slots that q
-// acquires would outlive their owners. If q is not admitted in the end, hold
-// releases them. If a partition moves meanwhile, hold takes everything back and
+// acquireConfirmed runs attempt, which decides q, and makes sure that the slots
+// that q acquires would outlive their owners. If q is not admitted in the end, it
+// releases them. If a partition moves meanwhile, it takes everything back and
 // decides q again at the next owner, for as long as a check would wait for a
 // pending partition.
-func (l *Limiter) hold(q *Query, a *Answer, hd *acquisition, attempt func() error) error {
+func (l *Limiter) acquireConfirmed(q *Query, a *Answer, acq *acquisition, attempt func() error) error {
 	began := time.Now()
 	if a.scratch.deadline.IsZero() {
-		defer a.addTerms(func(t *terms) { t.deadline = began.Add(checkTimeout - replySlack) })()
+		defer a.addOptions(func(o *options) { o.deadline = began.Add(checkTimeout - replySlack) })()
 	}
 
-	for pause := firstHoldPause; ; pause *= 4 {
-		err := l.tryHold(q, a, hd, attempt)
+	for pause := firstAcquirePause; ; pause *= 4 {
+		err := l.tryAcquire(q, a, acq, attempt)
 
 		// An acquire that is decided at home is not tried again here: acquireHere
 		// grants the slot of its own attempt, by its nonce. If the slots have moved, it
 		// leaves the acquire to the next owner.
-		if !errors.Is(err, errUnconfirmed) || hd.isAtHome || time.Since(began)+pause > pendingTimeout {
+		if !errors.Is(err, errUnconfirmed) || acq.isAtHome || time.Since(began)+pause > pendingTimeout {
 			return err
 		}
 
@@ -138,20 +138,20 @@ func (l *Limiter) hold(q *Query, a *Answer, hd *acquisition, attempt func() erro
 		if done, err := l.prepare(l.clock.Now(), q, a); err != nil || done {
 			return err
 		}
-		*hd = *a.newAcquisition(q) // a late release of this attempt's slots must not release the next one's
+		*acq = *a.newAcquisition(q) // a late release of this attempt's slots must not release the next one's
 	}
 }
 
-// firstHoldPause is the pause before hold decides anew. The later ones are longer.
-const firstHoldPause = time.Millisecond
+// firstAcquirePause is the pause before acquireConfirmed decides anew. The later ones are longer.
+const firstAcquirePause = time.Millisecond
 
-// tryHold makes one attempt of hold.
-func (l *Limiter) tryHold(q *Query, a *Answer, hd *acquisition, attempt func() error) error {
-	defer a.addTerms(func(t *terms) { t.holding = hd })()
+// tryAcquire makes one attempt of acquireConfirmed.
+func (l *Limiter) tryAcquire(q *Query, a *Answer, acq *acquisition, attempt func() error) error {
+	defer a.addOptions(func(o *options) { o.acquiring = acq })()
 	err := attempt()
 	switch {
 	case err != nil:
-	case a.Allowed && !l.outlivesHere(a):
+	case a.Allowed && !l.confirmHere(a):
 		// The costs of the other limits go back here. The slots are released below.
 		a.scratch.cluster.rollBack()
 		err = errUnconfirmed
@@ -159,8 +159,8 @@ func (l *Limiter) tryHold(q *Query, a *Answer, hd *acquisition, attempt func() e
 		err = ErrTooManySlots
 	}
 
-	rest := hd.taken
-	if hd.isRecalled && (err != nil || !a.Allowed) {
+	rest := acq.taken
+	if acq.isRepetition && (err != nil || !a.Allowed) {
 		// The caller of the earlier attempt may hold them.
 		rest = nil
 	}
@@ -175,7 +175,7 @@ func (l *Limiter) tryHold(q *Query, a *Answer, hd *acquisition, attempt func() e
 	if len(rest) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
 		defer cancel()
-		l.releaseParts(ctx, slotRequest{verb: slotRelease, id: hd.id, nonce: hd.nonce}, rest)
+		l.releaseParts(ctx, slotRequest{verb: slotRelease, id: acq.id, nonce: acq.nonce}, rest)
 	}
 	return err
 }
@@ -183,13 +183,13 @@ func (l *Limiter) tryHold(q *Query, a *Answer, hd *acquisition, attempt func() e
 // lacksSlotRoom reports whether an owner refused a for lack of room for its slots.
 func (a *Answer) lacksSlotRoom() bool {
 	return slices.ContainsFunc(a.Limits, func(la LimitAnswer) bool {
-		return la.Full && la.Limit.Kind == algorithms.Concurrency && !la.Rule.Shadow
+		return la.NoRoom && la.Limit.Kind == algorithms.Concurrency && !la.Rule.Shadow
 	})
 }
 
-// outlivesHere reports whether the slots that this node has stored for a, as
+// confirmHere reports whether the slots that this node has stored for a, as
 // their owner, would outlive it.
-func (l *Limiter) outlivesHere(a *Answer) bool {
+func (l *Limiter) confirmHere(a *Answer) bool {
 	if l.membership == nil {
 		return true
 	}
@@ -201,5 +201,5 @@ func (l *Limiter) outlivesHere(a *Answer) bool {
 			stored = append(stored, storedAt{ring.PartitionOf(s.subject), s.life.Lineage})
 		}
 	}
-	return l.outlive(stored)
+	return l.confirmSlots(stored)
 }

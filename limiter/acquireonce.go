@@ -54,15 +54,15 @@ func (req *acquireRequest) hashContent() uint64 {
 
 // acquireReply is the answer to an acquireRequest.
 type acquireReply struct {
-	expires    time.Duration
-	isRecalled bool
-	answer     keptAnswer // its id is the slot's
+	expires      time.Duration
+	isRepetition bool
+	answer       keptAnswer // its id is the slot's
 }
 
 // Code implements wire.Message.
 func (r *acquireReply) Code(c *wire.Coder) {
 	c.Millis(&r.expires, MaxSlotTTL)
-	c.Bool(&r.isRecalled)
+	c.Bool(&r.isRepetition)
 	r.answer.Code(c)
 }
 
@@ -133,15 +133,15 @@ func (l *Limiter) acquireHere(ctx context.Context, req *acquireRequest, subject 
 		return Slot{}, ErrNoOwner // by newer rules, which came while the partition moved
 	}
 
-	hd := a.newAcquisition(req.query)
-	hd.id = req.ticket.id
-	hd.nonce = counters.NewNonce(req.ticket.contentHash)
-	hd.isAtHome = true
-	part := hd.partOf(&a.scratch.ops[first])
+	acq := a.newAcquisition(req.query)
+	acq.id = req.ticket.id
+	acq.nonce = counters.NewNonce(req.ticket.contentHash)
+	acq.isAtHome = true
+	part := acq.partOf(&a.scratch.ops[first])
 
 	// A repetition that comes while the first attempt is being decided must find
 	// its slot, or nothing.
-	done, ok := l.requests.lock(ctx, notes.Key{Subject: part.Key.Subject, ID: hd.id, Kind: notes.Slot})
+	done, ok := l.requests.lock(ctx, notes.Key{Subject: part.Key.Subject, ID: acq.id, Kind: notes.Slot})
 	if !ok {
 		return Slot{}, ErrTryAgain
 	}
@@ -149,20 +149,20 @@ func (l *Limiter) acquireHere(ctx context.Context, req *acquireRequest, subject 
 
 	// Waiting for the lock may have taken time.
 	a.Now = l.clock.Now()
-	earlier, held, err := l.table.RecallSlot(a.Now, part.Key, hd.id, hd.nonce)
+	earlier, held, err := l.table.FindGrantedSlot(a.Now, part.Key, acq.id, acq.nonce)
 	switch {
 	case errors.Is(err, counters.ErrRequestIDReused):
 		return Slot{}, ErrRequestIDReused
 	case err != nil:
 		return Slot{}, err
 	case held:
-		hd.recall(earlier, a)
+		acq.becomeEarlier(earlier, a)
 		l.requests.repeated.Add(1)
 	}
 
-	slot, err := l.acquire(req.query, a, hd, false)
-	if err == nil && a.Allowed && !hd.isRecalled {
-		l.table.GrantSlot(l.clock.Now(), part.Key, hd.id, hd.nonce)
+	slot, err := l.acquire(req.query, a, acq, false)
+	if err == nil && a.Allowed && !acq.isRepetition {
+		l.table.MarkSlotGranted(l.clock.Now(), part.Key, acq.id, acq.nonce)
 	}
 	if !errors.Is(err, errUnconfirmed) || l.table.IsOpen(part.Key.Partition()) {
 		return slot, err
@@ -180,10 +180,10 @@ func (l *Limiter) acquireHere(ctx context.Context, req *acquireRequest, subject 
 	return Slot{}, counters.ErrShut
 }
 
-// recall makes hd the acquisition of the earlier attempt with that nonce.
-func (hd *acquisition) recall(nonce uint64, a *Answer) {
-	hd.nonce = nonce
-	hd.isRecalled = true
+// becomeEarlier makes acq the acquisition of the earlier attempt with that nonce.
+func (acq *acquisition) becomeEarlier(nonce uint64, a *Answer) {
+	acq.nonce = nonce
+	acq.isRepetition = true
 	a.dropPaidCosts()
 }
 
@@ -212,7 +212,7 @@ func (l *Limiter) askToAcquire(ctx context.Context, to ring.NodeID, req *acquire
 	}
 
 	id, err := l.restoreReply(ctx, req.query, a, &reply.answer)
-	return Slot{ID: id, Expires: reply.expires, isRecalled: reply.isRecalled}, err
+	return Slot{ID: id, Expires: reply.expires, isRepetition: reply.isRepetition}, err
 }
 
 // serveAcquire decides req for another node.
@@ -232,5 +232,5 @@ func (l *Limiter) serveAcquire(req *acquireRequest) (*acquireReply, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &acquireReply{expires: slot.Expires, isRecalled: slot.isRecalled, answer: *a.pack(slot.ID)}, nil
+	return &acquireReply{expires: slot.Expires, isRepetition: slot.isRepetition, answer: *a.pack(slot.ID)}, nil
 }

@@ -24,68 +24,68 @@ type acquisition struct {
 	taken    []slotPart
 	alone    bool // some were granted here, by on_partition: allow
 	isAtHome bool // the owner of the first slots decides; see acquireHere
-	// isRecalled means that an earlier attempt holds them. Its caller may know of
+	// isRepetition means that an earlier attempt holds them. Its caller may know of
 	// them.
-	isRecalled bool
+	isRepetition bool
 }
 
 // holder returns the acquisition as the table of counters takes it; nil if there is none.
-func (hd *acquisition) holder() *counters.Holder {
-	if hd == nil {
+func (acq *acquisition) attempt() *counters.SlotAttempt {
+	if acq == nil {
 		return nil
 	}
-	return &counters.Holder{ID: hd.id, Nonce: hd.nonce, TTL: hd.ttl, Who: hd.who,
-		Group: func(subject uint64) uint32 { return hd.groups[subject] }}
+	return &counters.SlotAttempt{ID: acq.id, Nonce: acq.nonce, TTL: acq.ttl, Who: acq.who,
+		Group: func(subject uint64) uint32 { return acq.groups[subject] }}
 }
 
 // partOf returns the slots that op acquires.
-func (hd *acquisition) partOf(op *counters.Op) slotPart {
+func (acq *acquisition) partOf(op *counters.Op) slotPart {
 	return slotPart{
 		SlotPart: counters.SlotPart{
-			Key: op.Key, Units: op.Cost, TTL: op.Limit.Window, Group: hd.groups[op.Key.Subject],
+			Key: op.Key, Units: op.Cost, TTL: op.Limit.Window, Group: acq.groups[op.Key.Subject],
 		},
-		holdFor: min(cmp.Or(hd.ttl, op.Limit.Window), op.Limit.Window), shadow: op.Shadow, source: hd.sources[op.Key],
+		holdFor: min(cmp.Or(acq.ttl, op.Limit.Window), op.Limit.Window), shadow: op.Shadow, source: acq.sources[op.Key],
 	}
 }
 
 // markStored records that an owner may have stored the slots of ops.
-func (hd *acquisition) markStored(ops []counters.Op) {
-	if hd == nil {
+func (acq *acquisition) markStored(ops []counters.Op) {
+	if acq == nil {
 		return
 	}
 	for i := range ops {
 		op := &ops[i]
 		isNoted := func(part slotPart) bool { return part.Key == op.Key }
 		if op.Limit.Kind == algorithms.Concurrency && op.Mode == counters.CheckMode &&
-			!slices.ContainsFunc(hd.taken, isNoted) {
-			hd.taken = append(hd.taken, hd.partOf(op))
+			!slices.ContainsFunc(acq.taken, isNoted) {
+			acq.taken = append(acq.taken, acq.partOf(op))
 		}
 	}
 }
 
 // mayHold reports whether the owner of subject may have stored slots.
-func (hd *acquisition) mayHold(subject uint64) bool {
-	return hd != nil && slices.ContainsFunc(hd.taken, func(part slotPart) bool { return part.Key.Subject == subject })
+func (acq *acquisition) mayHold(subject uint64) bool {
+	return acq != nil && slices.ContainsFunc(acq.taken, func(part slotPart) bool { return part.Key.Subject == subject })
 }
 
 // forget records that the owner of subject has certainly stored nothing.
-func (hd *acquisition) forget(subject uint64) {
-	if hd != nil {
-		hd.taken = slices.DeleteFunc(hd.taken, func(part slotPart) bool { return part.Key.Subject == subject })
+func (acq *acquisition) forget(subject uint64) {
+	if acq != nil {
+		acq.taken = slices.DeleteFunc(acq.taken, func(part slotPart) bool { return part.Key.Subject == subject })
 	}
 }
 
 // markAlone records that this node, which is cut off, decides about slots.
-func (hd *acquisition) markAlone() {
-	if hd != nil {
-		hd.alone = true
+func (acq *acquisition) markAlone() {
+	if acq != nil {
+		acq.alone = true
 	}
 }
 
 // slot returns the slot that a caller holds once a is allowed.
-func (hd *acquisition) slot(l *Limiter, a *Answer) *slot {
-	sl := &slot{id: hd.id, nonce: hd.nonce, alone: hd.alone, left: cmp.Or(hd.ttl, defaultSlotTTL)}
-	if hd.alone {
+func (acq *acquisition) slot(l *Limiter, a *Answer) *slot {
+	sl := &slot{id: acq.id, nonce: acq.nonce, alone: acq.alone, left: cmp.Or(acq.ttl, defaultSlotTTL)}
+	if acq.alone {
 		sl.granter = l.membership.Self
 		sl.made = a.Now.Wall
 	}
@@ -97,7 +97,7 @@ func (hd *acquisition) slot(l *Limiter, a *Answer) *slot {
 			continue
 		}
 
-		part := hd.partOf(op)
+		part := acq.partOf(op)
 		sl.parts = append(sl.parts, part)
 		left := cmp.Or(op.SlotLeft(), part.holdFor)
 		if first || left < sl.left {
@@ -111,18 +111,18 @@ func (hd *acquisition) slot(l *Limiter, a *Answer) *slot {
 
 // newAcquisition returns what a prepared q would acquire.
 func (a *Answer) newAcquisition(q *Query) *acquisition {
-	hd := &acquisition{id: rand.Uint64(), nonce: rand.Uint64(), ttl: q.SlotTTL, who: q.Who,
+	acq := &acquisition{id: rand.Uint64(), nonce: rand.Uint64(), ttl: q.SlotTTL, who: q.Who,
 		groups: map[uint64]uint32{}, sources: map[counters.Key]uint64{}}
 	for i := range a.scratch.match.Hits {
 		hit := &a.scratch.match.Hits[i]
-		hd.groups[hit.Subject.Hi] = groupOf(q, i, hit)
+		acq.groups[hit.Subject.Hi] = groupOf(q, i, hit)
 		for _, limit := range hit.Limits {
 			if limit.Kind == algorithms.Concurrency {
-				hd.sources[counterKey(hit, limit)] = limit.Source
+				acq.sources[counterKey(hit, limit)] = limit.Source
 			}
 		}
 	}
-	return hd
+	return acq
 }
 
 // storedAt is a partition in which slots were stored, and the lineage that it had before.
@@ -131,23 +131,23 @@ type storedAt struct {
 	lineage   uint64
 }
 
-// outlive waits until what was stored in the partitions of list would outlive
+// confirmSlots waits until what was stored in the partitions of list would outlive
 // this node. It returns false if the partitions did not confirm that in time,
 // or if this node does not own them any more.
-func (l *Limiter) outlive(list []storedAt) bool {
+func (l *Limiter) confirmSlots(list []storedAt) bool {
 	m := l.membership
 	if m == nil || len(list) == 0 {
 		return true
 	}
 
-	ctx, cancel := context.WithTimeout(m.ctx, outliveTimeout)
+	ctx, cancel := context.WithTimeout(m.ctx, confirmSlotsTimeout)
 	defer cancel()
 
 	// The confirmations run at the same time: together they may take no longer
 	// than one.
 	results := make(chan bool, len(list))
 	for _, at := range list {
-		confirm := func() { results <- m.Backup == nil || m.Backup.ConfirmNotes(ctx, at.partition) == nil }
+		confirm := func() { results <- m.Standbys == nil || m.Standbys.ConfirmNotes(ctx, at.partition) == nil }
 		if len(list) == 1 {
 			confirm()
 		} else {

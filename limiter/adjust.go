@@ -17,7 +17,7 @@ import (
 // a unit without limit, this is the cost. Adjust returns the usage afterwards,
 // and what was applied. If q.RequestID is repeated within a minute, Adjust
 // changes nothing and returns the first result. The error wraps
-// ErrNoLimitInUnit, ErrUnknownLimit, ErrNotBilled, ErrFull, ErrNoOwner,
+// ErrNoLimitInUnit, ErrUnknownLimit, ErrNotBilled, ErrNoRoom, ErrNoOwner,
 // ErrRequestIDReused, ErrTooManyRequestIDs or one of Locate's.
 func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
@@ -96,7 +96,7 @@ func (l *Limiter) GiveBack(q *Query) (*Usage, error) {
 // limit, it makes only that counter fresh, and lifts no block. If an inline
 // subject comes with limits, Reset makes only their counters fresh. It returns
 // the usage afterwards. q.RequestID is as for Adjust. The error wraps
-// ErrUnknownLimit, ErrFull, ErrNoOwner, ErrRequestIDReused,
+// ErrUnknownLimit, ErrNoRoom, ErrNoOwner, ErrRequestIDReused,
 // ErrTooManyRequestIDs or one of Locate's.
 func (l *Limiter) Reset(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)

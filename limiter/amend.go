@@ -13,7 +13,7 @@ import (
 )
 
 // amend applies the change to this node's counters. A change with a ticket is
-// applied once. The error is or wraps counters.ErrShut, ErrFull,
+// applied once. The error is or wraps counters.ErrShut, ErrNoRoom,
 // ErrRequestIDReused or ErrTooManyRequestIDs.
 func (ch *change) amend(l *Limiter, now algorithms.Instant) error {
 	am := counters.Amendment{Ops: ch.ops, Reset: ch.verb == verbReset || ch.verb == verbResetSome,
@@ -69,7 +69,7 @@ func (ch *change) memo(now algorithms.Instant) *counters.Memo {
 
 // clear makes every inline counter of the change's subject fresh, in batches.
 // If the change has a ticket, it does so once. The error is or wraps
-// counters.ErrShut, ErrFull, ErrNoOwner, ErrRequestIDReused or
+// counters.ErrShut, ErrNoRoom, ErrNoOwner, ErrRequestIDReused or
 // ErrTooManyRequestIDs.
 func (ch *change) clear(ctx context.Context, l *Limiter) error {
 	now := l.clock.Now()

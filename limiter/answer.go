@@ -74,9 +74,9 @@ type LimitAnswer struct {
 	Rule  *rules.Rule
 	Limit *rules.Limit
 	algorithms.Decision
-	// Full means that the table of counters had no room for the counter, because it
+	// NoRoom means that the table of counters had no room for the counter, because it
 	// is full of subjects that are being refused.
-	Full bool
+	NoRoom bool
 	// Blocked means that this check or an earlier one triggered the rule's block.
 	// All limits of the rule refuse until the block ends.
 	Blocked bool
@@ -166,7 +166,7 @@ func (la *LimitAnswer) set(op *counters.Op) {
 	la.Allowed = decision.Allowed
 	la.Remaining = decision.Remaining
 	la.Used = decision.Used
-	la.Full = op.Full
+	la.NoRoom = op.NoRoom
 	la.RetryAfter = decision.RetryAfter
 	la.ResetAfter = decision.ResetAfter
 	la.MoreAfter = decision.MoreAfter
@@ -193,7 +193,7 @@ type scratch struct {
 	hasLocal  bool   // some rule has `consistency: local`
 	hasBlocks bool   // ops include blocks, each after the limits of its hit
 	isByHand  bool   // the check is a count of a subject that is blocked by hand
-	terms
+	options
 	place   *placeRequest // asks for the place of a reservation; nil if none is needed
 	failure error         // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
 	// lives are used on a standalone node. By hit, they are those of the counters
@@ -202,23 +202,23 @@ type scratch struct {
 	cluster *clusterCheck // nil before the first check that needs it
 }
 
-// terms are the options that a layer passes to the layers below it, beside the
+// options are what a layer passes to the layers below it, beside the
 // query; see "Layers" in the package comment. A plain check has none.
-type terms struct {
+type options struct {
 	takesSlots bool // the check is an acquire or a reservation, so limits of slots apply
 	// bypassesLeases means that the check spends no lease, waits in no queue, and
 	// knows what it took from each subject's counters.
 	bypassesLeases bool
 	isAtMost       bool         // the check takes at most its cost; leases at this node do not count as remaining
-	holding        *acquisition // of a check that acquires slots; nil for all others
+	acquiring      *acquisition // of a check that acquires slots; nil for all others
 	deadline       time.Time    // the check must be decided by then; zero for the usual deadline
 }
 
-// addTerms changes the terms until restore is called.
-func (a *Answer) addTerms(change func(t *terms)) (restore func()) {
-	before := a.scratch.terms
-	change(&a.scratch.terms)
-	return func() { a.scratch.terms = before }
+// addOptions changes the options until restore is called.
+func (a *Answer) addOptions(change func(o *options)) (restore func()) {
+	before := a.scratch.options
+	change(&a.scratch.options)
+	return func() { a.scratch.options = before }
 }
 
 // lack says whose share of a limit that refuses is too small.

@@ -109,7 +109,7 @@ func (ak *ask) readAnswer(r *reply, err error, i int) {
 	n := len(ak.q.ops)
 	for j := range ak.q.ops {
 		res := &r.results[i*n+j]
-		ak.q.ops[j].Decision, ak.q.ops[j].Full = res.Decision, res.full
+		ak.q.ops[j].Decision, ak.q.ops[j].NoRoom = res.Decision, res.full
 		ak.marks = append(ak.marks, res.mark)
 	}
 }

@@ -43,9 +43,9 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 		return err
 	}
 
-	defer a.addTerms(func(t *terms) {
-		t.bypassesLeases = true
-		t.isAtMost = true
+	defer a.addOptions(func(o *options) {
+		o.bypassesLeases = true
+		o.isAtMost = true
 	})()
 
 	for range maxLooks {

@@ -107,12 +107,12 @@ func (b *batch) check(i int) {
 		b.keepOrder(i)
 	}
 
-	verdict := counters.Shut
+	verdict := counters.Undecided
 	if b.authorized && l.mayDecideHere(a) {
 		verdict = l.takeFromTable(b.now, a.scratch.ops, q.Peeks(), nil)
 	}
 
-	if verdict == counters.Shut {
+	if verdict == counters.Undecided {
 		b.start(i)
 		return
 	}

@@ -125,7 +125,7 @@ func (ch *change) codeCharge(w *wire.Coder) (isLate bool) {
 // apply carries out the change at the owner of its counters, which may be this
 // node, or here if the change is local. It may repeat the request to an owner
 // that already carried it out: the ticket prevents a second change. The error
-// wraps ErrNoOwner, ErrFull, ErrRequestIDReused or ErrTooManyRequestIDs.
+// wraps ErrNoOwner, ErrNoRoom, ErrRequestIDReused or ErrTooManyRequestIDs.
 func (ch *change) apply(ctx context.Context, l *Limiter) error {
 	ch.leased = make([]leasedPart, len(ch.ops))
 	ch.applied = make([]int64, len(ch.ops))

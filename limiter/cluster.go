@@ -58,21 +58,21 @@ type Ownership interface {
 	LearnOwner(p int, revision int64, owner ring.NodeID)
 	// DecideAsStandby decides ops in place of an owner that can't: as its standby
 	// or, during a move, as the node that handed the partition over. It decides
-	// within shares. It returns counters.Shut if this node may not act for the
+	// within shares. It returns counters.Undecided if this node may not act for the
 	// owner.
 	DecideAsStandby(now algorithms.Instant, ops []counters.Op, shares []algorithms.Limit,
 		problem partitions.OwnerProblem) counters.Verdict
-	// DecideAlone decides ops on this node alone, in fallback. It admits them
+	// AdmitAlone decides ops on this node alone, in fallback. It admits them
 	// unless a copy on this node refuses, and records what it admits as debts to
 	// the owners.
-	DecideAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict
-	// ForgiveDebt cancels the debt that DecideAlone recorded for op at the given time.
+	AdmitAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict
+	// ForgiveDebt cancels the debt that AdmitAlone recorded for op at the given time.
 	ForgiveDebt(at algorithms.Instant, op *counters.Op)
 }
 
-// Backup confirms that changes in a partition would outlive this node.
+// Standbys confirm that changes in a partition would outlive this node.
 // *partitions.Keeper implements it.
-type Backup interface {
+type Standbys interface {
 	// CanConfirm reports whether Confirm is likely to succeed for p now.
 	CanConfirm(p int) bool
 	// ConfirmNotes is Confirm for notes alone. Where there is neither another node
@@ -133,9 +133,9 @@ type ClusterConfig struct {
 	Fallback *counters.Table
 	// OtherRegions reaches other regions. If it is nil, this node borrows nothing from them.
 	OtherRegions OtherRegions
-	// Backup confirms loans, settlements and slots. If it is nil, this node lends
+	// Standbys confirm loans, settlements and slots. If it is nil, this node lends
 	// nothing, and answers without a confirmation.
-	Backup Backup
+	Standbys Standbys
 	// Recorder may be nil.
 	Recorder Recorder
 	// Boottime reads a clock that keeps running while the machine is suspended; it

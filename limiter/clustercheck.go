@@ -43,7 +43,7 @@ type clusterCheck struct {
 	refused      bool
 
 	aloneOps     []counters.Op      // ops of the subjects that this node decided alone
-	aloneCounted []bool             // by index in aloneOps: its counter decides the op, not applyShare
+	aloneCounted []bool             // by index in aloneOps: its counter decides the op, not applyOnPartition
 	shares       []algorithms.Limit // limits that aloneOps refer to
 	selected     []int              // indexes in subjects; reused
 	gatheredOps  []counters.Op

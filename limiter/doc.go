@@ -44,11 +44,11 @@
 // # Layers
 //
 // A check is decided in layers. Each calls the next and adds one thing: decide
-// (limiter.go), for a plain check, or hold (acquire.go), which makes sure that
+// (limiter.go), for a plain check, or acquireConfirmed (acquire.go), which makes sure that
 // slots outlive their owner; resolveWithLoan waits for loans between regions;
 // resolve waits in queues; tryDecide and finish make one attempt, at this node and
 // over the cluster; takeAsOwner checks authority; takeFromTable asks the table.
-// A layer passes options down in the check's terms (answer.go), and restores
+// A layer passes options down in the check's options (answer.go), and restores
 // them when it returns.
 //
 // Only some checks need the layers around these: checkOnceOrAtMost (once.go)

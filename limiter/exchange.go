@@ -56,7 +56,7 @@ func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
 	x.reply.version = l.version()
 	x.reply.revision = m.Ownership.Route(ring.PartitionOf(qn.ops[0].Key.Subject)).Revision
 	// Slots wait for a standby's acknowledgement, and the reader of a connection must not block.
-	mustWait := qn.holding != nil || x.reply.version < qn.version || x.reply.revision < qn.revision ||
+	mustWait := qn.acquiring != nil || x.reply.version < qn.version || x.reply.revision < qn.revision ||
 		qn.count*len(qn.ops) > maxResultsByReader
 
 	// The question brings limits of the asker's rules, which differ from those of
@@ -274,7 +274,7 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	r.status = decided
 
 	take := func(now algorithms.Instant, ops []counters.Op) counters.Verdict {
-		return l.takeFromTable(now, ops, qn.flags&flagPeek != 0, qn.holding)
+		return l.takeFromTable(now, ops, qn.flags&flagPeek != 0, qn.acquiring)
 	}
 	decidedAny := x.decideEach(now, take)
 	if qn.place != nil && !(decidedAny && r.admitted[0]) {
@@ -287,8 +287,8 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 
 	// Make the grants before the last look at authority: it must cover them as
 	// well.
-	m.leases.grantRequests(x, now)
-	r.unconfirmed = qn.holding != nil && r.admitted[0] && !x.slotsOutlive(l)
+	m.leases.makeGrants(x, now)
+	r.unconfirmed = qn.acquiring != nil && r.admitted[0] && !x.confirmSlots(l)
 
 	// Nothing may wait from here on: the authority must cover the answer.
 	if !m.Authority() {
@@ -301,9 +301,9 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	return true
 }
 
-// slotsOutlive waits until the slots that x's question has acquired here would
+// confirmSlots waits until the slots that x's question has acquired here would
 // outlive this node. It returns false if they would not.
-func (x *exchange) slotsOutlive(l *Limiter) bool {
+func (x *exchange) confirmSlots(l *Limiter) bool {
 	var stored []storedAt
 	subject := 0
 	for first := 0; first < len(x.question.ops); subject++ {
@@ -314,7 +314,7 @@ func (x *exchange) slotsOutlive(l *Limiter) bool {
 		}
 		first += n
 	}
-	return l.outlive(stored)
+	return l.confirmSlots(stored)
 }
 
 // decideEach decides the question's identical checks one after another, until
@@ -326,7 +326,7 @@ func (x *exchange) decideEach(
 	qn, r := &x.question, &x.reply
 	for range qn.count {
 		verdict := decide(now, qn.ops)
-		if verdict == counters.Shut {
+		if verdict == counters.Undecided {
 			return len(r.admitted) > 0
 		}
 
@@ -334,7 +334,7 @@ func (x *exchange) decideEach(
 
 		for i := range qn.ops {
 			op := &qn.ops[i]
-			r.results = append(r.results, result{Decision: op.Decision, full: op.Full, mark: markOf(op, now)})
+			r.results = append(r.results, result{Decision: op.Decision, full: op.NoRoom, mark: markOf(op, now)})
 		}
 
 		if verdict != counters.Admitted {
@@ -377,7 +377,7 @@ func (l *Limiter) takeAsStandby(
 	now algorithms.Instant, ops []counters.Op, peek bool, problem partitions.OwnerProblem,
 ) counters.Verdict {
 	if hasSlots(ops) {
-		return counters.Shut // only an owner grants slots
+		return counters.Undecided // only an owner grants slots
 	}
 
 	m := l.membership
@@ -402,7 +402,7 @@ func (l *Limiter) takeAsStandby(
 	}
 
 	if !m.Authority() {
-		return counters.Shut
+		return counters.Undecided
 	}
 
 	began := m.recorderClock()
@@ -410,8 +410,8 @@ func (l *Limiter) takeAsStandby(
 
 	// A check that was admitted without authority stays a debt. The debt can cost
 	// quota, but never make any.
-	if verdict == counters.Shut || !m.Authority() {
-		return counters.Shut
+	if verdict == counters.Undecided || !m.Authority() {
+		return counters.Undecided
 	}
 
 	m.recordDecision(ByStandby, ops, began, 1)
@@ -420,7 +420,7 @@ func (l *Limiter) takeAsStandby(
 	for i := range ops {
 		op := &ops[i]
 		op.Decision = copyOps[i].Decision
-		op.Full = copyOps[i].Full
+		op.NoRoom = copyOps[i].NoRoom
 
 		if peek && op.Cost > 0 && !judgePeek(op, now) {
 			verdict = counters.Refused
@@ -442,9 +442,9 @@ func judgePeek(op *counters.Op, now algorithms.Instant) bool {
 	return op.Shadow
 }
 
-// grantRequests makes the grants that x's question requests, as far as the
+// makeGrants makes the grants that x's question requests, as far as the
 // limits allow. It debits each grant first.
-func (ls *leases) grantRequests(x *exchange, now algorithms.Instant) {
+func (ls *leases) makeGrants(x *exchange, now algorithms.Instant) {
 	qn := &x.question
 	r := &x.reply
 	m := ls.limiter.membership

@@ -166,7 +166,7 @@ func TestLateSettlings(t *testing.T) {
 					}
 					return
 				}
-				if err != nil || !s.Expired || s.Repeated {
+				if err != nil || !s.Late || s.Repeated {
 					t.Fatalf("%+v, %v, want it to be late", s, err)
 				}
 				again, err := n.Settle(id, []UnitCost{{"tokens", 7}})
@@ -297,7 +297,7 @@ func TestEndsAfterTheHomeDied(t *testing.T) {
 			}
 			expect.Equal(t, next.used("a", key), want, "died after %v: used", died)
 			expect.Equal(t, bill.billed("a["+key+"] tokens"), 0, "died after %v: billed", died)
-			if s, err := n.Settle(id, []UnitCost{{"tokens", 40}}); err != nil || !s.Expired {
+			if s, err := n.Settle(id, []UnitCost{{"tokens", 40}}); err != nil || !s.Late {
 				t.Errorf("late: %+v, %v", s, err)
 			}
 			if got := next.used("a", key); got != want {

@@ -34,7 +34,7 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 
 	// The copy decides last, because what it admits becomes a debt at once.
 	if admitted && by == ByFallback {
-		admitted = c.recordDebts(list)
+		admitted = c.admitAlone(list)
 	}
 
 	if !admitted {
@@ -75,13 +75,13 @@ func (c *clusterCheck) listAlone(list []int, by DecidedBy) (refused, ok bool) {
 				c.failFor(ErrTryAgain)
 				return false, false
 			}
-			c.answer.scratch.holding.markAlone()
+			c.answer.scratch.acquiring.markAlone()
 		}
 
 		for j := range ops {
 			op := ops[j]
-			counted := c.applyShare(&op, modeAlone(&op, mode), nodes, rank)
-			ops[j].Decision, ops[j].Full = op.Decision, false
+			counted := c.applyOnPartition(&op, modeAlone(&op, mode), nodes, rank)
+			ops[j].Decision, ops[j].NoRoom = op.Decision, false
 			if !counted {
 				refused = refused || op.Refuses()
 				op.Cost, op.Shadow = 0, true // the fallback counters neither take nor refuse it
@@ -122,10 +122,10 @@ func (c *clusterCheck) takeAlone(list []int, ops []counters.Op, refused bool) (r
 	return roomLeft
 }
 
-// applyShare applies mode to op, and reports whether to count op. If so, the
+// applyOnPartition applies mode to op, and reports whether to count op. If so, the
 // limit of op is now this node's share or, for a block or in mode Full, still
-// the whole limit. If not, applyShare has decided op.
-func (c *clusterCheck) applyShare(op *counters.Op, mode rules.OnPartition, nodes, rank int) bool {
+// the whole limit. If not, applyOnPartition has decided op.
+func (c *clusterCheck) applyOnPartition(op *counters.Op, mode rules.OnPartition, nodes, rank int) bool {
 	if op.Block && mode == rules.Share {
 		return true // nodes don't divide a block: it applies in full on this node
 	}
@@ -168,7 +168,7 @@ func modeAlone(op *counters.Op, mode rules.OnPartition) rules.OnPartition {
 }
 
 // countedAlone yields the ops of the listed subjects with their counterparts in
-// aloneOps, except for those that applyShare has decided.
+// aloneOps, except for those that applyOnPartition has decided.
 func (c *clusterCheck) countedAlone(list []int) iter.Seq2[*counters.Op, *counters.Op] {
 	return func(yield func(op, aloneOp *counters.Op) bool) {
 		for _, i := range list {
@@ -184,10 +184,10 @@ func (c *clusterCheck) countedAlone(list []int) iter.Seq2[*counters.Op, *counter
 	}
 }
 
-// recordDebts records what the fallback counters admitted as debts to the
+// admitAlone records what the fallback counters admitted as debts to the
 // subjects' owners. If a copy on this node shows that the whole limit is used
-// up, recordDebts puts back everything taken and returns false.
-func (c *clusterCheck) recordDebts(list []int) bool {
+// up, admitAlone puts back everything taken and returns false.
+func (c *clusterCheck) admitAlone(list []int) bool {
 	m := c.limiter.membership
 	c.gatheredOps = c.gatheredOps[:0]
 	for op, aloneOp := range c.countedAlone(list) {
@@ -200,7 +200,7 @@ func (c *clusterCheck) recordDebts(list []int) bool {
 		c.gatheredOps = append(c.gatheredOps, debtOp)
 	}
 
-	copyAdmits := m.Ownership.DecideAlone(c.now, c.gatheredOps) == counters.Admitted
+	copyAdmits := m.Ownership.AdmitAlone(c.now, c.gatheredOps) == counters.Admitted
 	admitted := copyAdmits
 	next := 0
 	for op := range c.countedAlone(list) {
@@ -262,7 +262,7 @@ func (c *clusterCheck) narrowToCopy(op, copyOp *counters.Op, copyAdmits bool) {
 
 	if op.Decision.Allowed && !decision.Allowed {
 		op.Decision = decision
-		op.Full = copyOp.Full
+		op.NoRoom = copyOp.NoRoom
 	}
 	if decision.Remaining < op.Decision.Remaining {
 		op.Decision.Remaining = max(0, decision.Remaining)

@@ -128,7 +128,7 @@ func (f *flood) call(l, by *Limiter, i int) error {
 
 // isTooMuch reports whether an error says that the caller asks for too much.
 func isTooMuch(err error) bool {
-	return errors.Is(err, ErrTooManyReservations) || errors.Is(err, ErrTooManyRequestIDs) || errors.Is(err, ErrFull) ||
+	return errors.Is(err, ErrTooManyReservations) || errors.Is(err, ErrTooManyRequestIDs) || errors.Is(err, ErrNoRoom) ||
 		errors.Is(err, ErrTooManySlots)
 }
 

@@ -94,7 +94,7 @@ func TestGolden(t *testing.T) {
 			query:  &Query{Rule: "r", ByKey: true, Key: []string{"k"}, Slots: 2, SlotTTL: time.Second, Who: "w"},
 			ticket: ticketOf("x", 5, 0), version: 7, hops: 1,
 		}),
-		message("acquired", &acquireReply{expires: 999 * time.Millisecond, isRecalled: true,
+		message("acquired", &acquireReply{expires: 999 * time.Millisecond, isRepetition: true,
 			answer: keptAnswer{allowed: true, decidedBy: ByOwner, limits: []keptLimit{{counter: 7}}, id: []byte{1, 2}}}),
 		message("slot", &slotRequest{verb: slotRenew, hops: 1, id: 1, nonce: 2, mayRestore: true, list: []slotPart{{
 			SlotPart: counters.SlotPart{Key: counters.Key{Subject: 1, Counter: 2}, Units: 3, TTL: time.Second, Group: 4},

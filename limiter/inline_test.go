@@ -201,7 +201,7 @@ func TestCountsAddUp(t *testing.T) {
 						cost := int64(1 + i%3)
 						a := ask(w.nodes[i%3], counters.CountMode, cost, exact)
 						sum += cost
-						if a.Limits[0].Full || !a.Allowed && !a.Counted {
+						if a.Limits[0].NoRoom || !a.Allowed && !a.Counted {
 							t.Fatalf("count %d was refused: %+v", i, a.Limits[0])
 						}
 						if a.Allowed != (sum <= 1000) && exact || exact && a.Limits[0].Used != sum {

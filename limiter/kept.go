@@ -29,7 +29,7 @@ func (l *Limiter) Kept(namespace, key string) (Kept, error) {
 }
 
 // DropKept makes the only counter of a key fresh, and returns what it held. The
-// error is one of Kept's, or wraps ErrFull.
+// error is one of Kept's, or wraps ErrNoRoom.
 func (l *Limiter) DropKept(namespace, key string) (Kept, error) {
 	before, err := l.Kept(namespace, key)
 	if err != nil || before.Used == 0 {

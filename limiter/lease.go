@@ -190,7 +190,7 @@ func decidedOps(asked []counters.Op, results []result) (ops []counters.Op, refus
 		op := &ops[i]
 		*op = counters.Op{Key: asked[i].Key, Limit: asked[i].Limit, Cost: asked[i].Cost, Shadow: asked[i].Shadow}
 		op.Decision = res.Decision
-		op.Full = res.full
+		op.NoRoom = res.full
 
 		// A peek reports Remaining as if it took the cost.
 		if asked[i].Mode == counters.PeekMode && res.Allowed {

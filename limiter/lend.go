@@ -91,7 +91,7 @@ func (lo *loans) lend(req *LoanRequest) LoanReply {
 	// The life is read before the debit, so that the loan is not put back into
 	// counters that were reset since.
 	life := lo.limiter.table.Life(d.partition)
-	if m.Backup == nil || !m.Authority() || !m.Backup.CanConfirm(d.partition) {
+	if m.Standbys == nil || !m.Authority() || !m.Standbys.CanConfirm(d.partition) {
 		return LoanReply{status: loanLater}
 	}
 
@@ -113,7 +113,7 @@ func (lo *loans) lend(req *LoanRequest) LoanReply {
 	ctx, cancel := context.WithTimeout(m.ctx, confirmTimeout)
 	defer cancel()
 
-	if err := m.Backup.Confirm(ctx, d.partition); err != nil || !m.Authority() {
+	if err := m.Standbys.Confirm(ctx, d.partition); err != nil || !m.Authority() {
 		later := lo.limiter.clock.Now()
 		if d.limit.Kind == algorithms.TokenBucket {
 			n -= d.limit.Drained(time.Duration(later.Steady - now.Steady)) // this much may have refilled since

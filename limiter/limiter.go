@@ -111,7 +111,7 @@ func (l *Limiter) resolve(q *Query, a *Answer) error {
 // resolveInQueue is resolve for a caller that waits for its turn. The check
 // spends no lease, so that all of its cost can come back.
 func (l *Limiter) resolveInQueue(q *Query, a *Answer) error {
-	defer a.addTerms(func(t *terms) { t.bypassesLeases = true })()
+	defer a.addOptions(func(o *options) { o.bypassesLeases = true })()
 	if l.membership == nil {
 		a.readLives(l)
 	}
@@ -133,8 +133,8 @@ func (l *Limiter) tryDecide(q *Query, a *Answer) (done bool) {
 	// A check that this node owns whole ends here, and must not allocate; see
 	// TestOwnChecksDoNotAllocate.
 	if l.mayDecideHere(a) {
-		verdict, authorized := l.takeAsOwner(a.Now, sc.ops, q.Peeks(), sc.holding)
-		if verdict != counters.Shut {
+		verdict, authorized := l.takeAsOwner(a.Now, sc.ops, q.Peeks(), sc.acquiring)
+		if verdict != counters.Undecided {
 			a.recordDecidedHere(verdict)
 			a.conclude(l)
 			return true
@@ -199,7 +199,7 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 			if err != nil {
 				return err
 			}
-			a.beginSecondRound(q)
+			a.beginRematch(q)
 			if done {
 				break // by the newer rules, no counter is needed
 			}
@@ -219,9 +219,9 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 	return a.scratch.failure
 }
 
-// beginSecondRound adapts a, which prepare has just set up anew by newer rules,
+// beginRematch adapts a, which prepare has just set up anew by newer rules,
 // to what the first round has done.
-func (a *Answer) beginSecondRound(q *Query) {
+func (a *Answer) beginRematch(q *Query) {
 	// The first round's subjects are rolled back. If the newer rules need no
 	// counter, no others take their place.
 	a.scratch.cluster.subjects = a.scratch.cluster.subjects[:0]
@@ -234,7 +234,7 @@ func (a *Answer) beginSecondRound(q *Query) {
 
 	// If an earlier attempt has acquired the slots, it has paid, too. prepare has
 	// put these costs back.
-	if a.scratch.holding != nil && a.scratch.holding.isRecalled {
+	if a.scratch.acquiring != nil && a.scratch.acquiring.isRepetition {
 		a.dropPaidCosts()
 	}
 }

@@ -26,7 +26,7 @@ func (a *Answer) addOp(h *rules.Hit, limit *rules.Limit, subject int, cost int64
 	op.Cost = cost
 	op.Block = false
 	op.Lends = false
-	op.Full = false
+	op.NoRoom = false
 	op.Decision = algorithms.Decision{}
 
 	if len(a.Limits) == cap(a.Limits) {

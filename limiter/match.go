@@ -268,7 +268,7 @@ func (a *Answer) listOpsAgain(n int) {
 			op := &sc.ops[i]
 			op.Key = counterKey(h, limit)
 			op.Decision = algorithms.Decision{}
-			op.Full = false
+			op.NoRoom = false
 			i++
 		}
 	}

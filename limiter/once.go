@@ -47,7 +47,7 @@ func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id s
 	req := &reserveRequest{query: q, ttl: ttl}
 	req.ticket = ticketOf(q.RequestID, req.hashContent(), 0)
 	until := time.Now().Add(checkTimeout - replySlack)
-	defer a.addTerms(func(t *terms) { t.deadline = until })()
+	defer a.addOptions(func(o *options) { o.deadline = until })()
 
 	for again := false; ; again = true {
 		// The second attempt may have no time left. It gets catchUpTimeout, for an
@@ -224,7 +224,7 @@ func (a *Answer) pack(id string) *keptAnswer {
 	for i := range a.Limits {
 		la := &a.Limits[i]
 		ka.limits = append(ka.limits,
-			keptLimit{a.scratch.ops[i].Key.Counter, la.Blocked, result{Decision: la.Decision, full: la.Full}})
+			keptLimit{a.scratch.ops[i].Key.Counter, la.Blocked, result{Decision: la.Decision, full: la.NoRoom}})
 	}
 	return ka
 }
@@ -241,7 +241,7 @@ func (a *Answer) restore(ka *keptAnswer) (id string) {
 			if a.scratch.ops[j].Key.Counter == kept.counter {
 				limits = append(limits, LimitAnswer{
 					Rule: la.Rule, Limit: la.Limit, Cost: la.Cost, Decision: kept.Decision,
-					Full: kept.full, Blocked: kept.blocked,
+					NoRoom: kept.full, Blocked: kept.blocked,
 				})
 			}
 		}

@@ -143,8 +143,8 @@ func (e *SubjectError) Unwrap() error { return e.Err }
 var (
 	// ErrNoLimitInUnit means that the costs name a unit in which the subject has no limit.
 	ErrNoLimitInUnit = errors.New("there is no limit in the unit")
-	// ErrFull means that the table of counters has no room for another counter.
-	ErrFull = counters.ErrFull
+	// ErrNoRoom means that the table of counters has no room for another counter.
+	ErrNoRoom = counters.ErrNoRoom
 	// ErrNoOwner means that this node currently can't reach any node that may read
 	// or change the subject's counters. A check returns it only if it has a
 	// RequestID; any other check is always decided.

@@ -61,11 +61,11 @@ type question struct {
 	revision int64
 	version  int64 // of the asker's rules
 	// ops are in order of Key.Subject. Ops with the same Key.Subject are one subject.
-	ops      []counters.Op
-	limits   []algorithms.Limit // after read, the limits that ops point to
-	requests []leaseRequest     // in order of their subjects
-	place    *placeRequest      // of a reservation; nil for all others
-	holding  *acquisition       // of a check that acquires slots; nil for all others
+	ops       []counters.Op
+	limits    []algorithms.Limit // after read, the limits that ops point to
+	requests  []leaseRequest     // in order of their subjects
+	place     *placeRequest      // of a reservation; nil for all others
+	acquiring *acquisition       // of a check that acquires slots; nil for all others
 }
 
 // A question has two parts: a head, which differs from message to message, and
@@ -106,26 +106,26 @@ func (qn *question) codeBody(c *wire.Coder) {
 	wire.Number(c, &qn.version, maxVersion)
 	qn.limits = codeOps(c, &qn.ops, qn.limits, false)
 	wire.Optional(c, &qn.place, func(pl *placeRequest) { pl.code(c) })
-	wire.Optional(c, &qn.holding, func(hd *acquisition) { qn.codeHolding(c, hd) })
+	wire.Optional(c, &qn.acquiring, func(acq *acquisition) { qn.codeAcquiring(c, acq) })
 	c.Require(len(qn.ops) > 0)
 }
 
-// codeHolding writes or reads what the owner must know of the slots that the question acquires.
-func (qn *question) codeHolding(c *wire.Coder, hd *acquisition) {
+// codeAcquiring writes or reads what the owner must know of the slots that the question acquires.
+func (qn *question) codeAcquiring(c *wire.Coder, acq *acquisition) {
 	if c.Reads() {
-		hd.groups = map[uint64]uint32{}
+		acq.groups = map[uint64]uint32{}
 	}
 
-	wire.Fixed(c, &hd.id)
-	wire.Fixed(c, &hd.nonce)
-	c.Millis(&hd.ttl, MaxSlotTTL)
-	c.Text(&hd.who, MaxWho)
+	wire.Fixed(c, &acq.id)
+	wire.Fixed(c, &acq.nonce)
+	c.Millis(&acq.ttl, MaxSlotTTL)
+	c.Text(&acq.who, MaxWho)
 
 	for first := 0; first < len(qn.ops); first += countSubjectOps(qn.ops[first:]) {
 		subject := qn.ops[first].Key.Subject
-		group := hd.groups[subject]
+		group := acq.groups[subject]
 		wire.Number(c, &group, math.MaxUint32)
-		hd.groups[subject] = group
+		acq.groups[subject] = group
 	}
 }
 

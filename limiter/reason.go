@@ -65,7 +65,7 @@ func (a *Answer) AppendReason(b []byte) []byte {
 
 	part, whose := a.partOf(tightest)
 	switch {
-	case tightest.Full && tightest.Limit.Kind != algorithms.Concurrency:
+	case tightest.NoRoom && tightest.Limit.Kind != algorithms.Concurrency:
 		b = append(b, "The node has no room for a new counter of limit "...)
 	case whose != "":
 		b = append(append(append(b, "This "...), whose...), "'s share of limit "...)
@@ -93,7 +93,7 @@ func (a *Answer) AppendReason(b []byte) []byte {
 		b = strconv.AppendInt(b, tightest.Limit.Configured().Capacity(), 10)
 		b = append(b, " for now"...)
 		b = tightest.appendCutOff(b)
-	case tightest.Full:
+	case tightest.NoRoom:
 		b = append(b, ')')
 	case a.DecidedBy == ByFallback && tightest.isUncounted():
 		b = append(b, ") can't be counted: its owner can't be reached, and "...)

@@ -146,7 +146,7 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 // share of the limit, and 0 if no counter refused.
 func countPriorChecks(limits []LimitAnswer, ops []counters.Op) int64 {
 	for i := range limits {
-		if la := &limits[i]; !la.Allowed && !la.Full {
+		if la := &limits[i]; !la.Allowed && !la.NoRoom {
 			return min(la.Used, la.Limit.Capacity()) / max(1, ops[i].Cost)
 		}
 	}

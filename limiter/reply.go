@@ -34,7 +34,7 @@ const (
 
 // statusErrors are the errors that are sent as a status.
 var statusErrors = [...]error{
-	tableFull:           ErrFull,
+	tableFull:           ErrNoRoom,
 	requestIDReused:     ErrRequestIDReused,
 	tooManyRequestIDs:   ErrTooManyRequestIDs,
 	tooManyReservations: ErrTooManyReservations,

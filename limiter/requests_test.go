@@ -258,7 +258,7 @@ func TestFailedRequestsKeepNoAnswers(t *testing.T) {
 		expect.NoError(t, l.Check(&q, &Answer{}))
 	}
 	for range 5 {
-		if _, err := l.Adjust(adjustment("r", []string{"other"}, 1, "the same")); !errors.Is(err, ErrFull) {
+		if _, err := l.Adjust(adjustment("r", []string{"other"}, 1, "the same")); !errors.Is(err, ErrNoRoom) {
 			t.Errorf("adjust: have %v", err)
 		}
 		q := byKey("r", "other")

@@ -41,7 +41,7 @@ type reservations struct {
 // [Limiter.SlotOf] returns the slot. Repeating q renews it. If the slot is
 // over, the error wraps ErrUnknownSlot, or ErrTryAgain if no node can tell.
 func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
-	defer a.addTerms(func(t *terms) { t.takesSlots = true })()
+	defer a.addOptions(func(o *options) { o.takesSlots = true })()
 	return l.reserve(q, ttl, a)
 }
 
@@ -72,7 +72,7 @@ func (l *Limiter) reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 // decide decides q, a reservation or a check that counts, for which a is
 // prepared. done means that prepare has already decided it.
 func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool) (id string, err error) {
-	defer a.addTerms(func(t *terms) { t.bypassesLeases = true })()
+	defer a.addOptions(func(o *options) { o.bypassesLeases = true })()
 	defer func() { a.scratch.place = nil }()
 
 	resolve := func() error {
@@ -88,12 +88,12 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 		return rs.limiter.resolve(q, a)
 	}
 
-	var held *acquisition
+	var acq *acquisition
 	if !done {
 		if hasSlots(a.scratch.ops) {
-			held = a.newAcquisition(q)
+			acq = a.newAcquisition(q)
 		}
-		err = rs.limiter.resolveAcquisition(q, a, held, resolve)
+		err = rs.limiter.resolveAcquisition(q, a, acq, resolve)
 	}
 	if err != nil {
 		return "", err
@@ -106,8 +106,8 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 
 	key, _ := rs.signingKey("reservation")
 	rv := rs.reservationOf(q, a, ttl)
-	if held != nil {
-		rv.slot = held.slot(rs.limiter, a)
+	if acq != nil {
+		rv.slot = acq.slot(rs.limiter, a)
 	}
 
 	id = rv.id(key)

@@ -224,7 +224,7 @@ func TestReservationsEnd(t *testing.T) {
 				t.Errorf("%s: have %+v, %v", what, s, err)
 			}
 		}
-		if s, err := n.Settle(late, []UnitCost{{"tokens", 50}}); err != nil || !s.Expired {
+		if s, err := n.Settle(late, []UnitCost{{"tokens", 50}}); err != nil || !s.Late {
 			t.Errorf("a second after its time: have %+v, %v", s, err)
 		}
 		if s := n.settleTokens(settled, 3); !s.Repeated || s.Costs[0].Cost != 20 {

@@ -246,19 +246,19 @@ func (c *clusterCheck) takeHere(list []int) {
 		return
 	}
 
-	verdict, authorized := c.limiter.takeAsOwner(c.now, c.gatheredOps, c.peek, c.answer.scratch.holding)
+	verdict, authorized := c.limiter.takeAsOwner(c.now, c.gatheredOps, c.peek, c.answer.scratch.acquiring)
 
-	// After Shut, slots may be stored all the same: authority may have ended after
+	// After Undecided, slots may be stored all the same: authority may have ended after
 	// the Take.
 	if verdict != counters.Refused {
-		c.answer.scratch.holding.markStored(c.gatheredOps)
+		c.answer.scratch.acquiring.markStored(c.gatheredOps)
 	}
 
 	c.keepOrForgetPlace(list, c.gatheredOps, verdict == counters.Admitted)
 	rest := c.gatheredOps
 	for _, i := range list {
 		s := &c.subjects[i]
-		if verdict != counters.Shut {
+		if verdict != counters.Undecided {
 			copy(c.ops(s), rest)
 			rest = rest[s.numOps:]
 			s.decidedAt = c.now
@@ -341,7 +341,7 @@ func (c *clusterCheck) askOthers() bool {
 	for _, ak := range c.asks {
 		// A place and slots bring random numbers, so no other question can be
 		// identical.
-		ak.dispatch(c.limiter, together && ak.q.place == nil && ak.q.holding == nil)
+		ak.dispatch(c.limiter, together && ak.q.place == nil && ak.q.acquiring == nil)
 	}
 
 	return last != nil
@@ -353,7 +353,7 @@ func (c *clusterCheck) newAsk(s *subject) *ask {
 	ak.q.version = c.version()
 	ak.q.revision = s.route.Revision
 	ak.q.place = c.answer.scratch.place
-	ak.q.holding = c.answer.scratch.holding
+	ak.q.acquiring = c.answer.scratch.acquiring
 
 	if c.peek {
 		ak.q.flags |= flagPeek
@@ -406,9 +406,9 @@ func (c *clusterCheck) addToAsk(ak *ask, s *subject, h *rules.Hit) {
 	ak.q.ops = append(ak.q.ops, c.ops(s)...)
 
 	// The owner may have stored the slots even if it does not answer.
-	hd := c.answer.scratch.holding
-	s.mayHoldSlots = hd.mayHold(s.subject)
-	hd.markStored(c.ops(s))
+	acq := c.answer.scratch.acquiring
+	s.mayHoldSlots = acq.mayHold(s.subject)
+	acq.markStored(c.ops(s))
 }
 
 // actAsStandby decides the subjects that this node decides in place of their
@@ -422,7 +422,7 @@ func (c *clusterCheck) actAsStandby() {
 		s.state = stateOpen
 		s.triedAsStandby = true
 		v := c.limiter.takeAsStandby(c.now, c.ops(s), c.peek, s.problem)
-		if v != counters.Shut {
+		if v != counters.Undecided {
 			c.markDecided(s, ByStandby, v == counters.Admitted, undoNothing)
 			c.refused = v == counters.Refused
 		}
@@ -521,15 +521,15 @@ func (c *clusterCheck) acceptDecision(s *subject, ak *ask) {
 // acceptSlots notes what the answer says of the slots of s. The ops of s begin
 // at index at of the question's ops.
 func (c *clusterCheck) acceptSlots(s *subject, ak *ask, at int) {
-	hd := c.answer.scratch.holding
-	if hd == nil {
+	acq := c.answer.scratch.acquiring
+	if acq == nil {
 		return
 	}
 
 	// The owner decides all or nothing, so it has stored no slots. It may have
 	// those of an earlier question.
 	if !ak.admitted && !s.mayHoldSlots {
-		hd.forget(s.subject)
+		acq.forget(s.subject)
 	}
 
 	ops := c.ops(s)

@@ -35,7 +35,7 @@ const (
 type Settlement struct {
 	Costs     []UnitCost // in the units that the caller named; in all units if it named none
 	Remaining int64      // of the tightest limit in those units at the home, just afterwards; −1 if there is none
-	Expired   bool       // the reservation was over
+	Late      bool       // the reservation was over
 	Repeated  bool       // the reservation was settled before; the other fields are as they were then
 
 	isFinal bool // it is settled; otherwise only its end was carried out
@@ -43,7 +43,7 @@ type Settlement struct {
 
 // Code implements wire.Message.
 func (settled *Settlement) Code(c *wire.Coder) {
-	c.Flags(&settled.Repeated, &settled.Expired, &settled.isFinal)
+	c.Flags(&settled.Repeated, &settled.Late, &settled.isFinal)
 	wire.Varint(c, &settled.Remaining)
 	codeCosts(c, &settled.Costs)
 	c.Require(settled.Remaining >= -1 && settled.Remaining <= algorithms.MaxAmount)
@@ -67,10 +67,10 @@ type settleRequest struct {
 	id    string
 	costs []UnitCost
 	hops  int
-	// hadExpired says that the end of the reservation had been carried out. The
+	// hadEnded says that the end of the reservation had been carried out. The
 	// real costs are then compared with the costs that the end has left charged.
-	hadExpired bool
-	late       bool // it is settled after its end
+	hadEnded bool
+	late     bool // it is settled after its end
 }
 
 // maxReservationID bounds an id, in bytes.
@@ -201,15 +201,15 @@ func (rs *reservations) settleLocal(req *settleRequest, out *Settlement) {
 		}
 
 		now := rs.limiter.clock.Now()
-		settled := actual.plan(rs.limiter, subj, now)
-		settled.Late = settled.Late || out.Expired
+		plan := actual.plan(rs.limiter, subj, now)
+		plan.Late = plan.Late || out.Late
 
-		repeated, done, err := rs.limiter.membership.Fallback.Settle(now, settled)
+		repeated, done, err := rs.limiter.membership.Fallback.Settle(now, plan)
 		switch {
 		case err != nil || !done:
 			rs.countDropped(&actual, subj)
 		case i == 0: // the home's owner does not know what remains
-			out.Remaining = actual.settlement(settled, repeated).Remaining
+			out.Remaining = actual.settlement(plan, repeated).Remaining
 		}
 	}
 }
@@ -230,12 +230,12 @@ func (rs *reservations) countDropped(req *settleRequest, subj *reservedSubject) 
 // without a place and there is no room for one.
 func (rs *reservations) settleHere(req *settleRequest) (*Settlement, error) {
 	now := rs.limiter.clock.Now()
-	settled := req.plan(rs.limiter, req.home(), now)
+	plan := req.plan(rs.limiter, req.home(), now)
 	if req.home().life.Lineage == localLineage { // its counters are not here; see settleLocal
-		settled.Changes = nil
+		plan.Changes = nil
 	}
 
-	repeated, done, err := rs.limiter.table.Settle(now, settled)
+	repeated, done, err := rs.limiter.table.Settle(now, plan)
 	if errors.Is(err, notes.ErrReservations) {
 		return nil, ErrTooManyReservations
 	}
@@ -243,8 +243,8 @@ func (rs *reservations) settleHere(req *settleRequest) (*Settlement, error) {
 		return nil, err
 	}
 
-	req.hadExpired = settled.HadExpired
-	req.late = settled.Late
+	req.hadEnded = plan.HadEnded
+	req.late = plan.Late
 
 	// A change that was made stays, even if authority has lapsed: a caller who
 	// repeats the call finds it done.
@@ -254,8 +254,8 @@ func (rs *reservations) settleHere(req *settleRequest) (*Settlement, error) {
 		} else {
 			rs.settled.Add(1)
 		}
-		rs.dropped.Add(int64(settled.Dropped))
-		rs.settleRest(req, settled.SameLineage)
+		rs.dropped.Add(int64(plan.Dropped))
+		rs.settleRest(req, plan.SameLineage)
 	}
 
 	switch {
@@ -267,7 +267,7 @@ func (rs *reservations) settleHere(req *settleRequest) (*Settlement, error) {
 	case repeated:
 		rs.repeated.Add(1)
 	}
-	return req.settlement(settled, repeated), nil
+	return req.settlement(plan, repeated), nil
 }
 
 // settleRest corrects the bill of a reservation that was settled at its home,
@@ -316,16 +316,16 @@ func (rs *reservations) settleRest(req *settleRequest, refundable bool) {
 // dies as well, the rest may be settled twice, which is better than never.
 func (rs *reservations) confirmHome(req *settleRequest) {
 	m := rs.limiter.membership
-	if m == nil || m.Backup == nil {
+	if m == nil || m.Standbys == nil {
 		return
 	}
 	p := ring.PartitionOf(req.home().subject)
-	if !m.Backup.CanConfirm(p) {
+	if !m.Standbys.CanConfirm(p) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(m.ctx, confirmTimeout)
 	defer cancel()
-	_ = m.Backup.Confirm(ctx, p)
+	_ = m.Standbys.Confirm(ctx, p)
 }
 
 // isBilled reports whether settling req corrects a bill.
@@ -374,7 +374,7 @@ func (req *settleRequest) correctBill(l *Limiter) {
 // reserved one now; negative if it is less.
 func (req *settleRequest) delta(reserved reservedCost) int64 {
 	charged := reserved.cost
-	if req.hadExpired {
+	if req.hadEnded {
 		charged = req.atExpiry(reserved)
 	}
 	return req.used(reserved) - charged
@@ -419,12 +419,12 @@ func (req *settleRequest) costIndex(unit int) int {
 func (req *settleRequest) plan(l *Limiter, subj *reservedSubject, now algorithms.Instant) *counters.SettlePlan {
 	local := subj.life.Lineage == localLineage
 	isLate := req.verb == settleNow && now.Wall > req.until
-	settled := &counters.SettlePlan{
-		Place:    *req.placeOf(subj.subject, now),
-		HasPlace: req.hasPlace || local,
-		Late:     isLate,
-		TooLate:  now.Wall > req.until+int64(maxLateness),
-		Expires:  req.verb == carryOutEnd,
+	plan := &counters.SettlePlan{
+		Place:         *req.placeOf(subj.subject, now),
+		HasPlace:      req.hasPlace || local,
+		Late:          isLate,
+		TooLate:       now.Wall > req.until+int64(maxLateness),
+		CarriesOutEnd: req.verb == carryOutEnd,
 		// If the home's lineage has changed since the reservation was made, an earlier
 		// settlement may have been forgotten. Then nothing is given back, here or
 		// elsewhere.
@@ -434,14 +434,14 @@ func (req *settleRequest) plan(l *Limiter, subj *reservedSubject, now algorithms
 
 	// localLineage is only a mark; the table compares real lineages.
 	if local && l.membership != nil {
-		settled.Life.Lineage = l.membership.Fallback.Lineage(ring.PartitionOf(subj.subject))
+		plan.Life.Lineage = l.membership.Fallback.Lineage(ring.PartitionOf(subj.subject))
 	}
 
 	age := l.reservationAge(req.made, subj.subject, now)
 	for i := range subj.ops {
 		from := l.takeRecord(&subj.takenCosts, i, age)
 		from.Reserved = true
-		settled.Changes = append(settled.Changes, counters.SettledCost{
+		plan.Changes = append(plan.Changes, counters.SettledCost{
 			Key: subj.ops[i].Key, Limit: subj.ops[i].Limit,
 			Reserved:   subj.ops[i].Cost,
 			Used:       req.used(subj.cost(i)),
@@ -450,7 +450,7 @@ func (req *settleRequest) plan(l *Limiter, subj *reservedSubject, now algorithms
 			InTightest: len(req.costs) == 0 || req.costIndex(subj.units[i]) >= 0,
 		})
 	}
-	return settled
+	return plan
 }
 
 // placeOf returns the place of the reservation with a subject.
@@ -474,8 +474,8 @@ func (l *Limiter) reservationAge(made int64, subject uint64, now algorithms.Inst
 // keptAnswer returns what the home keeps of a settlement: what is left of the
 // tightest limit, plus 1, and by unit the settled cost, plus 1, or 0 if it was
 // not named.
-func (req *settleRequest) keptAnswer(settled *counters.SettlePlan) []byte {
-	b := binary.AppendUvarint(nil, uint64(settled.Tightest+1))
+func (req *settleRequest) keptAnswer(plan *counters.SettlePlan) []byte {
+	b := binary.AppendUvarint(nil, uint64(plan.Tightest+1))
 	for unit := range req.units {
 		cost, named := int64(0), len(req.costs) == 0
 		if i := req.costIndex(unit); i >= 0 {
@@ -492,12 +492,12 @@ func (req *settleRequest) keptAnswer(settled *counters.SettlePlan) []byte {
 // settlement returns the Settlement that settled records. If the home has
 // forgotten the answer of an earlier settlement, there are no costs, and
 // Remaining is −1.
-func (req *settleRequest) settlement(settled *counters.SettlePlan, repeated bool) *Settlement {
-	kept := settled.Kept
+func (req *settleRequest) settlement(plan *counters.SettlePlan, repeated bool) *Settlement {
+	kept := plan.Kept
 	if !repeated {
-		kept = req.keptAnswer(settled)
+		kept = req.keptAnswer(plan)
 	}
-	out := &Settlement{Remaining: -1, Repeated: repeated, Expired: settled.Late, isFinal: settled.IsFinal}
+	out := &Settlement{Remaining: -1, Repeated: repeated, Late: plan.Late, isFinal: plan.IsFinal}
 	if len(kept) == 0 {
 		return out
 	}

@@ -152,7 +152,7 @@ func (lo *loans) notifyOwners(q *Query, a *Answer) {
 func (lo *loans) needsAhead(a *Answer, h *rules.Hit, first int) (needs []loanNeed) {
 	for i := range h.Limits {
 		la := &a.Limits[first+i]
-		if la.Full || targetAmount(la.Limit) < 1 || !isLoanable(la.Rule, la.Limit) {
+		if la.NoRoom || targetAmount(la.Limit) < 1 || !isLoanable(la.Rule, la.Limit) {
 			continue
 		}
 
@@ -196,7 +196,7 @@ func (l *Limiter) resolveAfterLoan(began int64, q *Query, a *Answer, resolve fun
 
 	if a.scratch.deadline.IsZero() {
 		passed := time.Duration(l.clock.Now().Steady - began)
-		defer a.addTerms(func(t *terms) { t.deadline = now.Add(checkTimeout - replySlack - passed) })()
+		defer a.addOptions(func(o *options) { o.deadline = now.Add(checkTimeout - replySlack - passed) })()
 	}
 
 	for range maxLoanRounds {
@@ -460,7 +460,7 @@ func (ss *shortages) sweep(steady int64) {
 // lackOf says whose share has refused the check.
 func (la *LimitAnswer) lackOf() lack {
 	switch {
-	case la.Allowed || la.Full || la.Blocked || la.Cost > la.Limit.UndividedCapacity():
+	case la.Allowed || la.NoRoom || la.Blocked || la.Cost > la.Limit.UndividedCapacity():
 		return lackNothing
 	case la.byNodeShare:
 		return lackNode

@@ -54,8 +54,8 @@ var (
 type Slot struct {
 	ID      string
 	Expires time.Duration // how long it is held, counted from when the caller sent its request
-	// isRecalled means that an earlier attempt of the request acquired it.
-	isRecalled bool
+	// isRepetition means that an earlier attempt of the request acquired it.
+	isRepetition bool
 }
 
 // slot says which slots its holder has, of which limits: enough for any node to

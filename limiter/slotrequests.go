@@ -142,7 +142,7 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 	switch {
 	case err != nil:
 		return result, err
-	case l.outlive([]storedAt{at}):
+	case l.confirmSlots([]storedAt{at}):
 	case !l.table.IsOpen(at.partition): // it moves, and its next owner carries out req once more
 		return result, counters.ErrShut
 	default:

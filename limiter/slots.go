@@ -112,7 +112,7 @@ func (l *Limiter) ReleaseSlot(id string) (held bool, err error) {
 // as its owners can be reached.
 func (l *Limiter) ReleaseUnanswered(s Slot) {
 	sl, err := l.parseSlot(s.ID)
-	if err != nil || s.isRecalled || len(sl.parts) == 0 { // without parts, no limit of slots applied
+	if err != nil || s.isRepetition || len(sl.parts) == 0 { // without parts, no limit of slots applied
 		return
 	}
 

@@ -7,26 +7,26 @@ import (
 )
 
 // takeAsOwner decides ops from this node's counters, as their owner. It checks
-// authority before and after. Without authority the verdict is Shut, and what
-// was debited stays debited: this node may no longer own the counters. hd holds
+// authority before and after. Without authority the verdict is Undecided, and what
+// was debited stays debited: this node may no longer own the counters. acq has
 // the slots that ops acquire, if any.
 func (l *Limiter) takeAsOwner(
-	now algorithms.Instant, ops []counters.Op, peek bool, hd *acquisition,
+	now algorithms.Instant, ops []counters.Op, peek bool, acq *acquisition,
 ) (verdict counters.Verdict, authorized bool) {
 	m := l.membership
 	if m != nil && !m.Authority() {
-		return counters.Shut, false
+		return counters.Undecided, false
 	}
 
 	began := m.recorderClock()
 
-	verdict = l.takeFromTable(now, ops, peek, hd)
+	verdict = l.takeFromTable(now, ops, peek, acq)
 
 	switch {
 	case m == nil:
 	case !m.Authority():
-		return counters.Shut, false
-	case verdict != counters.Shut:
+		return counters.Undecided, false
+	case verdict != counters.Undecided:
 		m.recordDecision(ByOwner, ops, began, 1)
 	}
 
@@ -34,13 +34,13 @@ func (l *Limiter) takeAsOwner(
 }
 
 // takeFromTable decides ops from this node's counters, whether or not it has
-// authority. hd holds the slots that ops acquire, if any.
-func (l *Limiter) takeFromTable(now algorithms.Instant, ops []counters.Op, peek bool, hd *acquisition) counters.Verdict {
+// authority. acq has the slots that ops acquire, if any.
+func (l *Limiter) takeFromTable(now algorithms.Instant, ops []counters.Op, peek bool, acq *acquisition) counters.Verdict {
 	switch {
 	case peek:
 		return l.table.Peek(now, ops)
-	case hd != nil:
-		return l.table.TakeAndHold(now, ops, hd.holder())
+	case acq != nil:
+		return l.table.TakeAndHold(now, ops, acq.attempt())
 	}
 	return l.table.Take(now, ops)
 }

@@ -25,7 +25,7 @@ import (
 
 var (
 	_ Ownership = (*partitions.Keeper)(nil)
-	_ Backup    = (*partitions.Keeper)(nil)
+	_ Standbys  = (*partitions.Keeper)(nil)
 	_ Peers     = (*peer.Peers)(nil)
 )
 
@@ -147,7 +147,7 @@ func (w *testCluster) open(id ring.NodeID, text string) *testNode {
 			}
 			return time.Since(begun) + 1
 		},
-		Self: id, Boot: rand.Uint64() | 1, Ownership: n, Peers: n, Backup: n, OtherRegions: w.far,
+		Self: id, Boot: rand.Uint64() | 1, Ownership: n, Peers: n, Standbys: n, OtherRegions: w.far,
 		Authority: n.hasAuthority, Ring: func() *ring.Table { return w.table }, Fallback: fallback,
 		Secret: func() []byte { return []byte("a secret of these nodes") },
 		AwaitRevision: func(ctx context.Context, revision, version int64) bool {
@@ -190,7 +190,7 @@ func (w *testCluster) handOver(p int, to *testNode) {
 	w.change(func() { w.place[p].frozen, w.place[p].other = true, to.id })
 	from.table.Shut(p)
 	time.Sleep(w.freezing)
-	to.table.Follow(to.clock.Now(), p, from.table.WallIn(from.clock.Now(), p))
+	to.table.FollowClock(to.clock.Now(), p, from.table.WallIn(from.clock.Now(), p))
 	if err := from.table.Copy(p, func(records []counters.Record) error {
 		for _, r := range records {
 			to.table.Put(to.clock.Now(), r)
@@ -267,7 +267,7 @@ func (n *testNode) DecideAsStandby(
 	for i := range within {
 		at := n.Route(ops[i].Key.Partition())
 		if at.Standby != n.id || n.Reachable(at.Owner) || shares[i].Amount < 1 {
-			return counters.Shut
+			return counters.Undecided
 		}
 		within[i].Limit = &shares[i]
 	}
@@ -276,8 +276,8 @@ func (n *testNode) DecideAsStandby(
 	return v
 }
 
-// DecideAlone implements Ownership.
-func (n *testNode) DecideAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict {
+// AdmitAlone implements Ownership.
+func (n *testNode) AdmitAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict {
 	v := n.copies.Take(now, ops)
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()

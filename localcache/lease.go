@@ -167,7 +167,7 @@ func (le *lease) spend(now time.Duration, ops []counters.Op) {
 			decision.MoreAfter = decision.ResetAfter
 		}
 
-		op.Decision, op.Full = decision, false
+		op.Decision, op.NoRoom = decision, false
 	}
 
 	le.lastUsed = now

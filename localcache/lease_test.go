@@ -175,7 +175,7 @@ func TestRememberedRefusals(t *testing.T) {
 	refuse := func(wait time.Duration, full bool, costs ...int64) {
 		ops := opsOf(costs...)
 		s.Request(0, someone, policy, ops, 1)
-		ops[0].Decision, ops[0].Full = algorithms.Decision{RetryAfter: wait, Remaining: 2}, full
+		ops[0].Decision, ops[0].NoRoom = algorithms.Decision{RetryAfter: wait, Remaining: 2}, full
 		for i := range ops[1:] {
 			ops[1+i].Decision.Allowed = true
 		}

@@ -361,7 +361,7 @@ func (ls *Leases) RememberRefusal(now time.Duration, from Source, ops []counters
 			continue
 		}
 
-		if ops[i].Full {
+		if ops[i].NoRoom {
 			return
 		}
 

@@ -52,7 +52,7 @@ func (rf *refusal) answer(now time.Duration, ops []counters.Op) bool {
 		case !rf.refuses(i, now, ops[i].Cost):
 			decision.Allowed, decision.RetryAfter = true, 0
 		}
-		ops[i].Decision, ops[i].Full = decision, false
+		ops[i].Decision, ops[i].NoRoom = decision, false
 	}
 	return true
 }

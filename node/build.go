@@ -221,7 +221,7 @@ func (n *Node) openPartitions() (err error) {
 	}
 
 	n.limiter, err = limiter.NewInCluster(n.table, n.clock, limiter.ClusterConfig{
-		Self: n.id, Boot: n.boot, Ownership: n.keeper, Backup: n.keeper, Peers: n.peers, OtherRegions: n.wan,
+		Self: n.id, Boot: n.boot, Ownership: n.keeper, Standbys: n.keeper, Peers: n.peers, OtherRegions: n.wan,
 		Authority: n.cluster.Authority, AwaitRevision: n.cluster.AwaitRevision, Ring: n.ring, Secret: n.clusterSecret,
 		Fallback: n.fallback, Recorder: n.env.recorder, Boottime: n.env.boottime,
 		Leases: n.config.MaxCounters / countersPerLease,

@@ -114,7 +114,7 @@ func (n *Node) Settle(ctx context.Context, id string, costs map[string]int64) (c
 	}
 
 	s := client.Settlement{Settled: true, Costs: make(map[string]int64, len(settled.Costs)),
-		Remaining: max(0, settled.Remaining), Expired: settled.Expired}
+		Remaining: max(0, settled.Remaining), Expired: settled.Late}
 	for _, c := range settled.Costs {
 		s.Costs[c.Unit] = c.Cost
 	}

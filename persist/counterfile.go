@@ -43,7 +43,7 @@ type Source interface {
 	// Follow makes a partition count its windows by a clock that reads at least
 	// wall now.
 	MaxClockLead(now algorithms.Instant) int64
-	Follow(now algorithms.Instant, partition int, wall int64)
+	FollowClock(now algorithms.Instant, partition int, wall int64)
 }
 
 // CounterFileConfig says where and how often counters are saved.

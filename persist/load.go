@@ -162,7 +162,7 @@ func (fr *frameReader) read(tx *bolt.Tx) error {
 	}
 
 	for p, wall := range fr.walls {
-		fr.config.Source.Follow(fr.now, p, wall)
+		fr.config.Source.FollowClock(fr.now, p, wall)
 	}
 	fr.restore()
 	return nil

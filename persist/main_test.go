@@ -100,7 +100,7 @@ func (t *table) Drops() int64 { return 0 }
 
 func (t *table) MaxClockLead(algorithms.Instant) int64 { return 0 }
 
-func (t *table) Follow(algorithms.Instant, int, int64) {}
+func (t *table) FollowClock(algorithms.Instant, int, int64) {}
 
 const tableParts = 16
 

@@ -379,7 +379,7 @@ func TestPanicIsCaught(t *testing.T) {
 	if resp.StatusCode != 500 || strings.Contains(body, "secret") {
 		t.Errorf("have %d %s", resp.StatusCode, body)
 	}
-	for err, want := range map[error]int{limiter.ErrNoLimitInUnit: 400, limiter.ErrFull: 503} {
+	for err, want := range map[error]int{limiter.ErrNoLimitInUnit: 400, limiter.ErrNoRoom: 503} {
 		b.err = err
 		if resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/adjust",
 			Body: `{"rule":"all","cost":1}`}); resp.StatusCode != want {

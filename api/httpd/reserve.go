@@ -44,7 +44,7 @@ func appendSettlement(b []byte, id string, out *limiter.Settlement) []byte {
 	if out.Remaining >= 0 {
 		b = codec.AppendInt(b, `,"remaining":`, out.Remaining)
 	}
-	if out.Expired {
+	if out.Late {
 		b = append(b, `,"expired":true`...)
 	}
 	b = codec.AppendBool(append(b, ','), `"repeated":`, out.Repeated)

@@ -158,7 +158,7 @@ func (q *check) setLimit(namespace string, key []byte, limit rules.InlineLimit, 
 // isFull reports whether there is no room for the counter of a key under the
 // limit that came with it.
 func (q *check) isFull() bool {
-	return len(q.Subjects) > 0 && !q.answer.Allowed && len(q.answer.Limits) == 1 && q.answer.Limits[0].Full
+	return len(q.Subjects) > 0 && !q.answer.Allowed && len(q.answer.Limits) == 1 && q.answer.Limits[0].NoRoom
 }
 
 // decide decides the checks of the run together, in order, and writes their replies.

@@ -443,7 +443,7 @@ func (c *session) settle(words [][]byte) error {
 	if out.Remaining >= 0 {
 		fields.integer("remaining", out.Remaining)
 	}
-	if out.Expired {
+	if out.Late {
 		fields.boolean("expired", true)
 	}
 	fields.boolean("repeated", out.Repeated)

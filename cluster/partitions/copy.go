@@ -21,7 +21,7 @@ func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire
 			if taken {
 				// The sender counted the records by its clock. So the partition's clock
 				// here follows the sender's before the records are put.
-				k.config.Table.Follow(now, s.p, s.wall)
+				k.config.Table.FollowClock(now, s.p, s.wall)
 			}
 			return taken
 		}, func(rec counters.Record) { k.putRecord(c.From.Node, s, now, rec) })
@@ -65,14 +65,14 @@ func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64
 	switch {
 	case s.flags&sectionBegins == 0:
 	case comesAgain:
-		pt.unconfirmed = k.kindsOf(s.p)
+		pt.notResent = k.kindsOf(s.p)
 	default:
 		k.config.Table.Drop(s.p)
 		k.debts.markDropped(s.p)
 		pt.source = from
 		pt.version = version{lineage: s.lineage}
 		pt.complete = false
-		pt.unconfirmed = nil
+		pt.notResent = nil
 	}
 
 	if pt.source != from || pt.lineage != s.lineage {
@@ -108,7 +108,7 @@ func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Instant, 
 	}
 
 	if rec.Note == nil {
-		delete(pt.unconfirmed, rec.Key)
+		delete(pt.notResent, rec.Key)
 	}
 
 	// The owner's counter may lack the costs that this node admitted without the
@@ -137,11 +137,11 @@ func (k *Keeper) kindsOf(p int) map[counters.Key]algorithms.Kind {
 // that reset them. The caller must hold mu.
 func (k *Keeper) resetStale(pt *partState) {
 	now := k.config.Now()
-	for key, kind := range pt.unconfirmed {
+	for key, kind := range pt.notResent {
 		k.debts.markOverwritten(key)
 		k.config.Table.Put(now, counters.Record{Key: key, Kind: kind})
 	}
-	pt.unconfirmed = nil
+	pt.notResent = nil
 }
 
 // endPush updates the copy's version after a section. It returns false if

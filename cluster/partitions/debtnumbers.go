@@ -175,7 +175,8 @@ func (ds *debts) noteOf(p int, node ring.NodeID, now algorithms.Instant) debtorN
 	lp := ds.table.Notes().Lock(p, now.Steady)
 	defer lp.Unlock()
 	n, found := lp.Get(debtorKey(p, node))
-	return debtorNote{found: found, last: debtNumber{bootIndex: n.Rank, n: n.Minor}, lacksRoom: n.Body == lackedRoom}
+	bootIndex, number := n.DebtNumber()
+	return debtorNote{found: found, last: debtNumber{bootIndex: bootIndex, n: number}, lacksRoom: n.Body == lackedRoom}
 }
 
 const (

@@ -193,7 +193,7 @@ func TestWhoHandedOverActs(t *testing.T) {
 				}
 				ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
 				if v := a.keeper.Load().DecideAsStandby(now(), ops, []algorithms.Limit{limit},
-					Unreachable); v != counters.Shut {
+					Unreachable); v != counters.Undecided {
 					t.Fatalf("the node acts for an owner that can be reached: %v", v)
 				}
 			}

@@ -32,7 +32,7 @@ func (k *Keeper) dropIfUnneeded(state *adoptedState, p int) bool {
 	case pt.phase == away && owner != k.config.Self && state.From.Standby(p) != k.config.Self:
 		pt.source = ring.NodeID{}
 		pt.complete = false
-		pt.unconfirmed = nil
+		pt.notResent = nil
 		k.config.Table.Drop(p)
 		k.debts.markDropped(p)
 	}

@@ -412,7 +412,7 @@ func (f *fleet) take(at *node, key counters.Key) (by *node, allowed bool, err er
 			r := n.keeper.Load().Route(p)
 			if r.Place == Here {
 				ops := []counters.Op{{Key: key, Limit: &limit, Cost: 1}}
-				if v := n.table.Load().Take(now(), ops); v != counters.Shut && n.authority.Load() {
+				if v := n.table.Load().Take(now(), ops); v != counters.Undecided && n.authority.Load() {
 					return n, v == counters.Admitted, nil
 				}
 				break

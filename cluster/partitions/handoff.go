@@ -45,7 +45,7 @@ func (k *Keeper) freeze(state *adoptedState) (frozen []int) {
 			continue
 		}
 
-		k.settleOwnDebts(p)
+		k.reconcileOwnDebts(p)
 		pt.setReceiver(state, to)
 		pt.frozenAt = time.Now()
 		k.setPhase(p, freezing)
@@ -325,5 +325,5 @@ func (k *Keeper) takeToken(p int, from ring.NodeID) {
 	}
 
 	k.setPhase(p, owning)
-	k.settleOwnDebts(p)
+	k.reconcileOwnDebts(p)
 }

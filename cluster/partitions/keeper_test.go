@@ -51,7 +51,7 @@ func TestKeeper_StopDeciding(t *testing.T) {
 		}
 		ops := []counters.Op{{Key: key, Limit: &limit, Cost: 1}}
 		verdict := a.keeper.Load().DecideAsStandby(now(), ops, []algorithms.Limit{limit}, Unreachable)
-		expect.Equal(t, verdict, counters.Shut, "a decision as the standby")
+		expect.Equal(t, verdict, counters.Undecided, "a decision as the standby")
 	})
 }
 

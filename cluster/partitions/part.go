@@ -46,10 +46,10 @@ type partState struct {
 	pusherBoot   uint64 // boot of the process that pushed last
 	lastPush     uint64 // number of its last push
 	sectionCount uint64 // sections received so far of a copy in progress
-	// While a complete copy is sent again, unconfirmed holds the counters here
+	// While a complete copy is sent again, notResent holds the counters here
 	// that the copy has not brought yet. They are reset when the copy ends.
-	// unconfirmed is nil otherwise, and in all phases but away and handedOver.
-	unconfirmed map[counters.Key]algorithms.Kind
+	// notResent is nil otherwise, and in all phases but away and handedOver.
+	notResent map[counters.Key]algorithms.Kind
 
 	search *search // recovering: what is known about copies elsewhere
 }

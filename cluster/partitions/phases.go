@@ -23,7 +23,7 @@ func (k *Keeper) setPhase(p int, next phase) {
 		pt.search = nil
 	}
 	if next != away && next != handedOver {
-		pt.unconfirmed = nil
+		pt.notResent = nil
 	}
 
 	k.enterPhase(p, next)
@@ -83,18 +83,18 @@ func (k *Keeper) beginLineage(p int) {
 	k.targets.forgetCopies(p)
 	k.setPhase(p, owning)
 
-	k.settleOwnDebts(p)
+	k.reconcileOwnDebts(p)
 
 	k.stats.Begun++
 }
 
-// settleOwnDebts makes sure that nobody debits the debts of p, whose token is
+// reconcileOwnDebts makes sure that nobody debits the debts of p, whose token is
 // here, once more: they are in the counters here, which others may continue
 // from. With authority, this node owes them to itself, and drops them. Without,
 // a later entry may already have ended this node. So it notes with the counters
 // which debts these have, and reports them later all the same. The caller must
 // hold mu.
-func (k *Keeper) settleOwnDebts(p int) {
+func (k *Keeper) reconcileOwnDebts(p int) {
 	if k.config.Authority() {
 		k.debts.debitOwnDebts(p, k.config.Now())
 	} else {

@@ -225,7 +225,7 @@ func (k *Keeper) adoptCopy(from ring.NodeID, arriving *incomingCopy) {
 	switch {
 	case pt.complete && arriving.after(pt.version):
 		table.Drop(arriving.p)
-		table.Follow(now, arriving.p, arriving.wall)
+		table.FollowClock(now, arriving.p, arriving.wall)
 		for _, rec := range arriving.records {
 			table.Put(now, rec)
 		}
@@ -236,7 +236,7 @@ func (k *Keeper) adoptCopy(from ring.NodeID, arriving *incomingCopy) {
 	case !pt.complete || arriving.lineage != pt.lineage:
 		// This is measured before Follow, which brings the two clocks together.
 		apart := time.Duration(arriving.wall - table.WallIn(now, arriving.p)).Abs()
-		table.Follow(now, arriving.p, arriving.wall)
+		table.FollowClock(now, arriving.p, arriving.wall)
 		for _, rec := range arriving.records {
 			table.Merge(now, rec, apart <= mergeTolerance)
 		}

@@ -78,7 +78,7 @@ func (k *Keeper) collect(push func(pushing *partitionSet)) {
 	pushing := k.pushing
 	for p := range k.debts.byPartition {
 		if k.parts[p].phase == owning && k.reachesTarget(p) {
-			k.settleOwnDebts(p)
+			k.reconcileOwnDebts(p)
 		}
 	}
 	k.mu.Unlock()
@@ -178,7 +178,7 @@ func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 	// From here on, changes are sent, too; earlier ones are in the copy.
 	t.progress[p] = &progress{}
 	if k.parts[p].phase == owning {
-		k.settleOwnDebts(p)
+		k.reconcileOwnDebts(p)
 	}
 	s := section{p: p, version: k.parts[p].version, flags: sectionCopy | sectionBegins}
 	k.mu.Unlock()

@@ -51,7 +51,7 @@ func (k *Keeper) reportDebts() {
 
 		if k.parts[p].phase == owning {
 			if k.config.Authority() {
-				k.settleOwnDebts(p)
+				k.reconcileOwnDebts(p)
 			}
 			continue
 		}

@@ -19,7 +19,7 @@ const (
 // or, during a move, as the node that handed the partition over. It decides
 // from the copy here and within shares, which are the limits reduced to what
 // one node may spend; a share with Amount 0 admits no cost, unless its op is
-// Shadow. It returns Shut if
+// Shadow. It returns Undecided if
 // this node must not act. All ops must be of partitions with the same owner.
 func (k *Keeper) DecideAsStandby(
 	now algorithms.Instant, ops []counters.Op, shares []algorithms.Limit, problem OwnerProblem,
@@ -28,7 +28,7 @@ func (k *Keeper) DecideAsStandby(
 	defer k.mu.Unlock()
 
 	if !k.canActAsStandby(ops, problem) {
-		return counters.Shut
+		return counters.Undecided
 	}
 
 	shareOps := make([]counters.Op, len(ops))
@@ -36,7 +36,7 @@ func (k *Keeper) DecideAsStandby(
 		shareOps[i] = ops[i]
 		shareOps[i].Limit = &shares[i]
 		if shares[i].Amount < 1 && !ops[i].Shadow && ops[i].Cost > 0 {
-			return counters.Shut
+			return counters.Undecided
 		}
 		if shares[i].Amount < 1 {
 			// It takes nothing, or is a shadow's: the whole limit gives it an answer.
@@ -47,7 +47,7 @@ func (k *Keeper) DecideAsStandby(
 	verdict := k.standbyCounters.Take(now, shareOps)
 	if verdict != counters.Admitted {
 		for i := range ops {
-			ops[i].Decision, ops[i].Full = shareOps[i].Decision, shareOps[i].Full
+			ops[i].Decision, ops[i].NoRoom = shareOps[i].Decision, shareOps[i].NoRoom
 		}
 		return verdict
 	}
@@ -123,13 +123,13 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 	return true
 }
 
-// DecideAlone decides ops on this node alone, in fallback; the caller has
+// AdmitAlone decides ops on this node alone, in fallback; the caller has
 // already applied the shares. This node may have counters of ops: as an owner
 // without authority, as a standby or from a checkpoint. These must also admit
 // the ops, under the whole limits. If they do not, the verdict is Refused, and
 // nothing is owed. Admitted costs are a debt to the owner, reported once the
-// owner is known. An op without a cost owes nothing. The verdict is never Shut.
-func (k *Keeper) DecideAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict {
+// owner is known. An op without a cost owes nothing. The verdict is never Undecided.
+func (k *Keeper) AdmitAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
@@ -157,7 +157,7 @@ func (k *Keeper) DecideAlone(now algorithms.Instant, ops []counters.Op) counters
 		op := &ops[i]
 		lacking := int64(0)
 		if k.countsHere(op.Key.Partition()) {
-			op.Decision, op.Full = counted[0].Decision, counted[0].Full
+			op.Decision, op.NoRoom = counted[0].Decision, counted[0].NoRoom
 			counted = counted[1:]
 		} else {
 			k.copyDecision(op, &peeked[0])
@@ -189,7 +189,7 @@ func (k *Keeper) countsHere(p int) bool {
 // includes what the counter here lacks.
 func (k *Keeper) copyDecision(op, asked *counters.Op) {
 	lacking := asked.Cost - op.Cost
-	op.Decision, op.Full = asked.Decision, asked.Full
+	op.Decision, op.NoRoom = asked.Decision, asked.NoRoom
 	if lacking == 0 || op.Decision.Allowed {
 		return
 	}
@@ -199,7 +199,7 @@ func (k *Keeper) copyDecision(op, asked *counters.Op) {
 	}
 }
 
-// ForgiveDebt takes op's cost, which DecideAlone recorded at the given time,
+// ForgiveDebt takes op's cost, which AdmitAlone recorded at the given time,
 // off the debt, because another limit of the check refused it. A debt that has
 // been reported already stays, and so does the cost in a counter here: that can
 // lose quota, but never make any.

@@ -75,9 +75,9 @@ type budget struct {
 	// madeInline those that are inline.
 	made, madeInline madeNotes
 
-	groups  map[uint32]int64 // of reservations, rates and slots: bytes by rule
-	holders map[uint64]int64 // likewise, by subject
-	refused atomic.Int64
+	byRule    map[uint32]int64 // of reservations, rates and slots: bytes by rule
+	bySubject map[uint64]int64 // likewise, by subject
+	refused   atomic.Int64
 }
 
 // madeOf returns the notes made here with the given Inline.
@@ -134,12 +134,12 @@ func (m *madeNotes) takeFirst(group uint32) *madeNote {
 // can make very many groups, one for each namespace.
 const groupsSeen = 64
 
-// give removes and returns the note that must go so that a group can have
+// evict removes and returns the note that must go so that a group can have
 // another one; nil if there is none. It takes the oldest note of that group, if
 // the group has its even share already, and otherwise of a group that has more.
-// So no group loses notes to others while it has few. give looks at no more
+// So no group loses notes to others while it has few. evict looks at no more
 // than groupsSeen groups, in random order.
-func (m *madeNotes) give(group uint32) *madeNote {
+func (m *madeNotes) evict(group uint32) *madeNote {
 	if m.isPartial {
 		return nil
 	}
@@ -174,11 +174,11 @@ func (b *budget) add(n *Note, sign int64) {
 		return
 	}
 
-	if n.Kind == Reservation && n.Rank == 0 {
+	if n.Kind == Reservation && n.Status() == Open {
 		b.open += sign
 	}
-	addTo(&b.groups, n.Group, size)
-	addTo(&b.holders, n.Subject, size)
+	addTo(&b.byRule, n.Group, size)
+	addTo(&b.bySubject, n.Subject, size)
 }
 
 // addTo adds n to a sum, and forgets a sum of 0.
@@ -225,6 +225,6 @@ func (b *budget) allows(n *Note, size int64) bool {
 	}
 
 	rule := mayTake(b.most, free)
-	ruleFree := rule - b.groups[n.Group] - size
-	return ruleFree >= 0 && b.holders[n.Subject]+size <= mayTake(rule, ruleFree)
+	ruleFree := rule - b.byRule[n.Group] - size
+	return ruleFree >= 0 && b.bySubject[n.Subject]+size <= mayTake(rule, ruleFree)
 }

@@ -122,7 +122,7 @@ func (s *Store) Replace(n *Note, steady int64) {
 	if stored, found := lp.Get(n.Key); found && n.Kind == Resets {
 		// This node may have forgotten resets that it was sent, if it owned the partition before.
 		merged := *n
-		merged.noteForgotten(&stored)
+		merged.mergeForgotten(&stored)
 		n = &merged
 	}
 
@@ -145,8 +145,8 @@ func (s *Store) Merge(n *Note, steady int64) {
 		}
 		merged.Until = max(n.Until, stored.Until)
 		if n.Kind == Resets {
-			merged.noteForgotten(n)
-			merged.noteForgotten(&stored)
+			merged.mergeForgotten(n)
+			merged.mergeForgotten(&stored)
 		}
 	}
 	lp.Put(&merged)
@@ -234,11 +234,11 @@ func (s *Store) sweep(p int, steady int64, owned bool) {
 // whole reservation if others need its room. The standby sweeps its copy by
 // itself, so an old answer is not sent again.
 func (lp Locked) sweepReservation(n Note, steady int64) {
-	isOver := n.Rank == Expired || n.IsDue(steady) && n.Body == ""
+	isOver := n.Status() == Ended || n.IsDue(steady) && n.Body == ""
 	switch {
 	case isOver && lp.isCrowdedFor(&n):
 		lp.Remove(n.Key)
-	case n.Rank != Open && n.Body != "" && steady-n.At > AnswerLife:
+	case n.Status() != Open && n.Body != "" && steady-n.At > AnswerLife:
 		n.Body = ""
 		lp.put(&n, 0)
 	}
@@ -249,13 +249,13 @@ func (lp Locked) sweepReservation(n Note, steady int64) {
 // late.
 func (lp Locked) sweepRate(n Note, steady int64) {
 	shorter := lp.second + RateMemory
-	isLate := n.Rank > 0 && n.Until-LateSettling <= lp.second && n.Until > shorter
+	isLate := n.MaxRate() > 0 && n.Until-LateSettling <= lp.second && n.Until > shorter
 	if !isLate || !lp.isCrowdedFor(&n) {
 		return
 	}
 	n.Until = shorter
 	lp.Put(&n)
-	lp.forgetRates(n.Subject, steady)
+	lp.markRatesForgotten(n.Subject, steady)
 }
 
 // isCrowdedFor reports whether notes that are kept for late settlements must
@@ -265,7 +265,7 @@ func (lp Locked) isCrowdedFor(n *Note) bool {
 	lp.store.mu.Lock()
 	defer lp.store.mu.Unlock()
 	b := &lp.store.budgets[n.Kind.purpose()]
-	return b.used > b.most/2 && b.groups[n.Group] > b.most/pittance
+	return b.used > b.most/2 && b.byRule[n.Group] > b.most/pittance
 }
 
 // smallPartition is the number of notes up to which a partition's memory is not worth freeing.

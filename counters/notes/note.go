@@ -13,7 +13,7 @@ type Kind uint8
 
 // The kinds. Rank and Minor order two notes of one key.
 const (
-	// Reservation: a reservation was made, at this home. Rank is Open, Expired or
+	// Reservation: a reservation was made, at this home. Rank is Open, Ended or
 	// Settled. While it is open, Minor is how long after At it ends, in
 	// nanoseconds, and Body says what to do at its end, if that is more than to
 	// charge it. Once it is settled or its end was carried out, Body is the
@@ -50,8 +50,8 @@ const (
 
 // Ranks of a reservation.
 const (
-	Open    = iota
-	Expired // its end was carried out; it may still be settled
+	Open  = iota
+	Ended // its end was carried out; it may still be settled
 	Settled
 )
 

@@ -169,7 +169,7 @@ func BenchmarkGiveAmongManyGroups(b *testing.B) {
 	next := uint32(groups)
 	for b.Loop() {
 		next++
-		m.give(next)
+		m.evict(next)
 		m.add(next, madeNote{})
 	}
 }
@@ -261,7 +261,7 @@ func TestResets(t *testing.T) {
 	since := func(subject, resets uint64) bool {
 		lp := s.Lock(Key{Subject: subject}.Partition(), begin)
 		defer lp.Unlock()
-		return lp.IsResetSince(subject, 7, resets)
+		return lp.MayBeResetSince(subject, 7, resets)
 	}
 
 	reset(1)
@@ -307,7 +307,7 @@ func TestResets_CopiesKnowWhatEitherForgot(t *testing.T) {
 			if !lp.HasForgottenRates(1, begin) {
 				t.Errorf("%s %+v: rates that one copy has forgotten count as known", name, pair)
 			}
-			if !lp.IsResetSince(1, 7, 1) || lp.IsResetSince(1, 7, 2) {
+			if !lp.MayBeResetSince(1, 7, 1) || lp.MayBeResetSince(1, 7, 2) {
 				t.Errorf("%s %+v: got another floor of resets than 2", name, pair)
 			}
 			lp.Unlock()
@@ -350,7 +350,7 @@ func TestResetsOfOneSubject(t *testing.T) {
 	}
 	lp := s.Lock(0, begin)
 	defer lp.Unlock()
-	if lp.IsResetSince(2, 7, 99_999) {
+	if lp.MayBeResetSince(2, 7, 99_999) {
 		t.Error("the newest reset was forgotten before older ones: what others took before it would not come back")
 	}
 }
@@ -436,7 +436,7 @@ func TestACopyKeepsItsFloor(t *testing.T) {
 	s.Replace(&numbers, begin)
 	lp := s.Lock(0, begin)
 	defer lp.Unlock()
-	if !lp.IsResetSince(1, 7, 3) || lp.IsResetSince(1, 7, 4) || s.Resets(0) != 6 {
+	if !lp.MayBeResetSince(1, 7, 3) || lp.MayBeResetSince(1, 7, 4) || s.Resets(0) != 6 {
 		t.Error("what was taken before resets that were forgotten would come back")
 	}
 }
@@ -477,9 +477,9 @@ func TestBudgetsAddUp(t *testing.T) {
 	}
 	for i := range s.budgets {
 		b := &s.budgets[i]
-		if b.used != 0 || b.inline != 0 || b.open != 0 || len(b.groups) != 0 || len(b.holders) != 0 {
+		if b.used != 0 || b.inline != 0 || b.open != 0 || len(b.byRule) != 0 || len(b.bySubject) != 0 {
 			t.Errorf("budget %d of nothing: %d used, %d inline, %d open, %d rules, %d subjects",
-				i, b.used, b.inline, b.open, len(b.groups), len(b.holders))
+				i, b.used, b.inline, b.open, len(b.byRule), len(b.bySubject))
 		}
 	}
 	expect.Equal(t, s.rates.Load(), 0, "rates are left")
@@ -560,8 +560,8 @@ func TestRatesAreShared(t *testing.T) {
 	for p := range s.partitions {
 		s.Drop(p)
 	}
-	if b := &s.budgets[rates]; b.used != 0 || len(b.groups) != 0 || len(b.holders) != 0 {
-		t.Errorf("nothing takes %d bytes, of %d rules and %d subjects", b.used, len(b.groups), len(b.holders))
+	if b := &s.budgets[rates]; b.used != 0 || len(b.byRule) != 0 || len(b.bySubject) != 0 {
+		t.Errorf("nothing takes %d bytes, of %d rules and %d subjects", b.used, len(b.byRule), len(b.bySubject))
 	}
 }
 

@@ -30,20 +30,20 @@ func (lp Locked) resetsKey(subject uint64) Key {
 	return PartitionKey(Resets, Key{Subject: subject}.Partition(), 0)
 }
 
-// IsResetSince reports whether a counter was, or may have been, reset after its
+// MayBeResetSince reports whether a counter was, or may have been, reset after its
 // partition had had that many resets.
-func (lp Locked) IsResetSince(subject, counter, resets uint64) bool {
+func (lp Locked) MayBeResetSince(subject, counter, resets uint64) bool {
 	numbers, found := lp.Get(lp.resetsKey(subject))
 	if !found {
 		return false
 	}
 	ofCounter, _ := lp.Get(ResetKey(subject, counter))
 	all, _ := lp.Get(ResetKey(subject, 0))
-	return max(ofCounter.Rank, all.Rank, numbers.Minor) > resets
+	return max(ofCounter.numResets(), all.numResets(), numbers.forgottenResets()) > resets
 }
 
-// IsResetAfter reports whether a counter is known to have been reset after a steady time.
-func (lp Locked) IsResetAfter(subject, counter uint64, steady int64) bool {
+// IsKnownResetAfter reports whether a counter is known to have been reset after a steady time.
+func (lp Locked) IsKnownResetAfter(subject, counter uint64, steady int64) bool {
 	ofCounter, found := lp.Get(ResetKey(subject, counter))
 	if found && ofCounter.At > steady {
 		return true
@@ -52,9 +52,9 @@ func (lp Locked) IsResetAfter(subject, counter uint64, steady int64) bool {
 	return found && all.At > steady
 }
 
-// raiseFloor records that resets of the partition of subject, up to the given
+// markResetsForgotten records that resets of the partition of subject, up to the given
 // one, are no longer all known.
-func (lp Locked) raiseFloor(subject, number uint64) {
+func (lp Locked) markResetsForgotten(subject, number uint64) {
 	numbers, found := lp.Get(lp.resetsKey(subject))
 	if found {
 		numbers.Minor = max(numbers.Minor, number)
@@ -62,9 +62,9 @@ func (lp Locked) raiseFloor(subject, number uint64) {
 	}
 }
 
-// forgetRates records that the partition of subject is forgetting rates that
+// markRatesForgotten records that the partition of subject is forgetting rates that
 // late settlements may need.
-func (lp Locked) forgetRates(subject uint64, steady int64) {
+func (lp Locked) markRatesForgotten(subject uint64, steady int64) {
 	numbers, _ := lp.Get(lp.resetsKey(subject))
 	numbers.Key = lp.resetsKey(subject)
 	numbers.At = steady
@@ -72,9 +72,9 @@ func (lp Locked) forgetRates(subject uint64, steady int64) {
 	lp.Put(&numbers)
 }
 
-// noteForgotten makes n, a note of a partition's resets, cover what another copy
+// mergeForgotten makes n, a note of a partition's resets, cover what another copy
 // of it has forgotten.
-func (n *Note) noteForgotten(other *Note) {
+func (n *Note) mergeForgotten(other *Note) {
 	n.Minor = max(n.Minor, other.Minor)
 	n.At = max(n.At, other.At)
 }

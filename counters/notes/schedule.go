@@ -67,11 +67,11 @@ func (sc *schedule) take(steady int64) (k Key, found bool) {
 
 // IsDue reports whether n is a reservation that ends at or before steady and is not settled.
 func (n *Note) IsDue(steady int64) bool {
-	return n.Kind == Reservation && n.Rank == Open && n.end() <= steady
+	return n.Kind == Reservation && n.Status() == Open && n.end() <= steady
 }
 
 // schedules reports whether n is a reservation to be carried out at its end.
-func (n *Note) schedules() bool { return n.Kind == Reservation && n.Rank == Open && n.Body != "" }
+func (n *Note) schedules() bool { return n.Kind == Reservation && n.Status() == Open && n.Body != "" }
 
 // TakeDue returns, up to most, the open reservations with a Body that ended at
 // or before steady, each once. The caller must put off those that it does not

@@ -26,7 +26,7 @@ const (
 )
 
 // Slots identifies the slots of one limit for one subject.
-type Slots struct {
+type SlotsKey struct {
 	Subject uint64
 	Counter uint64 // identifies rule, subject and limit
 }
@@ -47,10 +47,10 @@ type SlotInfo struct {
 
 // Key returns the key of the note of a slot. A slot of several limits of one
 // subject has a note for each limit.
-func (s Slots) Key(id uint64) Key { return Key{Subject: s.Subject, ID: id ^ s.Counter, Kind: Slot} }
+func (s SlotsKey) Key(id uint64) Key { return Key{Subject: s.Subject, ID: id ^ s.Counter, Kind: Slot} }
 
 // Note returns the note of a slot.
-func (s Slots) Note(i *SlotInfo, group uint32, inline bool) Note {
+func (s SlotsKey) Note(i *SlotInfo, group uint32, inline bool) Note {
 	n := Note{Key: s.Key(i.ID), Rank: s.Counter, At: i.Acquired, Group: group, Inline: inline}
 	b := make([]byte, 0, 2*binary.MaxVarintLen64+len(i.Who))
 	units := uint64(i.Units)
@@ -76,12 +76,12 @@ func (n *Note) setEnd(at int64) {
 }
 
 // slots returns the limit that n, a slot, belongs to.
-func (n *Note) slots() Slots { return Slots{n.Subject, n.Rank} }
+func (n *Note) slots() SlotsKey { return SlotsKey{n.Subject, n.limit()} }
 
 // slot returns what n, a slot, says. Whatever its bytes are, it takes at least one unit.
 func (n *Note) slot() SlotInfo {
 	d := wire.NewDecoder([]byte(n.Body))
-	info := SlotInfo{ID: n.ID ^ n.Rank, Acquired: n.At, End: n.end()}
+	info := SlotInfo{ID: n.ID ^ n.limit(), Acquired: n.At, End: n.end()}
 	units := d.UpTo(maxSlotUnits | repeatedBit | grantedBit)
 	info.Units = max(1, units&^(repeatedBit|grantedBit))
 	info.Granted = units&grantedBit != 0
@@ -144,7 +144,7 @@ func (l *endList) Pop() any {
 func (lp Locked) countSlot(n *Note, sign int64) {
 	p := lp.part
 	if p.slots == nil {
-		p.slots = make(map[Slots]*limitSlots)
+		p.slots = make(map[SlotsKey]*limitSlots)
 		p.slotGroups = make(map[uint32]int64)
 	}
 
@@ -182,14 +182,14 @@ func (lp Locked) countSlot(n *Note, sign int64) {
 }
 
 // current reports whether e is when a slot of key ends now.
-func (lp Locked) current(key Slots, e slotEnd) bool {
+func (lp Locked) current(key SlotsKey, e slotEnd) bool {
 	before, found := lp.part.notes[Key{Subject: key.Subject, ID: e.id, Kind: Slot}]
 	return found && before.at+int64(before.minor) == e.at
 }
 
 // endSlots drops the slots of key that ended at or before steady, and returns
 // what is held then; nil if nothing is.
-func (lp Locked) endSlots(key Slots, steady int64) *limitSlots {
+func (lp Locked) endSlots(key SlotsKey, steady int64) *limitSlots {
 	slots := lp.part.slots[key]
 
 	// Ends that are not current go as well, so that the first end is that of a
@@ -211,7 +211,7 @@ func (lp Locked) endSlots(key Slots, steady int64) *limitSlots {
 }
 
 // compact drops the earlier ends of slots that were renewed or released.
-func (lp Locked) compact(key Slots, slots *limitSlots) {
+func (lp Locked) compact(key SlotsKey, slots *limitSlots) {
 	slots.ends = slices.DeleteFunc(slots.ends, func(e slotEnd) bool { return !lp.current(key, e) })
 	slices.SortFunc(slots.ends, slotEnd.compare)
 	slots.ends = slices.Clip(slices.Compact(slots.ends)) // sorted, it is a heap
@@ -222,7 +222,7 @@ func (lp Locked) compact(key Slots, slots *limitSlots) {
 // (untilFits), and until none is (untilAll), provided that no slot is renewed.
 // Both are 0 if nothing is held. With more than exactEnds slots, untilAll may
 // be somewhat too long.
-func (lp Locked) HeldSlots(key Slots, steady, rest int64) (held, untilFits, untilAll int64) {
+func (lp Locked) HeldSlots(key SlotsKey, steady, rest int64) (held, untilFits, untilAll int64) {
 	slots := lp.endSlots(key, steady)
 	if slots == nil {
 		return 0, 0, 0
@@ -252,7 +252,7 @@ const (
 
 // nextEnd returns when enough slots have ended that at most rest units are held
 // or, if it would have to read too many ends, an earlier time.
-func (lp Locked) nextEnd(key Slots, slots *limitSlots, rest int64) int64 {
+func (lp Locked) nextEnd(key SlotsKey, slots *limitSlots, rest int64) int64 {
 	at := slots.ends[0].at
 	held := slots.held
 	lp.readEnds(key, slots, maxEndsRead, func(slot SlotInfo) bool {
@@ -265,7 +265,7 @@ func (lp Locked) nextEnd(key Slots, slots *limitSlots, rest int64) int64 {
 
 // readEnds calls read with the slots of key in the order of their ends, until
 // read returns false or most ends were read.
-func (lp Locked) readEnds(key Slots, slots *limitSlots, most int, read func(SlotInfo) bool) {
+func (lp Locked) readEnds(key SlotsKey, slots *limitSlots, most int, read func(SlotInfo) bool) {
 	// The heap is neither changed nor sorted. No end is before its parent, so a
 	// second heap, of indexes into the first, has the next end in front.
 	next := indexHeap{slots.ends, []int{0}}
@@ -314,7 +314,7 @@ func (x *indexHeap) Pop() any {
 }
 
 // GetSlot returns a slot of key that is held at steady, and its note.
-func (lp Locked) GetSlot(key Slots, id uint64, steady int64) (SlotInfo, Note, bool) {
+func (lp Locked) GetSlot(key SlotsKey, id uint64, steady int64) (SlotInfo, Note, bool) {
 	e, found := lp.part.notes[key.Key(id)]
 	if !found {
 		return SlotInfo{}, Note{}, false
@@ -340,7 +340,7 @@ func (lp Locked) HasRoomForSlot(n *Note) bool {
 
 // ListSlots returns the slots of key that are held at steady, at most bound and
 // the soonest end first, and how many there are.
-func (lp Locked) ListSlots(key Slots, steady int64, bound int) (list []SlotInfo, all int) {
+func (lp Locked) ListSlots(key SlotsKey, steady int64, bound int) (list []SlotInfo, all int) {
 	slots := lp.endSlots(key, steady)
 	if slots == nil {
 		return nil, 0
@@ -362,7 +362,7 @@ func (lp Locked) ListSlots(key Slots, steady int64, bound int) (list []SlotInfo,
 }
 
 // ReleaseSlots removes all slots of key, and returns how many units they had.
-func (lp Locked) ReleaseSlots(key Slots) (units int64) {
+func (lp Locked) ReleaseSlots(key SlotsKey) (units int64) {
 	slots := lp.part.slots[key]
 	if slots == nil {
 		return 0
@@ -374,8 +374,8 @@ func (lp Locked) ReleaseSlots(key Slots) (units int64) {
 	return units
 }
 
-// InlineSlots returns the Counter of each limit of subject that has slots, inline or not.
-func (lp Locked) InlineSlots(subject uint64) (counters []uint64) {
+// CountersWithSlots returns the Counter of each limit of subject that has slots, inline or not.
+func (lp Locked) CountersWithSlots(subject uint64) (counters []uint64) {
 	for key := range lp.part.slots {
 		if key.Subject == subject {
 			counters = append(counters, key.Counter)

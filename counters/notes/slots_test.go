@@ -17,8 +17,8 @@ func TestSlotsAgreeWithTheirSum(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
 	s := New(DefaultReservations)
-	limits := []Slots{{1, 1 << 32}, {1, 2 << 32}, {2, 3 << 32}}
-	model := map[Slots]map[uint64]SlotInfo{}
+	limits := []SlotsKey{{1, 1 << 32}, {1, 2 << 32}, {2, 3 << 32}}
+	model := map[SlotsKey]map[uint64]SlotInfo{}
 	for _, key := range limits {
 		model[key] = map[uint64]SlotInfo{}
 	}
@@ -85,7 +85,7 @@ func TestEndsOfACopyAreBounded(t *testing.T) {
 	t.Parallel()
 	const count = 2
 	s := New(DefaultReservations)
-	key, now := Slots{1, 10}, int64(1e12)
+	key, now := SlotsKey{1, 10}, int64(1e12)
 	for i := range int64(100_000) {
 		n := key.Note(&SlotInfo{ID: uint64(i % count), Units: 1, Acquired: now, End: now + 1e10 + i}, 0, false)
 		s.Replace(&n, now)
@@ -102,7 +102,7 @@ func TestExpiredSlotsOfStrangersAreCountedTogether(t *testing.T) {
 	t.Parallel()
 	const count = 10_000
 	s := New(DefaultReservations)
-	key, now := Slots{1, 10}, int64(1e12)
+	key, now := SlotsKey{1, 10}, int64(1e12)
 	lp := s.Lock(Key{Subject: 1}.Partition(), now)
 	for i := range uint32(count) {
 		n := key.Note(&SlotInfo{ID: uint64(i), Units: 1, Acquired: now, End: now + 1}, 7+i, i > 0)
@@ -128,7 +128,7 @@ func TestListOfManySlots(t *testing.T) {
 	t.Parallel()
 	const count = 20_000
 	s := New(DefaultReservations)
-	key, now := Slots{1, 10}, int64(1e12)
+	key, now := SlotsKey{1, 10}, int64(1e12)
 	lp := s.Lock(Key{Subject: 1}.Partition(), now)
 	defer lp.Unlock()
 	for i := range uint64(count) {
@@ -170,7 +170,7 @@ func TestListOfManySlots(t *testing.T) {
 func TestEnoughSlotsEnd(t *testing.T) {
 	t.Parallel()
 	s := New(DefaultReservations)
-	key, now := Slots{1, 10}, int64(1e12)
+	key, now := SlotsKey{1, 10}, int64(1e12)
 	lp := s.Lock(Key{Subject: 1}.Partition(), now)
 	defer lp.Unlock()
 	for i, units := range []int64{3, 1, 2, 5} {
@@ -198,7 +198,7 @@ func TestMemoryOfSlots(t *testing.T) {
 		return m.HeapAlloc
 	}
 	before := size()
-	key, now := Slots{1, 10}, int64(1e12)
+	key, now := SlotsKey{1, 10}, int64(1e12)
 	lp := s.Lock(Key{Subject: 1}.Partition(), now)
 	for i := range uint64(count) {
 		n := key.Note(&SlotInfo{ID: i * 0x9e3779b97f4a7c15, Nonce: i, Units: 1, Acquired: now,

@@ -90,8 +90,8 @@ type partition struct {
 	resets atomic.Uint64 // Rank of the note of kind Resets
 	rates  atomic.Int64  // notes of kind Rate
 
-	slots      map[Slots]*limitSlots // derived from the notes of kind Slot; nil before the first
-	slotGroups map[uint32]int64      // likewise: units by rule
+	slots      map[SlotsKey]*limitSlots // derived from the notes of kind Slot; nil before the first
+	slotGroups map[uint32]int64         // likewise: units by rule
 }
 
 // entry is a note in a store, without its key.
@@ -215,7 +215,7 @@ func (lp Locked) put(n *Note, by Readers) {
 
 	lp.mark(n.Key, e, by)
 	if n.Kind == Resets {
-		lp.part.resets.Store(n.Rank)
+		lp.part.resets.Store(n.numResets())
 	}
 }
 
@@ -383,9 +383,9 @@ func (b *budget) takeOldest(n *Note) (oldest *madeNote, full bool) {
 	if n.Kind == Write {
 		return nil, true // the answer to a write stays
 	}
-	oldest = b.madeOf(isBeyondHalf).give(n.Group)
+	oldest = b.madeOf(isBeyondHalf).evict(n.Group)
 	if oldest == nil && !isBeyondHalf {
-		oldest = b.madeOf(true).give(n.Group)
+		oldest = b.madeOf(true).evict(n.Group)
 	}
 	return oldest, true
 }
@@ -403,7 +403,7 @@ func (s *Store) drop(oldest madeNote, steady int64) {
 	// The floor rises with the reset's number. What was taken before this reset
 	// would otherwise seem to be of the present life.
 	if oldest.Kind == Reset {
-		lp.raiseFloor(oldest.Subject, before.rank)
+		lp.markResetsForgotten(oldest.Subject, before.rank)
 	}
 	lp.Remove(oldest.Key)
 }
