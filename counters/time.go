@@ -62,7 +62,7 @@ func (s *shard) dropAheadClock(p int) {
 	}
 }
 
-// Follow makes p count its windows, from now on, by a wall clock that reads at
+// FollowClock makes p count its windows, from now on, by a wall clock that reads at
 // least wall, in Unix nanoseconds. Counters that were counted by another clock
 // are about to be put into p; wall is what that clock read when they were sent
 // or written. If wall is ahead of this node's clock, p's clock runs slightly

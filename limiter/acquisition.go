@@ -29,7 +29,7 @@ type acquisition struct {
 	isRepetition bool
 }
 
-// holder returns the acquisition as the table of counters takes it; nil if there is none.
+// attempt returns the acquisition as the table of counters takes it; nil if there is none.
 func (acq *acquisition) attempt() *counters.SlotAttempt {
 	if acq == nil {
 		return nil

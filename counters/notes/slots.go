@@ -25,7 +25,7 @@ const (
 	exactEnds = 64
 )
 
-// Slots identifies the slots of one limit for one subject.
+// SlotsKey identifies the slots of one limit for one subject.
 type SlotsKey struct {
 	Subject uint64
 	Counter uint64 // identifies rule, subject and limit
