@@ -243,13 +243,15 @@ func (lo *loans) beginLoan(ln *loan, window int64, bw *borrowWaiter) bool {
 func (lo *loans) lendingShares(d *dividedLimit) map[string]int64 {
 	shares := d.active.set.Division(d.rule, d.limit)
 	delete(shares, d.active.set.Shares().Region)
-	maps.DeleteFunc(shares, func(name string, share int64) bool {
+	for name, share := range shares {
 		if d.limit.Kind == algorithms.FixedWindow {
 			share = max(1, share)
 			shares[name] = share
 		}
-		return share < 1 || !lo.limiter.membership.OtherRegions.Reachable(name)
-	})
+		if share < 1 || !lo.limiter.membership.OtherRegions.Reachable(name) {
+			delete(shares, name)
+		}
+	}
 	return shares
 }
 

@@ -88,9 +88,16 @@ func (x *exchange) sendReply(to Responder) {
 // that came with the call, which don't depend on the rules.
 func (x *exchange) refuseOldRules(l *Limiter) bool {
 	qn := &x.question
-	if qn.version == 0 || !l.isStale(qn.version) && (qn.version >= x.reply.version || qn.flags&flagIgnoreNewer != 0) {
+	if qn.version == 0 {
 		return false
 	}
+
+	isOlder := qn.version < x.reply.version
+	asksAgain := qn.flags&flagIgnoreNewer != 0
+	if !l.isStale(qn.version) && (!isOlder || asksAgain) {
+		return false
+	}
+
 	x.reply.status = askerBehind
 	return true
 }
@@ -184,8 +191,9 @@ func (x *exchange) forward(ctx context.Context, l *Limiter, route partitions.Rou
 
 	// An owner passes a question on only if it has no authority, or has handed the
 	// partition over. Don't send it back: try the other side.
+	ownerAsks := route.Owner == x.from
 	next := route.Owner
-	if next == x.from {
+	if ownerAsks {
 		next = route.Other
 	}
 
@@ -194,7 +202,7 @@ func (x *exchange) forward(ctx context.Context, l *Limiter, route partitions.Rou
 	}
 
 	problem := partitions.Unreachable
-	if x.reply.status == noAuthority || route.Owner == x.from {
+	if x.reply.status == noAuthority || ownerAsks {
 		problem = partitions.WithoutAuthority
 	}
 
@@ -203,7 +211,7 @@ func (x *exchange) forward(ctx context.Context, l *Limiter, route partitions.Rou
 		return true
 	}
 
-	if route.Owner == x.from && !m.Authority() {
+	if ownerAsks && !m.Authority() {
 		x.reply.status = noAuthority // neither node has authority: waiting won't help
 	}
 

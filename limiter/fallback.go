@@ -226,7 +226,8 @@ func (c *clusterCheck) giveBackRefused(list []int, admitted bool) {
 		ops := c.ops(s)
 		for j := range ops {
 			aloneOp := &c.aloneOps[s.firstAloneOp+j]
-			if !aloneOp.Took() || admitted && ops[j].Took() {
+			keeps := admitted && ops[j].Took()
+			if !aloneOp.Took() || keeps {
 				continue
 			}
 
@@ -251,15 +252,7 @@ func (c *clusterCheck) giveBackAlone(op *counters.Op, life counters.Life) {
 // decision by the whole limit: the stricter one wins. Both report what is left
 // as if the cost had been taken.
 func (c *clusterCheck) narrowToCopy(op, copyOp *counters.Op, copyAdmits bool) {
-	decision := copyOp.Decision
-	switch {
-	case !decision.Allowed:
-	case copyOp.Cost == 0 && decision.Remaining < op.Cost: // a peek
-		decision = localcache.NoShare(op.Limit, c.now, op.Cost)
-	case copyOp.Cost == 0 || !copyAdmits:
-		decision.AddRemaining(op.Limit, -op.Cost)
-	}
-
+	decision := c.withCost(op, copyOp, copyAdmits)
 	if op.Decision.Allowed && !decision.Allowed {
 		op.Decision = decision
 		op.NoRoom = copyOp.NoRoom
@@ -270,6 +263,28 @@ func (c *clusterCheck) narrowToCopy(op, copyOp *counters.Op, copyAdmits bool) {
 	}
 
 	op.Decision.Delay = max(op.Decision.Delay, decision.Delay)
+}
+
+// withCost returns a copy's decision on op, which reports what is left as if op's
+// cost had been taken.
+func (c *clusterCheck) withCost(op, copyOp *counters.Op, copyAdmits bool) algorithms.Decision {
+	decision := copyOp.Decision
+	if !decision.Allowed {
+		return decision
+	}
+
+	// A copy that takes the cost reports what is left afterwards. If it refuses
+	// another limit, it has taken nothing.
+	hasTaken := copyOp.Cost > 0 && copyAdmits
+	if hasTaken {
+		return decision
+	}
+
+	if copyOp.Cost == 0 && decision.Remaining < op.Cost { // a peek
+		return localcache.NoShare(op.Limit, c.now, op.Cost)
+	}
+	decision.AddRemaining(op.Limit, -op.Cost)
+	return decision
 }
 
 // rollBackAlone gives s's cost back to the fallback counters and cancels the debt recorded for it.

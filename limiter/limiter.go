@@ -102,6 +102,11 @@ func (l *Limiter) resolve(q *Query, a *Answer) error {
 	if q.Waits && !a.scratch.bypassesLeases && a.mayDelay() {
 		return l.resolveInQueue(q, a)
 	}
+	return l.resolveAtOnce(q, a)
+}
+
+// resolveAtOnce is resolve for a caller that waits for no turn.
+func (l *Limiter) resolveAtOnce(q *Query, a *Answer) error {
 	if l.tryDecide(q, a) {
 		return a.scratch.failure
 	}
@@ -112,11 +117,11 @@ func (l *Limiter) resolve(q *Query, a *Answer) error {
 // spends no lease, so that all of its cost can come back.
 func (l *Limiter) resolveInQueue(q *Query, a *Answer) error {
 	defer a.addOptions(func(o *options) { o.bypassesLeases = true })()
-	if l.membership == nil {
+	if l.membership == nil { // in a cluster, each subject keeps its own
 		a.readLives(l)
 	}
 
-	if err := l.resolve(q, a); err != nil {
+	if err := l.resolveAtOnce(q, a); err != nil {
 		return err
 	}
 	l.takeQueuePlace(a)

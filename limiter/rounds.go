@@ -128,19 +128,19 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 			continue
 		}
 
-		mayAsk := s.attempts < maxAttempts && now.Before(c.deadline)
-		s.state = stateAlone
-		if mayAsk {
+		if s.attempts < maxAttempts && now.Before(c.deadline) {
 			s.state, s.to = s.next(m)
-		}
-		if s.state != stateAlone {
-			return
+			if s.state != stateAlone {
+				return
+			}
+			if c.awaitPath(s) {
+				continue
+			}
 		}
 
-		if mayAsk && c.awaitPath(s) {
-			continue
-		}
-		if len(s.redirected) == 0 || !now.Before(c.pendingDeadline) {
+		s.state = stateAlone
+		isMoving := len(s.redirected) > 0 // nodes that can be reached have named each other
+		if !isMoving || !now.Before(c.pendingDeadline) {
 			return
 		}
 		c.awaitOwner(s, now)

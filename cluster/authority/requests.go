@@ -61,16 +61,18 @@ func isRemoved(s *agreement.State, id ring.NodeID) bool {
 // blame. A request that would be granted counts as well, if this leader granted
 // one before and the node still reports that it has no authority.
 func (r *record) trackFailing(now time.Duration, reason string) {
+	counts := false
 	switch reason {
 	case reasonEnding:
 		return
 	case reasonStuck, reasonLevel, reasonMissedEnd, reasonBootBehind, reasonRules, reasonGeneration:
+		counts = true
 	case "":
-		if r.lastGranted == never {
-			r.withoutAuthority = 0
-		}
-	default:
-		r.withoutAuthority = 0
+		counts = r.lastGranted != never
+	}
+
+	if !counts {
+		r.withoutAuthority = 0 // isFailing reads it, too
 	}
 
 	switch {

@@ -2,7 +2,6 @@ package partitions
 
 import (
 	"errors"
-	"maps"
 	"slices"
 	"time"
 
@@ -108,15 +107,18 @@ func (ts *copyTargets) update(state, before *adoptedState, self ring.NodeID) {
 		}
 	}
 
-	maps.DeleteFunc(ts.nodes, func(node ring.NodeID, t *copyTarget) bool {
+	for node, t := range ts.nodes {
 		for p := range t.progress {
 			if t.progress[p] != nil && !slices.Contains(state.copyTargetsOf(self, p, buf[:0]), node) {
 				t.progress[p] = nil
 			}
 		}
-		return !follow[node] || state.Boot(node) != before.Boot(node) ||
-			state.Generation(node) != before.Generation(node)
-	})
+
+		isOther := state.Boot(node) != before.Boot(node) || state.Generation(node) != before.Generation(node)
+		if !follow[node] || isOther {
+			delete(ts.nodes, node)
+		}
+	}
 }
 
 // messageSent records that t's message is being sent, and returns its number.

@@ -277,8 +277,10 @@ func (ds *debts) restore(b []byte, now algorithms.Instant) (int, error) {
 
 		// A restored debt must not come after one of this process: only the
 		// last of a counter's list may be unreported, and numbers rise.
-		known := len(ds.ofCounter(owed.key)) > 0
-		if known == restored[owed.key] && (known || !ds.isFull(owed.key, maxDebts)) && !owed.isExpired(now) {
+		isFirst := len(ds.ofCounter(owed.key)) == 0
+		hasOwn := !isFirst && !restored[owed.key]
+		lacksRoom := isFirst && ds.isFull(owed.key, maxDebts)
+		if !hasOwn && !lacksRoom && !owed.isExpired(now) {
 			ds.add(owed)
 			restored[owed.key] = true
 		}

@@ -175,38 +175,59 @@ func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int
 			continue // a later message has offered the token or asked about it
 		}
 
-		_, to := state.Owner(p)
-		switch {
-		case pt.phase == flipping && err != nil:
-			// The flip may still arrive. Unless the other side has taken the token by
-			// then, a question with a higher number makes it decline the flip.
-			pt.attempt++
-			pt.complete = true // these are all counters as of the freeze
-			k.setPhase(p, doubtful)
-		case pt.phase == flipping && taken[p]:
-			pt.complete = true // these are all counters as of the freeze
-			k.recordHandOver(p, node)
-			k.stats.HandOffs++
-			k.stats.Frozen += time.Since(pt.frozenAt)
-		case pt.phase == flipping:
-			// The node declined although it has acknowledged everything, so its copy
-			// may not be what this node believes.
-			k.targets.forgetCopy(k.targets.targetOf(node), p)
-			if k.collecting {
-				// A collection in progress lacks the changes that follow.
-				k.targets.forgetCopies(p)
+		switch pt.phase {
+		case flipping:
+			k.offerAnswered(node, p, taken[p], err)
+		case doubtful:
+			_, to := state.Owner(p)
+			isOutdated := to != node || state.Boot(node) != t.boot
+			if err == nil && !isOutdated { // otherwise this node asks again
+				k.questionAnswered(state, node, p, taken[p])
 			}
-			k.setPhase(p, owning)
-		case pt.phase != doubtful || err != nil || to != node || state.Boot(node) != t.boot:
-			// The question is out of date, or had no answer: ask again.
-		case taken[p]:
-			k.recordHandOver(p, node)
-		default:
-			// If the receiver of the flip itself says that the token is not there, no
-			// other node has decided the partition since it was frozen here.
-			k.ownOrSearch(state, p, pt.frozenHere() && !pt.receiverReplaced(state))
 		}
 	}
+}
+
+// offerAnswered handles the answer to the offer of p's token. The caller must
+// hold mu.
+func (k *Keeper) offerAnswered(node ring.NodeID, p int, taken bool, err error) {
+	pt := &k.parts[p]
+	switch {
+	case err != nil:
+		// The flip may still arrive. Unless the other side has taken the token by
+		// then, a question with a higher number makes it decline the flip.
+		pt.attempt++
+		pt.complete = true // these are all counters as of the freeze
+		k.setPhase(p, doubtful)
+	case taken:
+		pt.complete = true // these are all counters as of the freeze
+		k.recordHandOver(p, node)
+		k.stats.HandOffs++
+		k.stats.Frozen += time.Since(pt.frozenAt)
+	default:
+		// The node declined although it has acknowledged everything, so its copy
+		// may not be what this node believes.
+		k.targets.forgetCopy(k.targets.targetOf(node), p)
+		if k.collecting {
+			// A collection in progress lacks the changes that follow.
+			k.targets.forgetCopies(p)
+		}
+		k.setPhase(p, owning)
+	}
+}
+
+// questionAnswered handles the answer to the question whether node took p's
+// token. The caller must hold mu.
+func (k *Keeper) questionAnswered(state *adoptedState, node ring.NodeID, p int, taken bool) {
+	if taken {
+		k.recordHandOver(p, node)
+		return
+	}
+
+	// If the receiver of the flip itself says that the token is not there, no
+	// other node has decided the partition since it was frozen here.
+	pt := &k.parts[p]
+	k.ownOrSearch(state, p, pt.frozenHere() && !pt.receiverReplaced(state))
 }
 
 // recordHandOver records that node has the token of p. Until the ring is

@@ -19,8 +19,8 @@ const (
 // or, during a move, as the node that handed the partition over. It decides
 // from the copy here and within shares, which are the limits reduced to what
 // one node may spend; a share with Amount 0 admits no cost, unless its op is
-// Shadow. It returns Undecided if
-// this node must not act. All ops must be of partitions with the same owner.
+// Shadow. It returns Undecided if this node must not act. All ops must be of
+// partitions with the same owner.
 func (k *Keeper) DecideAsStandby(
 	now algorithms.Instant, ops []counters.Op, shares []algorithms.Limit, problem OwnerProblem,
 ) counters.Verdict {
@@ -53,19 +53,19 @@ func (k *Keeper) DecideAsStandby(
 	}
 
 	verdict = k.config.Table.TakeUngated(now, ops)
-	for i := range ops {
-		op := &ops[i]
-		taken := takeRecordNow(op.Limit, now)
-
-		if verdict != counters.Admitted {
+	if verdict != counters.Admitted {
+		for i := range shareOps {
 			if shareOps[i].Took() {
 				k.giveBackShare(now, &shareOps[i])
 			}
-			continue
 		}
+		return verdict
+	}
 
+	for i := range ops {
+		op := &ops[i]
 		if op.Took() {
-			k.debts.addDebt(op, taken, 0, false)
+			k.debts.addDebt(op, takeRecordNow(op.Limit, now), 0, false)
 		}
 
 		// Neither this node's share nor what the copy has left may be exceeded.
@@ -110,11 +110,13 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 			owner, other = other, owner
 		}
 
-		// An owner that handed the token over also answers that it has no authority.
-		// Then the other side decides.
-		if owner == k.config.Self || k.config.Calls.Reachable(owner) && problem != WithoutAuthority {
+		ownerDecides := k.config.Calls.Reachable(owner) && problem != WithoutAuthority
+		if owner == k.config.Self || ownerDecides {
 			return false
 		}
+
+		// The owner may have no authority because it has handed the token over. Then
+		// the other side decides.
 		if pt.phase == away && other != owner && other != k.config.Self && k.config.Calls.Reachable(other) {
 			return false
 		}
@@ -123,12 +125,13 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 	return true
 }
 
-// AdmitAlone decides ops on this node alone, in fallback; the caller has
-// already applied the shares. This node may have counters of ops: as an owner
-// without authority, as a standby or from a checkpoint. These must also admit
-// the ops, under the whole limits. If they do not, the verdict is Refused, and
-// nothing is owed. Admitted costs are a debt to the owner, reported once the
-// owner is known. An op without a cost owes nothing. The verdict is never Undecided.
+// AdmitAlone admits ops on this node alone, in fallback; the caller's own
+// counters have admitted them, within shares. This node may have counters of ops:
+// as an owner without authority, as a standby or from a checkpoint. These must
+// also admit the ops, under the whole limits. If they do not, the verdict is
+// Refused, and nothing is owed. Admitted costs are a debt to the owner, reported
+// once the owner is known. An op without a cost owes nothing. The verdict is
+// never Undecided.
 func (k *Keeper) AdmitAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -176,9 +179,9 @@ func (k *Keeper) AdmitAlone(now algorithms.Instant, ops []counters.Op) counters.
 	return verdict
 }
 
-// countsHere reports whether costs admitted here are counted in the counters
-// here: the next owner of p continues from these counters, or its pushes
-// overwrite them. While p moves, and after a restart, the counters may be
+// countsHere reports whether a cost that is admitted here is also taken from the
+// counters here. It is if the next owner of p continues from these counters, or
+// overwrites them. While p moves, and after a restart, they may instead be
 // replaced or merged, so they are only peeked at.
 func (k *Keeper) countsHere(p int) bool {
 	pt := &k.parts[p]
