@@ -148,13 +148,13 @@ func (sr *sharedRules) recordVersions(ctx context.Context) error {
 			return nil // not yet
 		}
 
+		wasRecorded := r.Held[len(r.Held)-1].RecordedAt != 0
 		result, err := sr.propose(ctx, m)
 		if err = errors.Join(err, result.Err); err != nil {
 			return fmt.Errorf("record that version %d is honoured: %w", m.Version, err)
 		}
 
-		held := r.Held[len(r.Held)-1]
-		if m.RecordedAt != 0 && held.RecordedAt == 0 {
+		if m.RecordedAt != 0 && !wasRecorded {
 			sr.config.Logger.Info("all regions now use a version of the rules",
 				"rules_version", m.Version, "regions", len(r.Names))
 		}

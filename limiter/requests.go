@@ -29,6 +29,10 @@ const (
 	// retryGrace is how long after the last retry the owner keeps the answer to a
 	// request that a node retries by itself.
 	retryGrace = 2 * time.Second
+	// maxRetryLife is the longest time for which the answer to such a request is
+	// kept. It is below answerLife, by which ticket.kind tells these requests from
+	// others.
+	maxRetryLife = answerLife - time.Second
 )
 
 // Errors of requests with an id.
@@ -59,7 +63,9 @@ func ticketOf(id string, contentHash uint64, tries time.Duration) *ticket {
 	return &ticket{id: binary.LittleEndian.Uint64(h[:]), contentHash: contentHash, keepFor: answerLife}
 }
 
-// kind returns the kind of note that keeps the answer to a request that is not a check.
+// kind returns the kind of note that keeps the answer to a request that is not a
+// check. A request that nodes retry by themselves is never refused for lack of
+// room.
 func (tk *ticket) kind() notes.Kind {
 	if tk.keepFor < answerLife {
 		return notes.Retry

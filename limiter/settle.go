@@ -515,9 +515,10 @@ func (req *settleRequest) settlement(plan *counters.SettlePlan, repeated bool) *
 
 // splitExcess returns what one of req's subjects still owes, and what it gets back.
 func (req *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (debt *change, back *refund) {
-	back = &refund{takenCosts: subj.takenCosts, reservedAt: req.made, late: req.late}
-	back.ops, back.marks = nil, nil
-	owed := back.takenCosts
+	when := subj.takenCosts // but for the costs themselves
+	when.ops, when.marks = nil, nil
+	back = &refund{takenCosts: when, reservedAt: req.made, late: req.late}
+	owed := when
 	for i := range subj.ops {
 		op := subj.ops[i]
 		cost := req.delta(subj.cost(i))
@@ -547,10 +548,7 @@ func (req *settleRequest) debtTicket(subj *reservedSubject) *ticket {
 	h := sha256.New()
 	h.Write(req.nonce[:])
 	h.Write(binary.LittleEndian.AppendUint64(nil, subj.subject))
-
-	// A life shorter than answerLife makes the answer one of a request that nodes
-	// retry by themselves. Such a request is never refused for lack of room.
-	return &ticket{id: binary.LittleEndian.Uint64(h.Sum(nil)), keepFor: answerLife - time.Second}
+	return &ticket{id: binary.LittleEndian.Uint64(h.Sum(nil)), keepFor: maxRetryLife}
 }
 
 // charge debits debts at their owners, all at the same time. A debt that no owner

@@ -100,13 +100,14 @@ func (n *Node) leave(ctx context.Context, forGood bool, by string) error {
 	}
 
 	n.limiter.UseLeases(false)
-	err := n.cluster.LeaveRing(ctx)
-	if err != nil || !forGood {
-		// A node that stays in the ring goes on as before.
-		n.limiter.UseLeases(err != nil)
+	if err := n.cluster.LeaveRing(ctx); err != nil {
+		n.limiter.UseLeases(true) // the node stays in the ring, and goes on as before
 		return err
 	}
 
+	if !forGood {
+		return nil
+	}
 	return n.leaveCluster(ctx, by)
 }
 

@@ -210,13 +210,12 @@ func (h *heldCopies) recordsAfter(
 			}
 		default:
 			known = true
-			if r.Final || r.Number > st.Number {
-				break
+			isNews := !r.Final && r.Number <= st.Number
+			if isNews {
+				later := r.after(next)
+				changed = changed || r.Settled || r.Final != later.Final || !slices.Equal(r.Ledgers, later.Ledgers)
+				r = later
 			}
-
-			later := r.after(next)
-			changed = changed || r.Settled || r.Final != later.Final || !slices.Equal(r.Ledgers, later.Ledgers)
-			r = later
 		}
 
 		records = append(records, r)

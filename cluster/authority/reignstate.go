@@ -126,8 +126,8 @@ type record struct {
 	settledEpoch int64  // from its last request with the current generation
 	applied      uint64 // from the same request
 	leaving      bool
-	// unreachable, relayed and withoutAuthority, how long the process had been
-	// without authority, are from the last request.
+	// unreachable and relayed are the lists in the last request. withoutAuthority is
+	// how long the process had had no authority then.
 	unreachable, relayed []ring.NodeID
 	withoutAuthority     time.Duration
 

@@ -1,7 +1,6 @@
 package partitions
 
 import (
-	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
@@ -154,25 +153,18 @@ func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 // none. It picks the newest copy of each lineage, if that copy is newer than
 // the one here. It picks incomplete copies, such as those from a checkpoint,
 // unless a whole one is here or has come from a node that was not ended. The
-// nodes from the index holders on were ended.
-func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID, holders int) ring.NodeID {
+// nodes from the index firstEnded on were ended.
+func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID, firstEnded int) ring.NodeID {
 	for i, node := range nodes {
 		f := s.found[node]
-		if f.done || !f.whole || pt.complete && f.lineage == pt.lineage && !f.after(pt.version) {
+		hasNewer := pt.complete && f.lineage == pt.lineage && !f.after(pt.version)
+		if f.done || !f.whole || hasNewer {
 			continue
 		}
-		if i >= holders && s.isOutdated(f.version, pt) {
+		if i >= firstEnded && s.isOutdated(f.version, pt) {
 			continue
 		}
-
-		// A newer copy hides this one, but not once this node gave up waiting
-		// for the newer one.
-		isHidden := slices.ContainsFunc(nodes, func(other ring.NodeID) bool {
-			better := s.found[other]
-			return better.whole && !better.timedOut &&
-				(better.after(f.version) || better.version == f.version && slices.Index(nodes, other) < i)
-		})
-		if !isHidden {
+		if !s.isHidden(nodes, i) {
 			return node
 		}
 	}
@@ -189,6 +181,24 @@ func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID, holders int) ri
 	}
 
 	return ring.NodeID{}
+}
+
+// isHidden reports whether the copy of the i-th of nodes need not be fetched,
+// because there is a newer one. Of equal copies, the first hides the others. A
+// copy hides no other once this node has given up waiting for it.
+func (s *search) isHidden(nodes []ring.NodeID, i int) bool {
+	f := s.found[nodes[i]]
+	for j, other := range nodes {
+		better := s.found[other]
+		if !better.whole || better.timedOut {
+			continue
+		}
+		isFirstEqual := better.version == f.version && j < i
+		if better.after(f.version) || isFirstEqual {
+			return true
+		}
+	}
+	return false
 }
 
 // isOutdated reports whether there is a whole copy of a later lineage than v, the
