@@ -13,7 +13,7 @@ test:
 # Tests on virtual time run on one processor: timers that two goroutines look at at once share a context of the race
 # detector in Go's testing/synctest, and it crashes once in some ten runs.
 VIRTUAL = authority|cluster|cmd/rlnode|limiter|node|partitions|regions
-PURE = agreement|algorithms|apitest|codec|counters|hashilog|house|loads|localcache|replay|ring|rules|simulation|ui|wire|yaml
+PURE = agreement|algorithms|apitest|codec|counters|document|hashilog|house|loads|localcache|replay|ring|rules|simulation|ui|wire|yaml
 race: race-real race-virtual race-pure race-program race-processes ## all tests under the race detector, the longest ones shortened
 
 race-real: # those that wait for sockets, disks and timers; not those that -short leaves out, that measure memory, or on virtual time
@@ -89,7 +89,8 @@ models: ## random histories of what only computes, and floods of subjects, at th
 	$(GO) test -count 1 -timeout 60m ./algorithms -args -histories 100000
 	$(GO) test -count 1 -timeout 60m ./localcache -args -longer 4
 	$(GO) test -count 1 -timeout 60m -run EnvoyModel ./rules -args -configurations 100000
-	$(GO) test -count 1 -timeout 60m -run 'Schema|AgreeWithTheModel' ./rules -args -histories 10000
+	$(GO) test -count 1 -timeout 60m -run AgreeWithTheModel ./rules -args -histories 10000
+	$(GO) test -count 1 -timeout 60m -run Schema ./rules/document -args -documents 10000
 	$(GO) test -count 1 -timeout 60m -run RandomHistories ./rules/entries -args -histories 10000
 	$(GO) test -count 1 -timeout 60m -run Shares ./cluster/agreement -args -lives 150
 	$(GO) test -count 1 -timeout 60m -run Damaged ./persist -args -damages 600

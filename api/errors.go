@@ -12,6 +12,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/limiter/loads"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
@@ -123,11 +124,11 @@ var kinds = map[Code]struct {
 // Error is an error that is reported to the caller.
 type Error struct {
 	Code     Code
-	Detail   string       // names the field and its bound
-	Err      error        // the cause, if any
-	Mistakes rules.Errors // for InvalidRules: the mistakes in the document
-	Allow    string       // for MethodNotAllowed: the allowed methods
-	Line     int          // for InDocument: the line of the document; 0: not known
+	Detail   string          // names the field and its bound
+	Err      error           // the cause, if any
+	Mistakes document.Errors // for InvalidRules: the mistakes in the document
+	Allow    string          // for MethodNotAllowed: the allowed methods
+	Line     int             // for InDocument: the line of the document; 0: not known
 }
 
 // Error returns code and detail.
@@ -188,7 +189,7 @@ var causes = []struct {
 	code   Code
 	prefix string // prepended to the error's text to make the detail
 }{
-	{rules.ErrNotFound, NotFound, ""},
+	{document.ErrNotFound, NotFound, ""},
 	{rules.ErrConflict, Conflict, ""},
 	{entries.ErrNotFound, NotFound, ""},
 	{entries.ErrFull, TooManyEntries, ""},
@@ -234,7 +235,7 @@ func AsError(err error) *Error {
 	if known, ok := errors.AsType[*Error](err); ok {
 		return known
 	}
-	if invalid, ok := errors.AsType[rules.Errors](err); ok {
+	if invalid, ok := errors.AsType[document.Errors](err); ok {
 		return invalidRules(invalid)
 	}
 	if report, ok := errors.AsType[loads.ReportError](err); ok {
@@ -251,9 +252,9 @@ func AsError(err error) *Error {
 }
 
 // invalidRules returns the error that lists all mistakes in a rules document.
-func invalidRules(list rules.Errors) *Error {
+func invalidRules(list document.Errors) *Error {
 	e := &Error{Code: InvalidRules, Detail: "the rules are not valid", Err: list,
-		Mistakes: append(rules.Errors{}, list...)}
+		Mistakes: append(document.Errors{}, list...)}
 	if len(list) > 0 {
 		first := list[0].Error()
 		if list[0].Line > 0 {

@@ -102,7 +102,7 @@ func TestEntriesSurviveRestartsAndSnapshots(t *testing.T) {
 		for i := range 60 {
 			write(others[i%2], denial(fmt.Sprint("user", i), 0, false))
 			if i%20 == 0 {
-				_, err := others[i%2].c.Load().Write(t.Context(), document(i+1),
+				_, err := others[i%2].c.Load().Write(t.Context(), changeTo(i+1),
 					WriteOptions{By: "ann", Message: fmt.Sprint("change ", i), Via: rules.ViaApply})
 				expect.NoError(t, err)
 			}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/cluster/regions"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // farDelay is the latency of messages to another region.
@@ -337,8 +337,8 @@ func regionBubble(t *testing.T, count int, names []string, test func(t *testing.
 }
 
 // worldWide returns a rules file with the given limit for all regions together.
-func worldWide(limit int) rules.Change {
-	return rules.Change{Body: fmt.Appendf(nil,
+func worldWide(limit int) document.Change {
+	return document.Change{Body: fmt.Appendf(nil,
 		"version: 1\nrules:\n  - name: login\n    key: [ip]\n    scope: global\n"+
 			"    limits:\n      - {limit: %d, per: 1m, algorithm: fixed-window}\n", limit)}
 }

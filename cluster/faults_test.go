@@ -16,6 +16,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
@@ -150,7 +151,7 @@ func (w *world) client(ctx context.Context, h *history, number int, chance *rand
 			if chance.IntN(2) == 0 {
 				in.ifMatch = known
 			}
-			v, err := c.Write(short, document(in.value+1), WriteOptions{IfMatch: in.ifMatch})
+			v, err := c.Write(short, changeTo(in.value+1), WriteOptions{IfMatch: in.ifMatch})
 			in.value++
 			out := registerOutput{register: register{version: v}, outcome: outcomeOf(err)}
 			h.add(number, call, in, out)
@@ -186,7 +187,7 @@ func readRegister(s *agreement.State) register {
 	return r
 }
 
-func limitOf(doc *rules.Document) int { return int(doc.Rules[0].Limits[0].Limit) }
+func limitOf(doc *document.Document) int { return int(doc.Rules[0].Limits[0].Limit) }
 
 func outcomeOf(err error) outcomeOfWrite {
 	switch {
@@ -382,7 +383,7 @@ func TestABrokenLinkToTheLeaderCostsAHop(t *testing.T) {
 		// The node can't see its own write, because Raft has no second path. But the write is made.
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
-		if _, err := n.c.Load().Write(ctx, document(9), WriteOptions{}); err != nil &&
+		if _, err := n.c.Load().Write(ctx, changeTo(9), WriteOptions{}); err != nil &&
 			!errors.Is(err, ErrOutcomeUnknown) {
 			t.Errorf("have %v", err)
 		}
@@ -421,7 +422,7 @@ func TestWithoutAMajorityNothingIsWritten(t *testing.T) {
 		nodes[2].crash()
 		time.Sleep(5 * time.Second)
 		begun := time.Now()
-		_, err := nodes[0].c.Load().Write(context.Background(), document(9), WriteOptions{})
+		_, err := nodes[0].c.Load().Write(context.Background(), changeTo(9), WriteOptions{})
 		if !errors.Is(err, ErrLeaderUnavailable) || errors.Is(err, ErrOutcomeUnknown) {
 			t.Errorf("have %v, want ErrLeaderUnavailable", err)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/cluster/raftio"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // initCluster is the loop that proposes a new cluster's first entries: its ID
@@ -78,7 +79,7 @@ func (c *Cluster) initClusterOnce() error {
 
 	text, by := c.config.InitialRules()
 	r, err := c.propose(ctx,
-		agreement.Rules{Change: rules.Change{Body: text}, OnlyFirst: true, By: by,
+		agreement.Rules{Change: document.Change{Body: text}, OnlyFirst: true, By: by,
 			Via: rules.ViaSeed, When: time.Now()})
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/raftio"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // bubble runs a test with a world of its own.
@@ -290,19 +291,19 @@ func TestErrorsTravelWithTheirPlaces(t *testing.T) {
 		for _, n := range nodes {
 			c := n.c.Load()
 			_, err := c.Write(t.Context(),
-				rules.Change{Part: rules.RulePart, Name: "a",
+				document.Change{Part: document.RulePart, Name: "a",
 					Body: []byte("key: [ip]\nlimits:\n  - limit: -1\n    per: 1m\n")},
 				WriteOptions{})
-			var places rules.Errors
+			var places document.Errors
 			if !errors.As(err, &places) || places[0].Line != 3 {
 				t.Errorf("%s (leads: %v): have %v, want a place in line 3", n.name, n == leader, err)
 			}
 			_, err = c.Write(t.Context(),
-				rules.Change{Part: rules.RulePart, Name: "nobody", Delete: true}, WriteOptions{})
-			if !errors.Is(err, rules.ErrNotFound) || !strings.Contains(err.Error(), "nobody") {
+				document.Change{Part: document.RulePart, Name: "nobody", Delete: true}, WriteOptions{})
+			if !errors.Is(err, document.ErrNotFound) || !strings.Contains(err.Error(), "nobody") {
 				t.Errorf("%s: have %v, want ErrNotFound", n.name, err)
 			}
-			_, err = c.Write(t.Context(), document(3), WriteOptions{IfMatch: 77})
+			_, err = c.Write(t.Context(), changeTo(3), WriteOptions{IfMatch: 77})
 			if !errors.Is(err, rules.ErrConflict) {
 				t.Errorf("%s: have %v, want ErrConflict", n.name, err)
 			}
@@ -317,17 +318,17 @@ func TestOnlyNewDocumentsAreReviewed(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		c := w.founded(1)[0].c.Load()
 		const rule = "{name: a, key: [user], cost: {by: model}, limits: [{limit: 1, per: 1m, unit: tokens}]}"
-		whole := rules.Change{Body: []byte("rules: [" + rule + "]")}
+		whole := document.Change{Body: []byte("rules: [" + rule + "]")}
 
 		_, err := c.Write(t.Context(), whole, WriteOptions{})
-		if places := (rules.Errors)(nil); !errors.As(err, &places) || places[0].Path != "rules[0].cost" {
+		if places := (document.Errors)(nil); !errors.As(err, &places) || places[0].Path != "rules[0].cost" {
 			t.Errorf("a new document: got %v, want a mistake at rules[0].cost", err)
 		}
 		if _, err := c.Write(t.Context(), whole, WriteOptions{Readopt: true}); err != nil {
 			t.Errorf("a former document: got %v, want no error", err)
 		}
 		if _, err := c.Write(t.Context(),
-			rules.Change{Part: rules.RulePart, Name: "a", Body: []byte(rule)},
+			document.Change{Part: document.RulePart, Name: "a", Body: []byte(rule)},
 			WriteOptions{}); err != nil {
 			t.Errorf("a piece: got %v, want no error", err)
 		}

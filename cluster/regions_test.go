@@ -15,6 +15,7 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 var threeRegions = []string{"eu", "ap", "us"}
@@ -68,15 +69,15 @@ func TestWriteInAnyRegion(t *testing.T) {
 			t.Errorf("have %d, %v, want version 13", v, err)
 		}
 		_, err := last.c.Load().Write(t.Context(),
-			rules.Change{Part: rules.RulePart, Name: "nobody", Delete: true}, WriteOptions{})
-		if !errors.Is(err, rules.ErrNotFound) || !strings.Contains(err.Error(), "nobody") {
+			document.Change{Part: document.RulePart, Name: "nobody", Delete: true}, WriteOptions{})
+		if !errors.Is(err, document.ErrNotFound) || !strings.Contains(err.Error(), "nobody") {
 			t.Errorf("have %v, want ErrNotFound", err)
 		}
 		_, err = last.c.Load().Write(t.Context(),
-			rules.Change{Part: rules.RulePart, Name: "a",
+			document.Change{Part: document.RulePart, Name: "a",
 				Body: []byte("key: [ip]\nlimits:\n  - limit: -1\n    per: 1m\n")},
 			WriteOptions{})
-		var places rules.Errors
+		var places document.Errors
 		if !errors.As(err, &places) || places[0].Line != 3 {
 			t.Errorf("have %v, want a place in line 3", err)
 		}
@@ -250,7 +251,7 @@ func TestLeadersDieWhileTheRegionsWrite(t *testing.T) {
 				}
 				for v, limit := range acknowledged {
 					doc, err := w.leaderOf("eu").c.Load().State().History.DocumentAt(v)
-					if errors.Is(err, rules.ErrNotFound) {
+					if errors.Is(err, document.ErrNotFound) {
 						continue // older than what is kept
 					}
 					if err != nil || doc.Rules[0].Limits[0].Limit != int64(limit) {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/internal/wake"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 const (
@@ -170,7 +170,7 @@ func (c *Cluster) RemoveRegion(ctx context.Context, name string) (int64, error) 
 	var result agreement.Result
 	err := c.retry(ctx, func(unknown bool) (err error) {
 		result, err = parseResult(c.sharedRules.callPrimary(ctx, MethodRemoveRegion, []byte(name)))
-		if unknown && errors.Is(result.Err, rules.ErrNotFound) {
+		if unknown && errors.Is(result.Err, document.ErrNotFound) {
 			result.Err = nil // an earlier attempt removed it, and the reply was lost
 		}
 		return err
@@ -178,7 +178,7 @@ func (c *Cluster) RemoveRegion(ctx context.Context, name string) (int64, error) 
 	switch {
 	case err != nil:
 		return 0, c.primaryError(err)
-	case errors.Is(result.Err, rules.ErrNotFound):
+	case errors.Is(result.Err, document.ErrNotFound):
 		return 0, fmt.Errorf("%w: region %q", ErrNotFound, name)
 	case result.Err != nil:
 		return 0, fmt.Errorf("%w: %w", ErrRefused, result.Err)
@@ -206,7 +206,7 @@ func (sr *sharedRules) serveRemoveRegion(ctx context.Context, r request) ([]byte
 	case name == sr.config.Self.Region:
 		return nil, fmt.Errorf("%w: %q is the primary region; make another one the primary first", ErrRefused, name)
 	case !slices.Contains(sr.State().Regions.Names, name):
-		return agreement.Result{Err: fmt.Errorf("region %q: %w", name, rules.ErrNotFound)}.MarshalJSON()
+		return agreement.Result{Err: fmt.Errorf("region %q: %w", name, document.ErrNotFound)}.MarshalJSON()
 	case since.IsZero() || time.Since(since) < minLeadToRemove:
 		return nil,
 			fmt.Errorf("%w: the leader was elected just now and does not know yet which regions follow",

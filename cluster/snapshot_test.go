@@ -15,18 +15,18 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/ring"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // manySubjects returns a document that lists count subjects.
-func manySubjects(count int) rules.Change {
+func manySubjects(count int) document.Change {
 	var b strings.Builder
 	b.WriteString("version: 1\nrules:\n  - {name: login, key: [tenant], tiered: true}\n" +
 		"tiers: {free: {limits: [{limit: 5, per: 1m}]}}\ndefault_tier: free\nsubjects:\n  tenant:\n")
 	for i := range count {
 		fmt.Fprintf(&b, "    t%d: {tier: free}\n", i)
 	}
-	return rules.Change{Body: []byte(b.String())}
+	return document.Change{Body: []byte(b.String())}
 }
 
 var manyInSnapshot = flag.Int("snapshot-subjects", 10_000,
@@ -87,7 +87,7 @@ func TestMachineSnapshots(t *testing.T) {
 		return b
 	}
 	r, ok := m.Apply(&raft.Log{Index: 3,
-		Data: entry(agreement.Rules{Change: document(7), By: "me"})}).(agreement.Result)
+		Data: entry(agreement.Rules{Change: changeTo(7), By: "me"})}).(agreement.Result)
 	if !ok || r.Err != nil || r.Version != 1 || woken != 1 {
 		t.Fatalf("have %+v", r)
 	}
@@ -96,7 +96,7 @@ func TestMachineSnapshots(t *testing.T) {
 	}
 	snap, err := m.Snapshot()
 	expect.NoError(t, err)
-	m.Apply(&raft.Log{Index: 5, Data: entry(agreement.Rules{Change: document(8), By: "me"})})
+	m.Apply(&raft.Log{Index: 5, Data: entry(agreement.Rules{Change: changeTo(8), By: "me"})})
 	s := &store{disk: newDisk()}
 	sink, _ := s.Create(1, 4, 1, raft.Configuration{}, 1, nil)
 	expect.NoError(t, snap.Persist(sink))

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/internal/expect"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // Before Start, a Cluster knows no other nodes, leads nothing and changes
@@ -36,7 +36,7 @@ func TestBeforeStart(t *testing.T) {
 		expect.ErrorIs(t, c.CatchUp(ctx), ErrLeaderUnavailable, "catch")
 		for what, ask := range map[string]func() error{
 			"write": func() error {
-				_, err := c.Write(ctx, rules.Change{Body: []byte(firstRules)}, WriteOptions{})
+				_, err := c.Write(ctx, document.Change{Body: []byte(firstRules)}, WriteOptions{})
 				return err
 			},
 			"raise":         func() error { _, err := c.Raise(ctx, 0); return err },

@@ -17,6 +17,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 func entryOf(t testing.TB, e agreement.Entry) []byte {
@@ -102,7 +103,7 @@ func TestANodeThatLacksAKindStops(t *testing.T) {
 		if w.aLeader() == odd {
 			// Its own build can't read the entry, so the entry is not proposed.
 			if _, err := odd.c.Load().propose(t.Context(),
-				agreement.Rules{Change: document(8)}); !errors.Is(err, ErrRefused) {
+				agreement.Rules{Change: changeTo(8)}); !errors.Is(err, ErrRefused) {
 				t.Errorf("have %v", err)
 			}
 			odd.c.Load().tracker.transferLead(t.Context())
@@ -148,17 +149,17 @@ func TestWhatIsRefusedIsNotWritten(t *testing.T) {
 			lacks[n].Store(n != leader)
 		}
 		for name, test := range map[string]struct {
-			change rules.Change
+			change document.Change
 			match  int64
 			want   error
 		}{
-			"not valid": {change: rules.Change{Part: rules.TierPart, Name: "t", Body: []byte("colour: red")}},
-			"not found": {change: rules.Change{Part: rules.TierPart, Name: "t", Delete: true}, want: rules.ErrNotFound},
-			"conflict":  {change: document(7), match: 77, want: rules.ErrConflict},
+			"not valid": {change: document.Change{Part: document.TierPart, Name: "t", Body: []byte("colour: red")}},
+			"not found": {change: document.Change{Part: document.TierPart, Name: "t", Delete: true}, want: document.ErrNotFound},
+			"conflict":  {change: changeTo(7), match: 77, want: rules.ErrConflict},
 		} {
 			_, err := nodes[0].c.Load().Write(t.Context(), test.change, WriteOptions{IfMatch: test.match})
 			if test.want != nil && !errors.Is(err, test.want) || test.want == nil &&
-				!errors.As(err, new(rules.Errors)) {
+				!errors.As(err, new(document.Errors)) {
 				t.Errorf("%s: have %v", name, err)
 			}
 		}
@@ -227,7 +228,7 @@ func TestAnUnknownSnapshotStopsANode(t *testing.T) {
 		w.until(20*time.Second, "agreement", func() bool {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 			defer cancel()
-			_, err := nodes[0].c.Load().Write(ctx, document(7), WriteOptions{})
+			_, err := nodes[0].c.Load().Write(ctx, changeTo(7), WriteOptions{})
 			return err == nil
 		})
 		if err := odd.c.Load().ReadyError(); !errors.Is(err, ErrStuck) || !strings.Contains(err.Error(), "release v9.1.0") {
@@ -290,7 +291,7 @@ func TestAWriteForAnotherBaseIsProposedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
 		leader := w.aLeader().c.Load()
-		late, _, err := leader.config.Build.Prepare(leader.State(), agreement.Rules{Change: document(7)})
+		late, _, err := leader.config.Build.Prepare(leader.State(), agreement.Rules{Change: changeTo(7)})
 		expect.NoError(t, err)
 		version := nodes[0].mustWrite(8)
 		if r, err := leader.proposeBytes(t.Context(), late); err != nil ||
@@ -301,7 +302,7 @@ func TestAWriteForAnotherBaseIsProposedAgain(t *testing.T) {
 		done := make(chan error)
 		for i := range 10 {
 			go func() {
-				r, err := leader.propose(t.Context(), agreement.Rules{Change: document(10 + i)})
+				r, err := leader.propose(t.Context(), agreement.Rules{Change: changeTo(10 + i)})
 				done <- errors.Join(err, r.Err)
 			}()
 		}

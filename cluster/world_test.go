@@ -25,6 +25,7 @@ import (
 	"github.com/rlnode/rlnode/internal/memnet"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // Whole clusters make much garbage; fewer collections make the tests faster.
@@ -295,9 +296,9 @@ func (w *world) aLeader() *node {
 	return w.leader()
 }
 
-// document returns a rules file with the given limit.
-func document(limit int) rules.Change {
-	return rules.Change{Body: fmt.Appendf(nil,
+// changeTo returns a change to a rules file with the given limit.
+func changeTo(limit int) document.Change {
+	return document.Change{Body: fmt.Appendf(nil,
 		"version: 1\nrules:\n  - name: login\n    key: [ip]\n    limits:\n      - limit: %d\n        per: 1m\n", limit)}
 }
 
@@ -305,7 +306,7 @@ func document(limit int) rules.Change {
 func (n *node) write(limit int, ifMatch int64) (int64, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	change := document(limit)
+	change := changeTo(limit)
 	if n.far != nil {
 		change = worldWide(limit)
 	}

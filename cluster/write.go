@@ -10,6 +10,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // WriteOptions are the conditions of a change, and its author.
@@ -25,9 +26,9 @@ type WriteOptions struct {
 
 // Write changes the rules, and returns when the new version is in force on this
 // node. If ctx has no deadline, it takes at most Timings.Write. The error is of
-// type [rules.Errors], or it wraps one of these:
+// type [document.Errors], or it wraps one of these:
 //
-//   - [rules.ErrConflict], [rules.ErrNotFound]
+//   - [rules.ErrConflict], [document.ErrNotFound]
 //   - [ErrRefused]
 //   - [ErrLeaderUnavailable], [ErrNoPrimary]: nothing was changed, because the
 //     leader or the primary region could not be reached
@@ -39,12 +40,12 @@ type WriteOptions struct {
 //
 // The entry carries a request ID that the cluster remembers. So it is safe to
 // propose the entry again when the outcome of an attempt is unknown.
-func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions) (int64, error) {
+func (c *Cluster) Write(ctx context.Context, change document.Change, o WriteOptions) (int64, error) {
 	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()
 
 	when := time.Now()
-	if change.Part == rules.WholeDocument {
+	if change.Part == document.WholeDocument {
 		// The rules in force don't matter for a whole document, so it is checked
 		// here. They matter for a part of one, so the leader checks that.
 		if err := checkDocument(change.Body, o.Readopt); err != nil {
@@ -91,9 +92,9 @@ func (c *Cluster) Write(ctx context.Context, change rules.Change, o WriteOptions
 // checkDocument returns what is wrong with a whole document. A document that
 // was in force before need not pass a review.
 func checkDocument(text []byte, readopt bool) error {
-	parse := rules.Review
+	parse := document.Review
 	if readopt {
-		parse = rules.Parse
+		parse = document.Parse
 	}
 	doc, err := parse(text)
 	if err != nil {
@@ -102,7 +103,7 @@ func checkDocument(text []byte, readopt bool) error {
 
 	_, err = rules.Compile(doc, 1)
 	if err != nil {
-		return rules.Errors{{Message: err.Error()}}
+		return document.Errors{{Message: err.Error()}}
 	}
 	return nil
 }

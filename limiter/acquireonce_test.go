@@ -14,6 +14,7 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 const seatsText = `rules:
@@ -25,7 +26,7 @@ const seatsText = `rules:
 func seatQuery(tenant, user, id string, tokens int64) *Query {
 	return &Query{
 		Attributes: []rules.Attribute{{Name: "tenant", Value: tenant}, {Name: "user", Value: user}},
-		Costs:      []UnitCost{{Unit: rules.Requests, Cost: 1}, {Unit: "tokens", Cost: tokens}}, RequestID: id,
+		Costs:      []UnitCost{{Unit: document.Requests, Cost: 1}, {Unit: "tokens", Cost: tokens}}, RequestID: id,
 	}
 }
 

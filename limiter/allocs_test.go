@@ -8,6 +8,7 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // hotRules cover everything that a check may meet: lists, several units, shadow
@@ -39,7 +40,7 @@ func hotQueries() map[string]struct {
 		"without a rule":      {Query{Attributes: attrs("other", "x")}, true},
 		"many limits, and a shadow that refuses": {Query{
 			Attributes: attrs("user", "u"),
-			Costs:      []UnitCost{{Unit: "tokens", Cost: 2}, {Unit: rules.Requests, Cost: 1}},
+			Costs:      []UnitCost{{Unit: "tokens", Cost: 2}, {Unit: document.Requests, Cost: 1}},
 		}, true},
 		"a peek":           {Query{Attributes: attrs("user", "u"), Mode: counters.PeekMode}, true},
 		"refused":          {Query{Attributes: attrs("ip", "2001:db8::1")}, false},
@@ -47,11 +48,11 @@ func hotQueries() map[string]struct {
 		"refused by a log": {Query{Attributes: attrs("log", "x")}, false},
 		"blocked":          {Query{Attributes: attrs("bad", "x")}, false},
 		"delayed":          {Query{Attributes: attrs("slow", "x")}, true},
-		"with its limits": {Query{Subjects: []Subject{{InlineSubject: rules.InlineSubject{Namespace: "n", Key: []string{"a", "b"}, Limits: []rules.InlineLimit{
+		"with its limits": {Query{Subjects: []Subject{{InlineSubject: rules.InlineSubject{Namespace: "n", Key: []string{"a", "b"}, Limits: []document.InlineLimit{
 			{Limit: 1_000_000, Per: "1m", Algorithm: "token-bucket"}, {Limit: 1_000_000, PerMS: 90_000},
 		}}}}}, true},
 		"counted over its limit": {Query{Subjects: []Subject{{Mode: counters.CountMode,
-			InlineSubject: rules.InlineSubject{Key: []string{"a"}, Limits: []rules.InlineLimit{
+			InlineSubject: rules.InlineSubject{Key: []string{"a"}, Limits: []document.InlineLimit{
 				{Limit: 10, Per: "1h", Algorithm: "fixed-window"},
 			}}}}}, false},
 		"refused by one of": {Query{Attributes: attrs("user", "u", "ip", "198.51.100.8")}, false},

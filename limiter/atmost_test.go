@@ -10,6 +10,7 @@ import (
 
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 const atMostRules = `rules:
@@ -18,7 +19,7 @@ const atMostRules = `rules:
 lists: {allow: [{k: friend}]}`
 
 func atMost(rule, key string, cost int64) *Query {
-	return &Query{Rule: rule, Key: []string{key}, ByKey: true, Costs: []UnitCost{{rules.Requests, cost}}, AtMost: true}
+	return &Query{Rule: rule, Key: []string{key}, ByKey: true, Costs: []UnitCost{{document.Requests, cost}}, AtMost: true}
 }
 
 // A check that takes at most its cost takes as much as there is, at any node
@@ -61,8 +62,8 @@ func TestAtMost(t *testing.T) {
 
 			inline := &Query{AtMost: true, Subjects: []Subject{{
 				InlineSubject: rules.InlineSubject{Key: []string{"x"},
-					Limits: []rules.InlineLimit{{Limit: 10, Per: "1h"}}},
-				Costs: []UnitCost{{rules.Requests, 7}},
+					Limits: []document.InlineLimit{{Limit: 10, Per: "1h"}}},
+				Costs: []UnitCost{{document.Requests, 7}},
 			}}}
 			queries := []*Query{atMost("one", "batch", 70), atMost("one", "batch", 70), inline,
 				inline, atMost("one", "friend", 5), atMost("two", "x", 1)}

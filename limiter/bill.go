@@ -6,6 +6,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // bill says in whose bill an adjustment is counted.
@@ -21,7 +22,7 @@ type bill struct {
 func (bi *bill) code(c *wire.Coder) {
 	wire.Fixed(c, &bi.hashLo)
 	c.Text(&bi.rule, maxUnitBytes)
-	c.Texts(&bi.key, maxKeyValues, rules.MaxShownBytes)
+	c.Texts(&bi.key, maxKeyValues, document.MaxShownBytes)
 	c.Texts(&bi.units, maxSubjectOps, maxUnitBytes)
 	wire.List(c, &bi.billedOnly, MaxCosts, 2, func(cost *UnitCost) {
 		c.Text(&cost.Unit, maxUnitBytes)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/expect"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // blockLength is longer than the time after which the limits admit again.
@@ -272,7 +272,7 @@ func TestBlockByACopy(t *testing.T) {
 		w.change(func() { w.place[w.partition("r", key)].standby = w.nodes[0].id })
 		u, err := n.Locate(&Query{Rule: "r", Key: []string{key}})
 		expect.NoError(t, err)
-		c := newChange(verbAdjust, u, []UnitCost{{Unit: rules.Requests, Cost: 2}})
+		c := newChange(verbAdjust, u, []UnitCost{{Unit: document.Requests, Cost: 2}})
 		expect.NoError(t,
 			n.copies.Amend(n.clock.Now(),
 				&counters.Amendment{Ops: []counters.Op{{Key: c.ops[0].Key, Limit: c.ops[0].Limit, Cost: 2}}}))

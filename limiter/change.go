@@ -14,6 +14,7 @@ import (
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // verb says what a change does.
@@ -438,7 +439,7 @@ func hashChange(ch *change, u *Usage, costs []UnitCost) uint64 {
 	n := int64(0)
 	unitCosts := []UnitCost(nil)
 	for _, cost := range costs {
-		if cost.Unit == rules.Requests {
+		if cost.Unit == document.Requests {
 			n = cost.Cost
 		} else {
 			unitCosts = append(unitCosts, cost)

@@ -19,6 +19,7 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 var kinds = []string{"fixed-window", "sliding-window", "token-bucket", "leaky-bucket", "sliding-window-log"}
@@ -147,7 +148,7 @@ func testSameAnswers(t *testing.T, kind string, inline bool) {
 	if !inline {
 		text = fmt.Sprintf("rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 20, per: 1440h, algorithm: %[1]s}, {limit: 30, per: 1200h, algorithm: %[1]s, unit: tokens}]}", kind)
 	}
-	limits := []rules.InlineLimit{{Limit: 20, Per: "60d", Algorithm: kind},
+	limits := []document.InlineLimit{{Limit: 20, Per: "60d", Algorithm: kind},
 		{Limit: 30, Per: "50d", Algorithm: kind, Unit: "tokens"}}
 	if kind == "first" {
 		limits[0].Algorithm, limits[0].From, limits[1].Algorithm, limits[1].From = "fixed-window", kind, "fixed-window", kind

@@ -75,7 +75,7 @@ func (a *Answer) refuseHit(q *Query, h *rules.Hit, until int64) {
 // subject is blocked by hand until a wall time, in Unix ms.
 func untilBlockEnds(match *rules.Match, decision algorithms.Decision, until int64) algorithms.Decision {
 	out := whileBlocked(decision, blockLeft(match, until))
-	if until == rules.Forever {
+	if until == entries.Forever {
 		out.RetryAfter, out.MoreAfter = algorithms.Never, 0
 	}
 	return out

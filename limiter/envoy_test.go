@@ -14,6 +14,7 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 const envoyRules = `
@@ -32,7 +33,7 @@ func descriptor(l *Limiter, key, value string, mode counters.Mode, cost int64) *
 	return &Query{
 		Matched: set, PeeksAreLooks: true,
 		Subjects: []Subject{{Node: set.EnvoyDomain("llm").Match(entries), Entries: entries,
-			Mode: mode, Costs: []UnitCost{{Unit: rules.Requests, Cost: cost}}}},
+			Mode: mode, Costs: []UnitCost{{Unit: document.Requests, Cost: cost}}}},
 	}
 }
 

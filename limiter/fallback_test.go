@@ -9,6 +9,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // totalDebt returns the sum of all debts.
@@ -163,9 +164,9 @@ func TestCheckAll_FailsAsCheckDoes(t *testing.T) {
 		for i := range 20 { // this node owns some of them
 			q := &Query{Subjects: []Subject{
 				{Mode: counters.PeekMode, InlineSubject: rules.InlineSubject{Key: []string{fmt.Sprint("slots ", i)},
-					Limits: []rules.InlineLimit{{Limit: 2, TTL: "10s", Algorithm: "concurrency"}}}},
+					Limits: []document.InlineLimit{{Limit: 2, TTL: "10s", Algorithm: "concurrency"}}}},
 				{InlineSubject: rules.InlineSubject{Key: []string{fmt.Sprint("counted ", i)},
-					Limits: []rules.InlineLimit{{Limit: 9, Per: "1h"}}}},
+					Limits: []document.InlineLimit{{Limit: 9, Per: "1h"}}}},
 			}}
 
 			var a Answer

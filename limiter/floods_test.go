@@ -15,7 +15,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/counters/notes"
 	"github.com/rlnode/rlnode/internal/expect"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 var largeFlood = flag.Bool("large-flood", false,
@@ -72,16 +72,16 @@ func (f *flood) query(i int) *Query {
 	if f.many {
 		key = fmt.Sprint("flood ", i)
 	}
-	costs := []UnitCost{{Unit: "tokens", Cost: 1}, {Unit: rules.Requests, Cost: 1}}
+	costs := []UnitCost{{Unit: "tokens", Cost: 1}, {Unit: document.Requests, Cost: 1}}
 	switch {
 	case f.kind == "acquire" && f.inline:
-		return inlineQuery(key, rules.InlineLimit{Limit: MaxSlots, TTL: "24h", Algorithm: "concurrency"})
+		return inlineQuery(key, document.InlineLimit{Limit: MaxSlots, TTL: "24h", Algorithm: "concurrency"})
 	case f.kind == "acquire":
 		return &Query{Rule: "held", Key: []string{key}, ByKey: true, Slots: 1}
 	case f.inline:
 		return inlineQuery(key,
-			rules.InlineLimit{Limit: 1e9, Per: "1440h", Algorithm: "fixed-window", Unit: "tokens"},
-			rules.InlineLimit{Limit: 1e9, Per: "1440h", Algorithm: "token-bucket"},
+			document.InlineLimit{Limit: 1e9, Per: "1440h", Algorithm: "fixed-window", Unit: "tokens"},
+			document.InlineLimit{Limit: 1e9, Per: "1440h", Algorithm: "token-bucket"},
 		).costing(costs...)
 	}
 	return &Query{Rule: "flooded", Key: []string{key}, ByKey: f.kind != "adjust" && f.kind != "reset", Costs: costs}

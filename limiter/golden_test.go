@@ -11,6 +11,7 @@ import (
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 type goldenMessage struct {
@@ -84,7 +85,7 @@ func TestGolden(t *testing.T) {
 		message("reserve-inline", &reserveRequest{
 			query: &Query{Subjects: []Subject{{
 				InlineSubject: rules.InlineSubject{Namespace: "n", Key: []string{"k"}, Exact: true,
-					Limits: []rules.InlineLimit{{Limit: 300, Per: "1m", PerMS: 7, Unit: "tokens", From: "first"}}},
+					Limits: []document.InlineLimit{{Limit: 300, Per: "1m", PerMS: 7, Unit: "tokens", From: "first"}}},
 				Costs: []UnitCost{{"tokens", 9}}, Mode: counters.CountMode,
 			}}}, ticket: ticketOf("x", 5, 0), hops: 1,
 		}),

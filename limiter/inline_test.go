@@ -13,6 +13,7 @@ import (
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // The filter of the subjects refused most keeps inline subjects apart.
@@ -126,16 +127,16 @@ func TestG2G3_CallersThatDiffer(t *testing.T) {
 // decided by its own amounts. The first one has leases, and hardly asks the
 // owner; the other one does so with each check.
 func TestCallersThatDiffer(t *testing.T) {
-	per := func(limit int64, window string) []rules.InlineLimit {
-		return []rules.InlineLimit{{Limit: limit, Per: window, Algorithm: "fixed-window"}}
+	per := func(limit int64, window string) []document.InlineLimit {
+		return []document.InlineLimit{{Limit: limit, Per: window, Algorithm: "fixed-window"}}
 	}
 	for name, test := range map[string]struct {
-		callers [2][]rules.InlineLimit
+		callers [2][]document.InlineLimit
 		alone   bool // each caller has a counter of its own
 	}{
-		"100 and 200":                     {[2][]rules.InlineLimit{per(100, "1m"), per(200, "1m")}, false},
-		"5 a minute and 100 an hour":      {[2][]rules.InlineLimit{per(5, "1m"), per(100, "1h")}, true},
-		"500 a minute and 10,000 an hour": {[2][]rules.InlineLimit{per(500, "1m"), per(10_000, "1h")}, true},
+		"100 and 200":                     {[2][]document.InlineLimit{per(100, "1m"), per(200, "1m")}, false},
+		"5 a minute and 100 an hour":      {[2][]document.InlineLimit{per(5, "1m"), per(100, "1h")}, true},
+		"500 a minute and 10,000 an hour": {[2][]document.InlineLimit{per(500, "1m"), per(10_000, "1h")}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -190,10 +191,10 @@ func TestCountsAddUp(t *testing.T) {
 					w := newTestCluster(t, 3, "rules: []")
 					// The window is so long that nothing leaves it and no unit drains during the
 					// test.
-					limits := []rules.InlineLimit{{Limit: 1000, Per: "366d", Algorithm: kind}}
+					limits := []document.InlineLimit{{Limit: 1000, Per: "366d", Algorithm: kind}}
 					ask := func(n *testNode, mode counters.Mode, cost int64, exact bool) *Answer {
 						return n.check(Query{Subjects: []Subject{{InlineSubject: rules.InlineSubject{Key: []string{"k"}, Limits: limits, Exact: exact},
-							Mode: mode, Costs: []UnitCost{{rules.Requests, cost}}}}})
+							Mode: mode, Costs: []UnitCost{{document.Requests, cost}}}}})
 					}
 					nextWindow(time.Hour)
 					sum, leased, over := int64(0), 0, 0

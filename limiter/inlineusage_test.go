@@ -11,10 +11,11 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // inlineQuery returns a query for an inline subject with the given limits.
-func inlineQuery(key string, limits ...rules.InlineLimit) *Query {
+func inlineQuery(key string, limits ...document.InlineLimit) *Query {
 	one := Subject{InlineSubject: rules.InlineSubject{Namespace: "n", Key: []string{key}, Limits: limits, Exact: true}}
 	return &Query{Subjects: []Subject{one}}
 }
@@ -44,12 +45,12 @@ func TestUsageOfInlineSubjects(t *testing.T) {
 		nextWindow(time.Hour)
 		owner, other := w.nodes[0], w.nodes[1]
 		key := w.inlineKeyOf(owner)
-		hour := rules.InlineLimit{Limit: 100, Per: "1h", Algorithm: "fixed-window", Name: "hour"}
-		log := rules.InlineLimit{Limit: 10, Per: "1h", Algorithm: "sliding-window-log", Unit: "tokens"}
-		sliding := rules.InlineLimit{Limit: 50, Per: "2h", Algorithm: "sliding-window", Unit: "tokens"}
-		three := []rules.InlineLimit{hour, log, sliding}
+		hour := document.InlineLimit{Limit: 100, Per: "1h", Algorithm: "fixed-window", Name: "hour"}
+		log := document.InlineLimit{Limit: 10, Per: "1h", Algorithm: "sliding-window-log", Unit: "tokens"}
+		sliding := document.InlineLimit{Limit: 50, Per: "2h", Algorithm: "sliding-window", Unit: "tokens"}
+		three := []document.InlineLimit{hour, log, sliding}
 		take := *inlineQuery(key, three...)
-		other.check(*take.costing(UnitCost{rules.Requests, 3}, UnitCost{"tokens", 4}))
+		other.check(*take.costing(UnitCost{document.Requests, 3}, UnitCost{"tokens", 4}))
 		have := func(n *testNode, q *Query, unknown int, want ...int64) {
 			t.Helper()
 			u, err := n.Usage(q)
@@ -75,7 +76,7 @@ func TestUsageOfInlineSubjects(t *testing.T) {
 		bigger := hour
 		bigger.Limit = 200
 		if u, err := other.Adjust(inlineQuery(key, bigger,
-			sliding).costing(UnitCost{rules.Requests, -1}, UnitCost{"tokens", 50})); err != nil ||
+			sliding).costing(UnitCost{document.Requests, -1}, UnitCost{"tokens", 50})); err != nil ||
 			u.Limits[0].Used != 2 || u.Limits[0].Remaining != 198 || u.Limits[1].Used != 54 {
 			t.Errorf("adjusted: have %+v, %v", u, err)
 		}
@@ -98,7 +99,7 @@ func TestUsageOfInlineSubjects(t *testing.T) {
 		have(other, inlineQuery(key, three...), 0, 0, 4, 54)
 		// Notes beside the counters don't count as counters, and survive a reset.
 		if _, err := other.Adjust(&Query{Subjects: inlineQuery(key,
-			hour).costing(UnitCost{rules.Requests, 7}).Subjects, RequestID: "seven"}); err != nil {
+			hour).costing(UnitCost{document.Requests, 7}).Subjects, RequestID: "seven"}); err != nil {
 			t.Error(err)
 		}
 		all := *inlineQuery(key)
@@ -109,12 +110,12 @@ func TestUsageOfInlineSubjects(t *testing.T) {
 		have(owner, inlineQuery(key, three...), 0, 0, 0, 0)
 		have(owner, inlineQuery(key), 0)
 		if u, err := owner.Adjust(&Query{Subjects: inlineQuery(key,
-			hour).costing(UnitCost{rules.Requests, 7}).Subjects, RequestID: "seven"}); err != nil ||
+			hour).costing(UnitCost{document.Requests, 7}).Subjects, RequestID: "seven"}); err != nil ||
 			u.Limits[0].Used != 7 {
 			t.Errorf("the same id: have %+v, %v", u, err)
 		}
 		have(owner, inlineQuery(key, hour), 0, 0)
-		other.check(*take.costing(UnitCost{rules.Requests, 3}))
+		other.check(*take.costing(UnitCost{document.Requests, 3}))
 		if _, err := other.Reset(&all); err != nil {
 			t.Error(err)
 		}

@@ -10,17 +10,18 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // keptQuery returns a check of a key that has one counter.
 func keptQuery(namespace, key string, limit, burst int64, per time.Duration, cost int64) Query {
-	l := rules.InlineLimit{Limit: limit, PerMS: per.Milliseconds(), Burst: burst, Algorithm: "token-bucket"}
+	l := document.InlineLimit{Limit: limit, PerMS: per.Milliseconds(), Burst: burst, Algorithm: "token-bucket"}
 	if namespace == rules.IncrexNamespace {
 		l.Algorithm, l.From, l.Burst = "fixed-window", "first", 0
 	}
 	one := Subject{InlineSubject: rules.InlineSubject{Namespace: namespace, Key: []string{key},
-		Limits: []rules.InlineLimit{l}, Exact: true}}
-	one.Costs = []UnitCost{{rules.Requests, cost}}
+		Limits: []document.InlineLimit{l}, Exact: true}}
+	one.Costs = []UnitCost{{document.Requests, cost}}
 	return Query{Subjects: []Subject{one}}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,7 +28,7 @@ func after(d time.Duration) algorithms.Instant {
 
 func compile(t testing.TB, version int64, text string) *rules.Set {
 	t.Helper()
-	doc, err := rules.Parse([]byte(text))
+	doc, err := document.Parse([]byte(text))
 	expect.NoError(t, err)
 	set, err := rules.Compile(doc, version)
 	expect.NoError(t, err)
@@ -371,5 +372,5 @@ func BenchmarkCheck(b *testing.B) {
 
 // adjustment is what Adjust takes to add n to a subject's usage in requests.
 func adjustment(rule string, key []string, n int64, request string) *Query {
-	return &Query{Rule: rule, Key: key, Costs: []UnitCost{{Unit: rules.Requests, Cost: n}}, RequestID: request}
+	return &Query{Rule: rule, Key: key, Costs: []UnitCost{{Unit: document.Requests, Cost: n}}, RequestID: request}
 }

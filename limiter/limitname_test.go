@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/internal/expect"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 const namedRules = `rules:
@@ -46,7 +46,7 @@ func TestChangesOfOneLimit(t *testing.T) {
 		for i, n := range w.nodes {
 			key := w.keyOf("r", w.nodes[(i+1)%3], nil)
 			costs := Query{Rule: "r", Key: []string{key}, ByKey: true,
-				Costs: []UnitCost{{rules.Requests, 10}, {"tokens", 100}}}
+				Costs: []UnitCost{{document.Requests, 10}, {"tokens", 100}}}
 			id := n.reserve(costs, time.Minute)
 			want := func(what string, want ...int64) {
 				t.Helper()
@@ -55,7 +55,7 @@ func TestChangesOfOneLimit(t *testing.T) {
 			want("reserved", 10, 10, 100)
 
 			q := Query{Rule: "r", Key: []string{key}, LimitName: "r/requests/24h",
-				Costs: []UnitCost{{rules.Requests, 5}}}
+				Costs: []UnitCost{{document.Requests, 5}}}
 			if u, err := n.Adjust(&q); err != nil || len(u.Limits) != 1 || u.Limits[0].Used != 15 ||
 				u.Limits[0].Applied != 5 {
 				t.Fatalf("%+v, %v", u, err)
@@ -71,7 +71,7 @@ func TestChangesOfOneLimit(t *testing.T) {
 			}
 			want("what came back", 0, 5, 0)
 
-			costs.Costs = []UnitCost{{rules.Requests, 21}}
+			costs.Costs = []UnitCost{{document.Requests, 21}}
 			if n.check(costs).Allowed {
 				t.Fatal("not refused")
 			}
@@ -100,7 +100,7 @@ func TestChangesOfOneLimit(t *testing.T) {
 				t.Errorf("a cost in another unit: %v", err)
 			}
 
-			local := Query{Rule: "local", Key: []string{key}, ByKey: true, Costs: []UnitCost{{rules.Requests, 30}}}
+			local := Query{Rule: "local", Key: []string{key}, ByKey: true, Costs: []UnitCost{{document.Requests, 30}}}
 			n.check(local)
 			local.LimitName = "hour"
 			if _, err := n.Reset(&local); err != nil {
@@ -122,7 +122,7 @@ func TestAdjustmentsAreBilled(t *testing.T) {
 		for i, n := range w.nodes {
 			key := w.keyOf("r", w.nodes[(i+1)%3], nil)
 			n.check(Query{Rule: "r", Key: []string{key}, ByKey: true,
-				Costs: []UnitCost{{rules.Requests, 4}, {"tokens", 7}}})
+				Costs: []UnitCost{{document.Requests, 4}, {"tokens", 7}}})
 			n.Reset(&Query{Rule: "r", Key: []string{key}, LimitName: "hour"})
 			for _, tt := range []struct {
 				costs   []UnitCost
@@ -130,11 +130,11 @@ func TestAdjustmentsAreBilled(t *testing.T) {
 				applied []int64 // by limit
 				billed  [2]int64
 			}{
-				{[]UnitCost{{rules.Requests, -50}, {"tokens", -3}}, true, []int64{0, -4, -3}, [2]int64{0, 4}},
-				{[]UnitCost{{rules.Requests, 6}}, false, []int64{6, 6, 0}, [2]int64{0, 4}},
-				{[]UnitCost{{rules.Requests, 30}}, true, []int64{30, 30, 0}, [2]int64{30, 4}},
+				{[]UnitCost{{document.Requests, -50}, {"tokens", -3}}, true, []int64{0, -4, -3}, [2]int64{0, 4}},
+				{[]UnitCost{{document.Requests, 6}}, false, []int64{6, 6, 0}, [2]int64{0, 4}},
+				{[]UnitCost{{document.Requests, 30}}, true, []int64{30, 30, 0}, [2]int64{30, 4}},
 				{[]UnitCost{{"tokens", -1000}}, true, []int64{0, 0, -4}, [2]int64{30, 0}},
-				{[]UnitCost{{rules.Requests, -1}}, false, []int64{-1, -1, 0}, [2]int64{30, 0}},
+				{[]UnitCost{{document.Requests, -1}}, false, []int64{-1, -1, 0}, [2]int64{30, 0}},
 			} {
 				q := &Query{Rule: "r", Key: []string{key}, Costs: tt.costs, Bill: tt.bill,
 					RequestID: time.Now().String()}
@@ -152,7 +152,7 @@ func TestAdjustmentsAreBilled(t *testing.T) {
 				time.Sleep(time.Millisecond)
 			}
 			if _, err := n.Adjust(&Query{Rule: "free", Key: []string{key},
-				Costs: []UnitCost{{rules.Requests, 1}},
+				Costs: []UnitCost{{document.Requests, 1}},
 				Bill:  true}); !errors.Is(err, ErrNotBilled) {
 				t.Errorf("a rule in no bill: %v", err)
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // reserveRequest is a reservation, or a check that counts, with a request id,
@@ -358,7 +359,7 @@ func (l *Limiter) prepareForAsker(ctx context.Context, q *Query, version int64, 
 }
 
 // maxText bounds a value or a name, in bytes.
-const maxText = rules.MaxValueBytes
+const maxText = document.MaxValueBytes
 
 // hashContent hashes the request's content. The order of attributes and costs does not matter.
 func (req *reserveRequest) hashContent() uint64 {
@@ -404,8 +405,8 @@ func (req *reserveRequest) Code(c *wire.Coder) {
 func (q *Query) code(c *wire.Coder) {
 	c.Text(&q.Rule, maxText)
 	c.Flags(&q.ByKey, &q.AwaitsLoan)
-	c.Texts(&q.Key, rules.MaxAttributes, maxText)
-	wire.List(c, &q.Attributes, rules.MaxAttributes, 2, func(a *rules.Attribute) {
+	c.Texts(&q.Key, document.MaxAttributes, maxText)
+	wire.List(c, &q.Attributes, document.MaxAttributes, 2, func(a *rules.Attribute) {
 		c.Text(&a.Name, maxText)
 		c.Text(&a.Value, maxText)
 	})
@@ -422,11 +423,11 @@ func (q *Query) code(c *wire.Coder) {
 
 func (subj *Subject) code(c *wire.Coder) {
 	c.Text(&subj.Namespace, maxText)
-	c.Texts(&subj.Key, rules.MaxAttributes, maxText)
+	c.Texts(&subj.Key, document.MaxAttributes, maxText)
 	c.Flags(&subj.Exact, &subj.Shadow)
 	wire.Number(c, &subj.Mode, int64(counters.NumModes-1))
 	codeCosts(c, &subj.Costs)
-	wire.List(c, &subj.Limits, rules.MaxInlineLimits, 11, func(limit *rules.InlineLimit) {
+	wire.List(c, &subj.Limits, rules.MaxInlineLimits, 11, func(limit *document.InlineLimit) {
 		for _, n := range [...]*int64{&limit.Limit, &limit.PerMS, &limit.TTLMS, &limit.Burst} {
 			wire.Number(c, n, algorithms.MaxAmount)
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/counters/notes"
 	"github.com/rlnode/rlnode/internal/expect"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // openPlaces returns how many places of reservations that are not settled all nodes keep.
@@ -73,7 +73,7 @@ func TestRefusedReservationsLeaveNoPlace(t *testing.T) {
 			time.Sleep(time.Minute)
 			for _, homeOwner := range w.nodes[:2] {
 				a, b := w.keyOf("a", homeOwner, nil), w.keyOf("b", w.nodes[2], nil)
-				cost := []UnitCost{{rules.Requests, 11}}
+				cost := []UnitCost{{document.Requests, 11}}
 				for i, n := range w.nodes {
 					what := fmt.Sprintf("%s, home %s at %v, asked %d", algorithm, home, homeOwner.id, i)
 					tooMuch := Query{Rule: "b", Key: []string{b}, ByKey: true, Costs: cost}
@@ -96,7 +96,7 @@ func TestRefusedReservationsLeaveNoPlace(t *testing.T) {
 		})
 	}
 	l := open(t, strings.NewReplacer("ALGORITHM", "token-bucket", "HOME", "per: 1h").Replace(text))
-	q := Query{Attributes: attrs("a", "x", "b", "y"), Costs: []UnitCost{{rules.Requests, 11}}}
+	q := Query{Attributes: attrs("a", "x", "b", "y"), Costs: []UnitCost{{document.Requests, 11}}}
 	if id, err := l.Reserve(&q, time.Minute, &Answer{}); id != "" || err != nil {
 		t.Errorf("alone: have %q, %v", id, err)
 	}
@@ -114,7 +114,7 @@ func TestRefusedReservationsLeaveNoPlace_LocalRules(t *testing.T) {
   - {name: b, key: [b], consistency: local, limits: [{limit: 300, per: 1h, algorithm: token-bucket}]}`)
 		n := w.nodes[0]
 		notesOf := func() notes.Stats { return n.membership.Fallback.Notes().Stats() }
-		q := Query{Attributes: attrs("a", "x", "b", "y"), Costs: []UnitCost{{rules.Requests, 6}}}
+		q := Query{Attributes: attrs("a", "x", "b", "y"), Costs: []UnitCost{{document.Requests, 6}}}
 		if id := n.reserve(q, time.Hour); id == "" {
 			t.Fatal("6 of 10 were refused")
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 var (
@@ -377,13 +378,13 @@ func (m *mix) rules() string {
 
 // query returns a check of a subject.
 func (m *mix) query(subject int, cost int64) Query {
-	costs := []UnitCost{{Unit: rules.Requests, Cost: cost}}
+	costs := []UnitCost{{Unit: document.Requests, Cost: cost}}
 	key := []string{fmt.Sprintf("subject %d of seed %d", subject, m.seed)}
 	if !m.inline {
 		return Query{Rule: "r", Key: key, ByKey: true, Costs: costs}
 	}
 
-	limit := rules.InlineLimit{Limit: m.limit, Per: m.window.String(), Algorithm: m.kind.String()}
+	limit := document.InlineLimit{Limit: m.limit, Per: m.window.String(), Algorithm: m.kind.String()}
 	if m.kind.IsBucket() {
 		limit.Burst = m.burst
 	}
@@ -392,7 +393,7 @@ func (m *mix) query(subject int, cost int64) Query {
 	}
 	return Query{Subjects: []Subject{{
 		InlineSubject: rules.InlineSubject{
-			Namespace: "n", Key: key, Limits: []rules.InlineLimit{limit}, Exact: !m.hybrid,
+			Namespace: "n", Key: key, Limits: []document.InlineLimit{limit}, Exact: !m.hybrid,
 		},
 		Costs: costs,
 	}}}

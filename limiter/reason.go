@@ -6,6 +6,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // TightestLimit returns the limit that describes the answer. It returns nil if
@@ -188,7 +189,7 @@ func appendBlocked(b []byte, tightest *LimitAnswer) []byte {
 
 	if blocks := tightest.Rule.Blocks; len(blocks) == 1 {
 		b = append(b, " blocks this for "...)
-		b = append(b, rules.FormatDuration(blocks[0].Limit.Window)...)
+		b = append(b, document.FormatDuration(blocks[0].Limit.Window)...)
 		b = append(b, " after a refusal; "...)
 	} else {
 		b = append(b, " blocks this after a refusal, longer each time; "...)

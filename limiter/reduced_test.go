@@ -8,6 +8,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // expectRefusal checks that a is refused for a cause, with a retry time, in the
@@ -27,7 +28,7 @@ func expectRefusal(t *testing.T, what string, a *Answer, cause Cause, retry time
 }
 
 func costing(q Query, cost int64) Query {
-	q.Costs = []UnitCost{{rules.Requests, cost}}
+	q.Costs = []UnitCost{{document.Requests, cost}}
 	return q
 }
 

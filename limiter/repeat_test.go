@@ -11,6 +11,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // repeatRules are rules of every sort that a single node applies.
@@ -43,7 +44,7 @@ func drawShape(r *rand.Rand, set *rules.Set) (q Query) {
 		rule := set.Rules[r.IntN(len(set.Rules))]
 		q.Rule, q.ByKey, q.Key = rule.Name, true, make([]string, len(rule.Key))
 	case 2:
-		limits := []rules.InlineLimit{{Limit: 3, Per: "1m", Algorithm: "token-bucket"}}
+		limits := []document.InlineLimit{{Limit: 3, Per: "1m", Algorithm: "token-bucket"}}
 		q.Subjects = []Subject{{InlineSubject: rules.InlineSubject{Namespace: "n", Key: []string{""}, Limits: limits}}}
 	}
 	drawCosts(r, &q)
@@ -54,7 +55,7 @@ func drawShape(r *rand.Rand, set *rules.Set) (q Query) {
 func drawCosts(r *rand.Rand, q *Query) {
 	q.Costs = nil
 	if r.IntN(4) == 0 {
-		q.Costs = []UnitCost{{Unit: []string{rules.Requests, "tokens"}[r.IntN(2)], Cost: int64(r.IntN(3))}}
+		q.Costs = []UnitCost{{Unit: []string{document.Requests, "tokens"}[r.IntN(2)], Cost: int64(r.IntN(3))}}
 	}
 	q.Mode = []counters.Mode{counters.CheckMode, counters.CheckMode, counters.CheckMode,
 		counters.PeekMode, counters.CountMode}[r.IntN(5)]

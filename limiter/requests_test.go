@@ -16,6 +16,7 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 const requestRules = "rules:\n  - {name: r, key: [k], limits: [{limit: 100, per: 1440h}, {limit: 100, per: 1440h, unit: tokens}]}"
@@ -23,7 +24,7 @@ const requestRules = "rules:\n  - {name: r, key: [k], limits: [{limit: 100, per:
 // reserveAs reserves a cost for a subject on n, with a request id.
 func (n *testNode) reserveAs(request, key string, cost int64, a *Answer) (string, error) {
 	q := byKey("r", key)
-	q.Costs, q.RequestID = []UnitCost{{Unit: rules.Requests, Cost: cost}}, request
+	q.Costs, q.RequestID = []UnitCost{{Unit: document.Requests, Cost: cost}}, request
 	return n.Reserve(&q, time.Minute, a)
 }
 
@@ -159,7 +160,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	l.SetRules(compile(t, 1, requestRules))
 	var a Answer
 	q := byKey("r", "k")
-	q.Costs, q.RequestID = []UnitCost{{Unit: rules.Requests, Cost: 1}}, "first"
+	q.Costs, q.RequestID = []UnitCost{{Unit: document.Requests, Cost: 1}}, "first"
 	first, err := l.Reserve(&q, time.Minute, &a)
 	expect.NoError(t, err)
 	adjust := func(i int) error {
@@ -329,7 +330,7 @@ func TestAnswersThatCantBeKept(t *testing.T) {
 				}
 			})
 			q := Query{Attributes: []rules.Attribute{{Name: "a", Value: a}, {Name: "b", Value: b}}, RequestID: "x"}
-			q.Costs = []UnitCost{{Unit: rules.Requests, Cost: 7}}
+			q.Costs = []UnitCost{{Unit: document.Requests, Cost: 7}}
 			asker := w.nodes[1]
 			if name == "its subject moves" {
 				asker = w.nodes[0]
@@ -360,12 +361,12 @@ func TestInlineRequestsAreDecidedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 3, "rules: []")
 		nextWindow(time.Hour)
-		limit := rules.InlineLimit{Limit: 10, Per: "1h", Algorithm: "fixed-window"}
+		limit := document.InlineLimit{Limit: 10, Per: "1h", Algorithm: "fixed-window"}
 		keys := []string{w.inlineKeyOf(w.nodes[0]), w.inlineKeyOf(w.nodes[1]), w.inlineKeyOf(w.nodes[2])}
 		both := func(mode counters.Mode, cost int64, id string) *Query {
 			q := &Query{RequestID: id}
 			for _, key := range keys[:2] {
-				one := inlineQuery(key, limit).costing(UnitCost{rules.Requests, cost}).Subjects[0]
+				one := inlineQuery(key, limit).costing(UnitCost{document.Requests, cost}).Subjects[0]
 				one.Mode = mode
 				q.Subjects = append(q.Subjects, one)
 			}
@@ -416,7 +417,7 @@ func TestInlineRequestsAreDecidedOnce(t *testing.T) {
 			}
 		}
 		changed := both(counters.CountMode, 5, "count")
-		changed.Subjects[0].Limits = []rules.InlineLimit{{Limit: 12, Per: "1h", Algorithm: "fixed-window"}}
+		changed.Subjects[0].Limits = []document.InlineLimit{{Limit: 12, Per: "1h", Algorithm: "fixed-window"}}
 		expect.ErrorIs(t, w.nodes[1].Check(changed, &a), ErrRequestIDReused, "another amount")
 		if out, err := w.nodes[1].Settle(id, nil); err != nil || out.Repeated {
 			t.Errorf("have %+v, %v", out, err)

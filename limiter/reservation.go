@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // Bounds of reservations.
@@ -109,7 +109,7 @@ func (rv *reservation) Code(c *wire.Coder) {
 		c.Text(&reserved.rule, maxUnitBytes)
 		if reserved.rule != "" {
 			wire.Fixed(c, &reserved.hashLo)
-			c.Texts(&reserved.key, maxKeyValues, rules.MaxShownBytes)
+			c.Texts(&reserved.key, maxKeyValues, document.MaxShownBytes)
 			if reserved.key == nil {
 				reserved.key = []string{} // the rule may have no key attributes; nil would mean an unknown key
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 const tokenRules = `rules:
@@ -476,7 +477,7 @@ rules:
 		for _, n := range w.nodes {
 			n.UseMeter(newFakeMeter())
 		}
-		user := strings.Repeat("\u023a", rules.MaxValueBytes/2) // in lower case, each takes three bytes instead of two
+		user := strings.Repeat("\u023a", document.MaxValueBytes/2) // in lower case, each takes three bytes instead of two
 		id := w.nodes[0].reserve(Query{Attributes: attrs("user", user),
 			Costs: []UnitCost{{"tokens", 100}}}, time.Minute)
 		w.nodes[1].settleTokens(id, 30)
@@ -540,7 +541,7 @@ func TestAuthorityLapsesDuringAReset(t *testing.T) {
 		owner.authority.Store(true)
 		synctest.Wait()
 		q := byKey("r", key)
-		q.Costs = []UnitCost{{rules.Requests, 1000}}
+		q.Costs = []UnitCost{{document.Requests, 1000}}
 		if a := owner.check(q); !a.Allowed {
 			t.Fatalf("after the reset: %+v", a.Limits)
 		}
@@ -573,7 +574,7 @@ func TestUsageAndSettlementOfLocalRules(t *testing.T) {
 				}
 			}
 			cost := func(units int64) Query {
-				return Query{Rule: "l", Key: []string{key}, ByKey: true, Costs: []UnitCost{{rules.Requests, units}}}
+				return Query{Rule: "l", Key: []string{key}, ByKey: true, Costs: []UnitCost{{document.Requests, units}}}
 			}
 			n.check(cost(3))
 			want("checked", 3, 0)
@@ -600,7 +601,7 @@ func TestUsageAndSettlementOfLocalRules(t *testing.T) {
 			settle := func(by *testNode, id string, used int64, wantRepeated bool, wantRemaining int64) {
 				t.Helper()
 				for range 2 {
-					s, err := by.Settle(id, []UnitCost{{rules.Requests, used}})
+					s, err := by.Settle(id, []UnitCost{{document.Requests, used}})
 					if err != nil || s.Repeated != wantRepeated || s.Remaining != wantRemaining {
 						t.Errorf("%s: have %+v, %v, want %d remaining", algorithm, s, err, wantRemaining)
 					}
@@ -637,7 +638,7 @@ func TestSettlement_OfDrainedLocalBuckets(t *testing.T) {
 				"rules:\n  - {name: l, key: [k], consistency: local, limits: [{limit: 300, per: 1m, algorithm: "+algorithm+"}]}")
 			n := w.nodes[0]
 			cost := func(units int64) Query {
-				return Query{Rule: "l", Key: []string{"x"}, ByKey: true, Costs: []UnitCost{{rules.Requests, units}}}
+				return Query{Rule: "l", Key: []string{"x"}, ByKey: true, Costs: []UnitCost{{document.Requests, units}}}
 			}
 			id := n.reserve(cost(60), time.Minute)
 			time.Sleep(30 * time.Second) // 50 of its share of 100 a minute
@@ -645,7 +646,7 @@ func TestSettlement_OfDrainedLocalBuckets(t *testing.T) {
 				t.Fatalf("%s: 10 + 90 of 100 were refused", algorithm)
 			}
 
-			_, err := n.Settle(id, []UnitCost{{rules.Requests, 0}})
+			_, err := n.Settle(id, []UnitCost{{document.Requests, 0}})
 			expect.NoError(t, err)
 			if used := n.used("l", "x"); used < 90 || used > 91 {
 				t.Errorf("%s: got %d used after the settlement, want 90: what was owed came back", algorithm, used)
@@ -694,7 +695,7 @@ func TestResetAndHandOver(t *testing.T) {
 				w.handOver(w.partition("r", key), owner)
 			}
 			q := byKey("r", key)
-			q.Costs = []UnitCost{{rules.Requests, 1000}}
+			q.Costs = []UnitCost{{document.Requests, 1000}}
 			if a := owner.check(q); !a.Allowed {
 				t.Fatalf("after the reset: %+v", a.Limits)
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // takes counts the Takes of a check. The recorder's clock is read before each
@@ -110,7 +110,7 @@ func TestRequestsWaitWithoutPolls(t *testing.T) {
 		p := w.partition("r", key)
 		id := owner.reserve(byKey("r", key), time.Minute)
 		once := byKey("r", key)
-		once.Costs, once.RequestID = []UnitCost{{rules.Requests, 1}}, "a"
+		once.Costs, once.RequestID = []UnitCost{{document.Requests, 1}}, "a"
 		var a Answer
 		for name, request := range map[string]func(n *testNode) error{
 			"check": func(n *testNode) error {

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // Rules without a limit, and limits of 0, need no counter. So every node
@@ -53,12 +54,12 @@ func (a *Answer) uncountedCosts(q *Query, h *rules.Hit) (list []UnitCost) {
 		requests = h.Cost
 	}
 	for _, uc := range q.Costs {
-		if uc.Unit == rules.Requests {
+		if uc.Unit == document.Requests {
 			requests = uc.Cost
 			continue
 		}
 		add(uc.Unit, uc.Cost)
 	}
-	add(rules.Requests, requests)
+	add(document.Requests, requests)
 	return list
 }

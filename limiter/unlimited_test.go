@@ -11,6 +11,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 const unlimitedRules = `
@@ -90,7 +91,7 @@ func TestLimitOfZero(t *testing.T) {
 	for _, q := range []Query{
 		byKey("none", "x"), byKey("plan", "shut"),
 		{Subjects: []Subject{{InlineSubject: rules.InlineSubject{Key: []string{"x"},
-			Limits: []rules.InlineLimit{{Limit: 0, Per: "1m"}}}, Costs: []UnitCost{{"requests", 1}}}}},
+			Limits: []document.InlineLimit{{Limit: 0, Per: "1m"}}}, Costs: []UnitCost{{"requests", 1}}}}},
 	} {
 		for range 2 {
 			expectRefusal(t, q.Rule, check(t, l, epoch, q), CostAboveLimit, algorithms.Never,
@@ -142,7 +143,7 @@ func TestNothingCountsForALimitOfZero(t *testing.T) {
 	count := byKey("none", "x")
 	count.Mode = counters.CountMode
 	inline := Query{Subjects: []Subject{{
-		InlineSubject: rules.InlineSubject{Key: []string{"x"}, Limits: []rules.InlineLimit{{Limit: 0, Per: "1m"}}},
+		InlineSubject: rules.InlineSubject{Key: []string{"x"}, Limits: []document.InlineLimit{{Limit: 0, Per: "1m"}}},
 		Costs:         []UnitCost{{"requests", 1}}, Mode: counters.CountMode,
 	}}}
 	for range 2 {

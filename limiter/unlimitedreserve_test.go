@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/internal/expect"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 const unlimitedBills = `rules:
@@ -155,7 +155,7 @@ func TestZeroIsBilledAsSettled(t *testing.T) {
 	q := costing(byKey("none", "x"), 0)
 	id, err := l.Reserve(&q, time.Minute, &a)
 	expect.NoError(t, err)
-	if _, err := l.Settle(id, []UnitCost{{rules.Requests, 7}}); err != nil || bill["none/requests"] != 7 {
+	if _, err := l.Settle(id, []UnitCost{{document.Requests, 7}}); err != nil || bill["none/requests"] != 7 {
 		t.Errorf("got the bill %v, %v; want 7 requests", bill, err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/expect"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 const leasedRules = `rules:
@@ -88,7 +88,7 @@ func TestUsageAddsUpToTheShare(t *testing.T) {
 			for range random.IntN(12) {
 				cost, tokens := random.Int64N(40), random.Int64N(100)
 				q := byKey(rule, key)
-				q.Costs = []UnitCost{{rules.Requests, cost}, {"tokens", tokens}}
+				q.Costs = []UnitCost{{document.Requests, cost}, {"tokens", tokens}}
 				if w.nodes[random.IntN(3)].check(q).Allowed {
 					admitted[0], admitted[1] = admitted[0]+cost, admitted[1]+tokens
 				}
@@ -217,7 +217,7 @@ func TestAnswersCountWhatTheNodeHolds(t *testing.T) {
 			t.Errorf("a peek: have %d remaining, %d used; want %d, %d", la.Remaining, la.Used, 2000-used-1, used+1)
 		}
 		large := byKey("window", key)
-		large.Costs = []UnitCost{{rules.Requests, 500}}
+		large.Costs = []UnitCost{{document.Requests, 500}}
 		used += 500
 		if a := n.check(large); a.DecidedBy != ByForward || a.Limits[0].Remaining != 2000-used ||
 			a.Limits[0].Used != used {

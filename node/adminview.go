@@ -10,6 +10,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // adminView is a node as the admin plane sees it: the cluster's methods, and
@@ -23,7 +24,7 @@ type adminView struct {
 func (a adminView) Versions() []rules.Version { return a.StateInUse().History.Versions() }
 
 // Version returns the document of a version.
-func (a adminView) Version(number int64) (*rules.Document, error) {
+func (a adminView) Version(number int64) (*document.Document, error) {
 	return a.StateInUse().History.DocumentAt(number)
 }
 

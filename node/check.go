@@ -11,6 +11,7 @@ import (
 	"github.com/rlnode/rlnode/client"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 var errNotReady = fmt.Errorf("%w: the node is not ready", client.ErrUnavailable)
@@ -132,7 +133,7 @@ func (n *Node) Adjust(ctx context.Context, rule string, key []string, cost int64
 // for all calls with the same id within a minute. An id has at most 64 bytes.
 func (n *Node) AdjustOnce(ctx context.Context, id, rule string, key []string, cost int64) (client.Usage, error) {
 	return n.AdjustCosts(ctx, client.Request{Rule: rule, Key: key, RequestID: id},
-		map[string]int64{rules.Requests: cost})
+		map[string]int64{document.Requests: cost})
 }
 
 // AdjustCosts is Adjust for costs by unit, and for subjects that bring their

@@ -10,6 +10,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // inquiry holds the query and the answer of a call, and the slices they use. It is pooled.
@@ -41,14 +42,14 @@ func (i *inquiry) read(q *client.Request) (err error) {
 		i.key = append(i.key, client.Fit(v))
 	}
 
-	if n := len(q.Attributes); n > rules.MaxAttributes {
+	if n := len(q.Attributes); n > document.MaxAttributes {
 		return fmt.Errorf("%w: Attributes has %d attributes; it must not have more than %d",
-			client.ErrRequest, n, rules.MaxAttributes)
+			client.ErrRequest, n, document.MaxAttributes)
 	}
 	for name, value := range q.Attributes {
-		if len(name) > rules.MaxValueBytes {
+		if len(name) > document.MaxValueBytes {
 			return fmt.Errorf("%w: Attributes: a name has %d bytes; it must not have more than %d",
-				client.ErrRequest, len(name), rules.MaxValueBytes)
+				client.ErrRequest, len(name), document.MaxValueBytes)
 		}
 		i.attributes = append(i.attributes, rules.Attribute{Name: name, Value: client.Fit(value)})
 	}
@@ -113,7 +114,7 @@ func (i *inquiry) addSubject(s *client.Subject) (err error) {
 		if l.FromFirst {
 			from = "first"
 		}
-		subject.Limits = append(subject.Limits, rules.InlineLimit{
+		subject.Limits = append(subject.Limits, document.InlineLimit{
 			Limit: l.Limit, Per: l.Per, Algorithm: l.Algorithm, Burst: l.Burst, Unit: l.Unit,
 			Name: l.Name, TZ: l.TZ, From: from, TTL: l.TTL,
 		})
@@ -174,10 +175,10 @@ func appendAllCosts(list []limiter.UnitCost, cost int64, costs map[string]int64)
 	if err != nil || cost == 0 {
 		return list, err
 	}
-	if _, hasRequests := costs[rules.Requests]; hasRequests {
-		return list, fmt.Errorf("%w: Cost and Costs[%q] exclude each other", client.ErrRequest, rules.Requests)
+	if _, hasRequests := costs[document.Requests]; hasRequests {
+		return list, fmt.Errorf("%w: Cost and Costs[%q] exclude each other", client.ErrRequest, document.Requests)
 	}
-	return append(list, limiter.UnitCost{Unit: rules.Requests, Cost: min(cost, algorithms.MaxAmount)}), nil
+	return append(list, limiter.UnitCost{Unit: document.Requests, Cost: min(cost, algorithms.MaxAmount)}), nil
 }
 
 // appendUnitCosts appends costs to list, sorted by unit.
@@ -207,18 +208,18 @@ func appendUnitCosts(list []limiter.UnitCost, costs map[string]int64) ([]limiter
 
 // checkKey bounds the values of a key.
 func checkKey(key []string) error {
-	if len(key) > rules.MaxAttributes {
+	if len(key) > document.MaxAttributes {
 		return fmt.Errorf("%w: Key has %d values; it must not have more than %d", client.ErrRequest,
-			len(key), rules.MaxAttributes)
+			len(key), document.MaxAttributes)
 	}
 	return nil
 }
 
 // checkUnit bounds the name of a unit in Costs.
 func checkUnit(unit string) error {
-	if len(unit) > rules.MaxValueBytes {
+	if len(unit) > document.MaxValueBytes {
 		return fmt.Errorf("%w: Costs: a unit has %d bytes; it must not have more than %d",
-			client.ErrRequest, len(unit), rules.MaxValueBytes)
+			client.ErrRequest, len(unit), document.MaxValueBytes)
 	}
 	return nil
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/internal/tick"
 	"github.com/rlnode/rlnode/limiter"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // recentSeconds is the number of readings kept, one per second.
@@ -113,7 +113,7 @@ func (n *Node) logRefusal(r *limiter.Refusal) {
 
 	retry := "never"
 	if r.RetryAfter != algorithms.Never {
-		retry = rules.FormatDuration(ceilMillis(r.RetryAfter))
+		retry = document.FormatDuration(ceilMillis(r.RetryAfter))
 	}
 	n.log.Info("refused", "rule", r.Rule, "subject", r.Subject, "used", r.Used, "limit", r.Limit, "unit", r.Unit,
 		"retry", retry, "left_out", r.More)

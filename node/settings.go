@@ -18,7 +18,7 @@ import (
 	"github.com/rlnode/rlnode/client"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/secret"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // Bounds of a Config. Gossip carries at most 512 bytes of metadata per node.
@@ -44,7 +44,7 @@ const (
 // settings are a complete Config.
 type settings struct {
 	Config
-	initialRules       *rules.Document
+	initialRules       *document.Document
 	initialRulesAuthor string
 }
 
@@ -125,11 +125,11 @@ func (s *settings) checkNode(m *mistakes) {
 		s.DataDir = dir
 	}
 
-	s.initialRules = rules.Starter()
+	s.initialRules = document.Starter()
 	s.initialRulesAuthor = "starter rules"
 	if len(s.Rules) > 0 {
 		s.initialRulesAuthor = strings.TrimSpace(m.name("Rules") + " " + s.RulesFrom)
-		doc, err := rules.Parse(s.Rules)
+		doc, err := document.Parse(s.Rules)
 		if err != nil {
 			m.add("Rules", "%w", err)
 		}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/cluster"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // worldRules returns a rules file with one limit for all regions together.
@@ -21,7 +21,7 @@ func worldRules(limit int) string {
 
 // write replaces the rules through a node.
 func (v *testNode) write(text string) (int64, error) {
-	return v.admin().Write(context.Background(), rules.Change{Body: []byte(text)},
+	return v.admin().Write(context.Background(), document.Change{Body: []byte(text)},
 		cluster.WriteOptions{By: v.settings.Name})
 }
 

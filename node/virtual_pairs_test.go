@@ -19,7 +19,7 @@ import (
 	"github.com/rlnode/rlnode/internal/pairs"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 var (
@@ -451,7 +451,7 @@ func (s *faultPair) writeRule(at int, within time.Duration) {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		var err error
-		version, err = v.admin().Write(ctx, rules.Change{Body: []byte(pairRules(fewLimit - 20))},
+		version, err = v.admin().Write(ctx, document.Change{Body: []byte(pairRules(fewLimit - 20))},
 			cluster.WriteOptions{By: v.name()})
 		if err != nil {
 			return err.Error()

@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // oneState waits until all nodes have applied the same state.
@@ -55,7 +55,7 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 		odd, others := p.nodes[i], slices.Delete(slices.Clone(p.nodes), i, i+1)
 		crowd := p.startLoad("year", keys, 6)
 		lacks[i].Store(true)
-		change := rules.Change{Part: rules.TierPart, Name: "new", Body: []byte("limits: [{limit: 1, per: 1m}]")}
+		change := document.Change{Part: document.TierPart, Name: "new", Body: []byte("limits: [{limit: 1, per: 1m}]")}
 		for _, v := range others {
 			if _, err := v.admin().Write(t.Context(), change, cluster.WriteOptions{}); err != nil {
 				t.Fatal(err)

@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // Partitions move from one node to another while a third asks the old owner to
@@ -155,7 +155,7 @@ func (a *retriedRequests) query(i int) *limiter.Query {
 		return &limiter.Query{Rule: "year", Key: []string{key}, ByKey: true, Costs: costs, RequestID: id}
 	}
 	one := limiter.Subject{Costs: costs, Mode: counters.CountMode}
-	one.Key, one.Exact, one.Limits = []string{key}, true, []rules.InlineLimit{{Limit: 100,
+	one.Key, one.Exact, one.Limits = []string{key}, true, []document.InlineLimit{{Limit: 100,
 		Per: "8760h", Algorithm: "fixed-window"}}
 	return &limiter.Query{Subjects: []limiter.Subject{one}, RequestID: id}
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 	"github.com/rlnode/rlnode/test/simulation"
 )
 
@@ -800,7 +800,7 @@ func (tr *simTrial) write() {
 		ctx, cancel := context.WithTimeout(context.Background(), simInForce)
 		defer cancel()
 		var err error
-		if version, err = v.admin().Write(ctx, rules.Change{Body: tr.text(tr.version + 1)},
+		if version, err = v.admin().Write(ctx, document.Change{Body: tr.text(tr.version + 1)},
 			cluster.WriteOptions{By: v.name()}); err != nil {
 			return fmt.Sprintf("at %s: %v", v.name(), err)
 		}

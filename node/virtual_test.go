@@ -26,6 +26,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // Whole nodes make much garbage; fewer collections make the tests faster. GOGC
@@ -71,7 +72,7 @@ type testCluster struct {
 // useInline makes checks bring the limit of exactRules or hybridRules, if inline is set.
 func (p *testCluster) useInline(inline bool, limit int, exact bool) {
 	if inline {
-		p.inline = &rules.InlineSubject{Namespace: "tests", Exact: exact, Limits: []rules.InlineLimit{
+		p.inline = &rules.InlineSubject{Namespace: "tests", Exact: exact, Limits: []document.InlineLimit{
 			{Limit: int64(limit), Per: "8760h", Algorithm: "fixed-window"}, // the same window as the rules'
 		}}
 	}
@@ -545,7 +546,7 @@ func (p *testCluster) tryUsed(rule, key string) (int64, error) {
 func (v *testNode) peekInline(key string) (int64, error) {
 	var a limiter.Answer
 	q := v.cluster.query("", key)
-	q.Subjects[0].Mode, q.Subjects[0].Costs = counters.PeekMode, []limiter.UnitCost{{Unit: rules.Requests}}
+	q.Subjects[0].Mode, q.Subjects[0].Costs = counters.PeekMode, []limiter.UnitCost{{Unit: document.Requests}}
 	err := v.node.limiter.Check(&q, &a)
 	if err == nil && a.DecidedBy < limiter.ByForward {
 		err = limiter.ErrNoOwner

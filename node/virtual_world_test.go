@@ -18,6 +18,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 	"github.com/rlnode/rlnode/test/simulation"
 )
 
@@ -565,7 +566,7 @@ func (w *simWorld) changeRules() {
 			ctx, cancel := context.WithTimeout(context.Background(), simInForce)
 			defer cancel()
 			// refused where a fault is in its way
-			_, _ = v.admin().Write(ctx, rules.Change{Body: body}, cluster.WriteOptions{By: v.name()})
+			_, _ = v.admin().Write(ctx, document.Change{Body: body}, cluster.WriteOptions{By: v.name()})
 		})
 	}
 	if w.rnd.IntN(2) == 0 {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 var (
@@ -80,7 +81,7 @@ func (r *record) addRequest(request string) {
 // servers write if they look names up: localhost, or a name with a dot whose
 // last part is not a number.
 func readableAddress(s string) bool {
-	if rules.IsAddress(s) {
+	if document.IsAddress(s) {
 		return true
 	}
 	if s == "" || len(s) > 255 {

@@ -12,6 +12,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // parseJSON reads a line {"time", "attributes", "cost"?, "costs"?}. Like the
@@ -41,7 +42,7 @@ func (r *record) parseJSON(line string) error {
 		case "attributes":
 			return r.scanAttributes(&s)
 		case "cost":
-			return r.scanCost(&s, rules.Requests)
+			return r.scanCost(&s, document.Requests)
 		}
 
 		return s.readObject(func(unit string) error { return r.scanCost(&s, strings.Clone(unit)) })
@@ -135,13 +136,13 @@ func (r *record) scanAttributes(s *scanner) error {
 		switch {
 		case err != nil:
 			return fmt.Errorf("attribute %.40q: %w", name, err)
-		case name == "" || len(name) > rules.MaxValueBytes:
-			return fmt.Errorf("an attribute's name has %d bytes; 1 to %d are allowed", len(name), rules.MaxValueBytes)
-		case len(value) > rules.MaxValueBytes:
+		case name == "" || len(name) > document.MaxValueBytes:
+			return fmt.Errorf("an attribute's name has %d bytes; 1 to %d are allowed", len(name), document.MaxValueBytes)
+		case len(value) > document.MaxValueBytes:
 			return fmt.Errorf("attribute %.40q has %d bytes; at most %d are allowed", name,
-				len(value), rules.MaxValueBytes)
-		case len(r.attributes) == rules.MaxAttributes:
-			return fmt.Errorf("more than %d attributes", rules.MaxAttributes)
+				len(value), document.MaxValueBytes)
+		case len(r.attributes) == document.MaxAttributes:
+			return fmt.Errorf("more than %d attributes", document.MaxAttributes)
 		}
 
 		for _, a := range r.attributes {

@@ -8,6 +8,7 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // maxLine bounds a line, in bytes; the rest of a longer line is ignored.
@@ -72,8 +73,8 @@ func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\
 // addAttribute appends an attribute. It truncates the value to the API's bound,
 // so that a line with a long value is not skipped.
 func (r *record) addAttribute(name, value string) {
-	if len(value) > rules.MaxValueBytes {
-		value = value[:rules.MaxValueBytes]
+	if len(value) > document.MaxValueBytes {
+		value = value[:document.MaxValueBytes]
 	}
 	r.attributes = append(r.attributes, rules.Attribute{Name: name, Value: value})
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // attributeMap returns the attributes of r as a map.
@@ -64,7 +64,7 @@ func TestAccessLogLine(t *testing.T) {
 			attrs{"ip": "192.0.2.1", "method": "GET", "endpoint": "/", "status": "200"}},
 		{`192.0.2.1 - - ` + at + ` "GET /` + strings.Repeat("x", 5000) + ` HTTP/1.1" 200 1`,
 			attrs{"ip": "192.0.2.1", "method": "GET",
-				"endpoint": "/" + strings.Repeat("x", rules.MaxValueBytes-1), "status": "200"}},
+				"endpoint": "/" + strings.Repeat("x", document.MaxValueBytes-1), "status": "200"}},
 	} {
 		var r record
 		if err := r.parse(test.have); err != nil {
@@ -215,7 +215,7 @@ func FuzzLine(f *testing.F) {
 		}
 		seen := make(map[string]bool)
 		for _, a := range r.attributes {
-			if seen[a.Name] || len(a.Value) > rules.MaxValueBytes {
+			if seen[a.Name] || len(a.Value) > document.MaxValueBytes {
 				t.Fatalf("attribute %q twice, or %d bytes long", a.Name, len(a.Value))
 			}
 			seen[a.Name] = true

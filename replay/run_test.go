@@ -16,12 +16,13 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/replay/replaytest"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // compile compiles a rules file.
 func compile(t testing.TB, src string) *rules.Set {
 	t.Helper()
-	doc, err := rules.Parse([]byte(src))
+	doc, err := document.Parse([]byte(src))
 	expect.NoError(t, err)
 	set, err := rules.Compile(doc, 1)
 	expect.NoError(t, err)
@@ -356,7 +357,7 @@ func TestRun_Against(t *testing.T) {
 		fmt.Fprintf(&log, `{"time": %d, "attributes": {"ip": "192.0.2.%d"}}`+"\n", 1_700_000_000+i, 10+i)
 	}
 	compiled := func(text string) *rules.Set {
-		doc, err := rules.Parse([]byte(text))
+		doc, err := document.Parse([]byte(text))
 		expect.NoError(t, err)
 		set, err := rules.Compile(doc, 1)
 		expect.NoError(t, err)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/ipaddr"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // writings maps texts to the addresses they are read as, or "".
@@ -54,14 +55,14 @@ func TestParseAddress(t *testing.T) {
 		if ok {
 			have = a.String()
 		}
-		if have != tt.address || IsAddress(tt.text) != ok {
+		if have != tt.address || document.IsAddress(tt.text) != ok {
 			t.Errorf("%.60q: have %q, want %q", tt.text, have, tt.address)
 		}
 		// Entries of a header's list are read in the same way, except for the comma
 		// that ends an entry.
 		if !strings.Contains(tt.text, ",") {
 			if e, ok := ipaddr.Bare(tt.text); ok != (tt.address != "") || ok &&
-				canonicalAddress("ip", e) != tt.address {
+				(&document.Document{}).Canonical("ip", e) != tt.address {
 				t.Errorf("%.60q: as an entry have %q %v, want %q", tt.text, e, ok, tt.address)
 			}
 		}
@@ -132,18 +133,6 @@ rules:
 		expect.Equal(t, m.List, tt.want, "%s %q", tt.attribute, tt.value)
 	}
 	expect.Equal(t, plain("198.51.100.7").Hits[0].Limits[0].Amount, 77, "an override for 198.51.100.7:443: a limit")
-}
-
-// Two notations of an address in a document are a duplicate subject.
-func TestParse_addressTwice(t *testing.T) {
-	_, err := Parse([]byte(`
-tiers: {big: {limits: [{limit: 1000, per: 1m}]}}
-subjects: {ip: {"198.51.100.7:443": {tier: big}, "198.51.100.7": {tier: big}}}
-rules: [{name: r, key: [ip], tiered: true}]
-`))
-	if err == nil || !strings.Contains(err.Error(), "duplicate address") {
-		t.Errorf("have %v", err)
-	}
 }
 
 func TestMatch_oddAddressesDoNotAllocate(t *testing.T) {

@@ -2,10 +2,10 @@ package rules
 
 import (
 	"errors"
-	"strings"
 	"testing"
 
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 func adopted(t testing.TB, h *History, number int64, n int, replace bool) *History {
@@ -28,7 +28,7 @@ func TestAdoptedVersions(t *testing.T) {
 			}
 		}
 		for _, number := range []int64{0, 1, 6, 9, 11, 14} {
-			if _, err := h.DocumentAt(number); !errors.Is(err, ErrNotFound) {
+			if _, err := h.DocumentAt(number); !errors.Is(err, document.ErrNotFound) {
 				t.Errorf("version %d: have %v", number, err)
 			}
 		}
@@ -45,7 +45,7 @@ func TestAdoptedVersions(t *testing.T) {
 			t.Errorf("version %d: have %v", number, err)
 		}
 	}
-	var invalid Errors
+	var invalid document.Errors
 	if _, err := h.Adopt(Version{Number: 99}, "rulez: []", false); !errors.As(err, &invalid) {
 		t.Errorf("have %v", err)
 	}
@@ -87,16 +87,8 @@ func TestTextOfDocument(t *testing.T) {
 	}
 	text, err := mustWrite(t, h, tierChange(2)).doc.Text()
 	expect.NoError(t, err)
-	doc, err := Parse([]byte(text))
+	doc, err := document.Parse([]byte(text))
 	if err != nil || tierAmount(doc) != 2 {
 		t.Errorf("have %d, %v", tierAmount(doc), err)
-	}
-	fat := *doc
-	fat.source = ""
-	fat.Profiles = []*ProfileSpec{{Name: "wide",
-		Sources: []ProfileSource{{Attribute: "a", Source: "header:" + strings.Repeat("x", MaxDocument)}}}}
-	var invalid Errors
-	if _, err := fat.Text(); !errors.As(err, &invalid) {
-		t.Errorf("have %v", err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/internal/ipaddr"
 )
 
-// condition is a compiled Condition: it holds if the attribute is present and
+// condition is a compiled document.Condition: it holds if the attribute is present and
 // has one of the values.
 type condition struct {
 	attribute int
@@ -20,27 +20,6 @@ type condition struct {
 	nets      []netip.Prefix
 	netSet    *bart.Lite // of the nets; nil if there are none
 	globs     []glob
-}
-
-func (c *compiler) compileConditions(specs []Condition) []condition {
-	out := make([]condition, 0, len(specs))
-	for _, spec := range specs {
-		cond := condition{attribute: c.attributeNumber(spec.Attribute), address: holdsAddresses(spec.Attribute)}
-		declared := c.doc.declared[spec.Attribute]
-		for _, v := range spec.Values {
-			if strings.IndexByte(v, '*') >= 0 {
-				v = declared.foldPattern(v)
-			} else {
-				v = declared.fold(v)
-			}
-			cond.add(v)
-		}
-
-		cond.finish()
-		out = append(out, cond)
-	}
-
-	return out
 }
 
 func (cond *condition) add(value string) {
@@ -71,34 +50,6 @@ func (cond *condition) finish() {
 		}
 		cond.netSet.Insert(p)
 	}
-}
-
-// isMetBy reports whether v, a value in m, is one of the condition's values.
-func (cond *condition) isMetBy(m *Match, v *value) bool {
-	if _, found := slices.BinarySearch(cond.texts, v.text); found {
-		return true
-	}
-
-	if (len(cond.addresses) > 0 || cond.netSet != nil) && v.isAddress() {
-		_, found := slices.BinarySearchFunc(cond.addresses, v.address, netip.Addr.Compare)
-		if found || cond.netSet != nil &&
-			(cond.netSet.Contains(v.address) || v.written.IsValid() && cond.netSet.Contains(v.written)) {
-			return true
-		}
-	}
-
-	if len(cond.globs) == 0 {
-		return false
-	}
-
-	text := m.canonicalText(v)
-	for i := range cond.globs {
-		if cond.globs[i].matches(text) {
-			return true
-		}
-	}
-
-	return false
 }
 
 // glob is a pattern in which * stands for any text, including none.

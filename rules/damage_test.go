@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/rules/document"
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
@@ -45,7 +46,7 @@ func damage(v any, yield func(any)) {
 // Whatever stands in the place of a value, in a whole document, a piece of it
 // or an entry, is read or reported as a mistake.
 func TestDamagedDocuments(t *testing.T) {
-	text, err := os.ReadFile("testdata/contract.yaml")
+	text, err := os.ReadFile("document/testdata/contract.yaml")
 	expect.NoError(t, err)
 	doc := mustParse(t, string(text))
 	set, err := Compile(doc, 1)
@@ -65,31 +66,31 @@ func TestDamagedDocuments(t *testing.T) {
 				}
 			}()
 			err = read(body)
-			var mistakes Errors
+			var mistakes document.Errors
 			if err != nil && !errors.As(err, &mistakes) && !errors.Is(err, entries.ErrInvalid) &&
-				!errors.Is(err, ErrNotFound) {
+				!errors.Is(err, document.ErrNotFound) {
 				t.Errorf("%s %s: got %v, want no error or mistakes", what, body, err)
 			}
 		})
 	}
-	change := func(part Part, name string) func(body []byte) error {
+	change := func(part document.Part, name string) func(body []byte) error {
 		return func(body []byte) error {
-			_, err := doc.Apply(Change{Part: part, Name: name, Body: body})
+			_, err := doc.Apply(document.Change{Part: part, Name: name, Body: body})
 			return err
 		}
 	}
 
 	for _, one := range whole["rules"].([]any) {
-		try("rule", one, change(RulePart, one.(map[string]any)["name"].(string)))
+		try("rule", one, change(document.RulePart, one.(map[string]any)["name"].(string)))
 	}
 	for name, one := range whole["tiers"].(map[string]any) {
-		try("tier", one, change(TierPart, name))
+		try("tier", one, change(document.TierPart, name))
 	}
 	list := []any{map[string]any{"ip": "1.2.3.4", "user": []any{"a", "b*"}}}
-	try("list", list, change(ListPart, "deny"))
+	try("list", list, change(document.ListPart, "deny"))
 	delete(whole, "rules")
 	try("document", whole, func(body []byte) error {
-		_, err := Parse(body)
+		_, err := document.Parse(body)
 		return err
 	})
 
@@ -100,7 +101,7 @@ func TestDamagedDocuments(t *testing.T) {
 	}
 	stored := func(kind entries.Kind) func(body []byte) error {
 		return func(body []byte) error {
-			_, err := ReadStored(kind, body)
+			_, err := document.ReadStored(kind, body)
 			return err
 		}
 	}
@@ -115,7 +116,7 @@ func TestDamagedDocuments(t *testing.T) {
 	subject := with(map[string]any{"tier": "free",
 		"limits": map[string]any{"tenant": []any{map[string]any{"limit": 5, "per": "1m"}}}})
 	try("subject", subject, func(body []byte) error {
-		_, err := set.ReadSubject("tenant", "acme", body)
+		_, err := set.Document.ReadSubject("tenant", "acme", body)
 		return err
 	})
 	maps.Copy(subject,
@@ -123,7 +124,7 @@ func TestDamagedDocuments(t *testing.T) {
 	try("stored subject", subject, stored(entries.Subject))
 	block := with(map[string]any{"rule": "tenant", "key": []any{"a", "b"}})
 	try("block", block, func(body []byte) error {
-		_, err := ReadBlock(body)
+		_, err := document.ReadBlock(body)
 		return err
 	})
 	try("stored block", block, stored(entries.Block))

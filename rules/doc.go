@@ -1,20 +1,38 @@
-// Package rules implements the rules file: it parses, validates, changes and
-// compiles it, and matches checks against it.
+// Package rules compiles the rules file and matches checks against it.
 //
-// A [Document] is what a person writes, complete and valid. [Parse] reports
-// every mistake at once, each with its position, and [Document.Apply] returns a
-// copy with one [Change] made. [Compile] turns a document into a [Set].
-// [Set.Match] finds the rules that apply to a check's attributes, with their
-// subjects and limits. It neither walks all rules nor allocates.
+// A [document.Document] is what a person writes. [Compile] turns it into a
+// [Set]. [Set.Match] finds the rules that apply to a check's attributes, with
+// their subjects and limits. It neither walks all rules nor allocates.
 //
 // Subjects are hashed with a key; see [Set.Keyed].
 //
-// Documents and Sets are immutable and safe for concurrent use. A [Match] is
-// scratch space for one goroutine.
+// Sets are immutable and safe for concurrent use. A [Match] is scratch space for
+// one goroutine. A [History] keeps the versions of a document.
 //
 // Caveats: a rule's limits depend on the subject, so they are in a [Hit] and
 // not in the [Rule]. Exact addresses in `match` and in the lists are compared
 // as addresses, but, unlike subjects, not grouped by prefix: to match a
 // network, write a CIDR. The time zone database is compiled in, so that all
 // nodes use the same one.
+//
+// # Files
+//
+// From the bottom up:
+//
+//   - hash.go, attributes.go, condition.go, profile.go, refusal.go: hashes of
+//     subjects, and compiled parts that know of nothing else;
+//   - weigh.go, limit.go, shown.go, lower.go, rule.go, globals.go: a limit, its
+//     part for a region, and a rule;
+//   - listkey.go, index.go, overlay.go, inlineset.go, envoy.go: how rules,
+//     entries, inline limits and Envoy's descriptors are filed;
+//   - set.go: all of these together;
+//   - compiler.go, compilelimit.go, compilesubject.go, compilerule.go,
+//     compileenvoy.go, compile.go: from a document to a set;
+//   - values.go, find.go, beside.go, subject.go: the attributes of a check, what
+//     they find, and the subject's limits;
+//   - kept.go, inline.go, envoyhit.go, match.go, shares.go: the hits of a check,
+//     and a region's shares of their limits;
+//   - entry.go, overlaycompile.go: entries beside the document;
+//   - explain.go, history.go, historyencode.go: why a rule does not apply, and
+//     the versions of the rules.
 package rules

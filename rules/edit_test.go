@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 const commented = `# Rules of the shop. Ask ann before you change them.
@@ -38,7 +39,7 @@ func TestHistory_EditsTheText(t *testing.T) {
 	limit := "{key: [ip], limits: [{limit: 7, per: 15m}]}"
 	for _, test := range []struct {
 		name, replace, by string
-		c                 Change
+		c                 document.Change
 	}{
 		{"a rule in a block", `  - name: login    # asked by name
     key: [ip]
@@ -47,43 +48,43 @@ func TestHistory_EditsTheText(t *testing.T) {
     key: [ip]
     limits:
       - {limit: 7, per: 15m}
-`, Change{Part: RulePart, Name: "login", Body: []byte(limit)}},
+`, document.Change{Part: document.RulePart, Name: "login", Body: []byte(limit)}},
 		{"a rule on one line", "  - {name: search, key: [user], limits: [{limit: 100, per: 1h}]}   # weigh it some day\n", `  - name: search
     key: [ip]
     limits:
       - {limit: 7, per: 15m}
-`, Change{Part: RulePart, Name: "search", Body: []byte(limit)}},
+`, document.Change{Part: document.RulePart, Name: "search", Body: []byte(limit)}},
 		{"a new rule", "    tiered: true\n", `    tiered: true
   - name: new
     key: [ip]
     limits:
       - {limit: 7, per: 15m}
-`, Change{Part: RulePart, Name: "new", Body: []byte(limit)}},
+`, document.Change{Part: document.RulePart, Name: "new", Body: []byte(limit)}},
 		{"a rule less", `
   # One line.
   - {name: search, key: [user], limits: [{limit: 100, per: 1h}]}   # weigh it some day
-`, "", Change{Part: RulePart, Name: "search", Delete: true}},
+`, "", document.Change{Part: document.RulePart, Name: "search", Delete: true}},
 		{"a tier", "  free: {limits: [{limit: 9, per: 1h}]}     # nine\n", `  free:
     limits:
       - {limit: 8, per: 1h}
-`, Change{Part: TierPart, Name: "free", Body: []byte("{limits: [{limit: 8, per: 1h}]}")}},
+`, document.Change{Part: document.TierPart, Name: "free", Body: []byte("{limits: [{limit: 8, per: 1h}]}")}},
 		{"a new tier", "      - {limit: 99, per: 1h}\n", `      - {limit: 99, per: 1h}
   vip:
     limits:
       - {limit: 8, per: 1h}
-`, Change{Part: TierPart, Name: "vip", Body: []byte("{limits: [{limit: 8, per: 1h}]}")}},
+`, document.Change{Part: document.TierPart, Name: "vip", Body: []byte("{limits: [{limit: 8, per: 1h}]}")}},
 		{"a tier less", `  paid:
     limits:
       - {limit: 99, per: 1h}
-`, "", Change{Part: TierPart, Name: "paid", Delete: true}},
+`, "", document.Change{Part: document.TierPart, Name: "paid", Delete: true}},
 		{"the first list", "# the end\n", `# the end
 lists:
   deny:
     - {ip: 192.0.2.7}
-`, Change{Part: ListPart, Name: "deny", Body: []byte("[{ip: 192.0.2.7}]")}},
+`, document.Change{Part: document.ListPart, Name: "deny", Body: []byte("[{ip: 192.0.2.7}]")}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			h := mustWrite(t, NewHistory(), Change{Body: []byte(commented)})
+			h := mustWrite(t, NewHistory(), document.Change{Body: []byte(commented)})
 			doc, _ := mustWrite(t, h, test.c).Current()
 			want := strings.Replace(commented, test.replace, test.by, 1)
 			if got := string(doc.YAML()); got != want {
@@ -107,18 +108,18 @@ func TestHistory_RewritesTheText(t *testing.T) {
 		"empty sections": "version: 1\nrules: []\ntiers: {}\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			h := mustWrite(t, NewHistory(), Change{Body: []byte(text)})
-			for _, c := range []Change{
-				{Part: RulePart, Name: "a", Body: []byte(rule)},
-				{Part: RulePart, Name: "new", Body: []byte(rule)},
-				{Part: TierPart, Name: "free", Body: []byte("{limits: [{limit: 8, per: 1h}]}")},
-				{Part: RulePart, Name: "a", Delete: true},
-				{Part: RulePart, Name: "new", Delete: true},
-				{Part: RulePart, Name: "b", Delete: true},
-				{Part: RulePart, Name: "z", Delete: true},
+			h := mustWrite(t, NewHistory(), document.Change{Body: []byte(text)})
+			for _, c := range []document.Change{
+				{Part: document.RulePart, Name: "a", Body: []byte(rule)},
+				{Part: document.RulePart, Name: "new", Body: []byte(rule)},
+				{Part: document.TierPart, Name: "free", Body: []byte("{limits: [{limit: 8, per: 1h}]}")},
+				{Part: document.RulePart, Name: "a", Delete: true},
+				{Part: document.RulePart, Name: "new", Delete: true},
+				{Part: document.RulePart, Name: "b", Delete: true},
+				{Part: document.RulePart, Name: "z", Delete: true},
 			} {
 				want, err := h.doc.Apply(c)
-				if errors.Is(err, ErrNotFound) {
+				if errors.Is(err, document.ErrNotFound) {
 					continue
 				}
 				expect.NoError(t, err)
@@ -137,20 +138,20 @@ func FuzzEditText(f *testing.F) {
 	f.Add("version: 1\nrules:\n- {name: a, key: [ip], limits: [{limit: 1, per: 1m}]}", "a")
 	f.Add("version: 1\nrules: [{name: a, key: [ip], limits: [{limit: 1, per: 1m}]}]\n# end", "b")
 	f.Fuzz(func(t *testing.T, text, name string) {
-		doc, err := Parse([]byte(text))
+		doc, err := document.Parse([]byte(text))
 		if err != nil {
 			return
 		}
-		for _, c := range []Change{
-			{Part: RulePart, Name: name, Body: []byte("{key: [ip], limits: [{limit: 7, per: 15m}]}")},
-			{Part: RulePart, Name: name, Delete: true},
-			{Part: TierPart, Name: name, Body: []byte("{limits: [{limit: 7, per: 15m}]}")},
+		for _, c := range []document.Change{
+			{Part: document.RulePart, Name: name, Body: []byte("{key: [ip], limits: [{limit: 7, per: 15m}]}")},
+			{Part: document.RulePart, Name: name, Delete: true},
+			{Part: document.TierPart, Name: name, Body: []byte("{limits: [{limit: 7, per: 15m}]}")},
 		} {
 			want, err := doc.Apply(c)
 			if err != nil {
 				continue
 			}
-			got, err := doc.withChange(c)
+			got, err := doc.WithChange(c)
 			if err != nil || string(got.JSON()) != string(want.JSON()) {
 				t.Fatalf("%s: got %v, %v, want %s", c, got, err, want.JSON())
 			}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // Explanation says whether a rule applies to a check and, if not, which of its conditions fail.
@@ -45,7 +47,7 @@ func (s *Set) Explain(attrs []Attribute, only *Rule) []Explanation {
 }
 
 // whyNot lists the conditions of a rule that the check in m fails.
-func (s *Set) whyNot(spec *RuleSpec, r *Rule, m *Match) (why []string) {
+func (s *Set) whyNot(spec *document.RuleSpec, r *Rule, m *Match) (why []string) {
 	add := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
 	valueOf := func(name string) *value {
 		if n := s.attributes.find(name); n >= 0 {

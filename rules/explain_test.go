@@ -83,7 +83,7 @@ tiers: {free: {limits: [{limit: 1, per: 1m}]}, paid: {limits: [{limit: 2, per: 1
 default_tier: free
 `), 1)
 	expect.NoError(t, err)
-	form, err := set.ReadSubject("tenant", "acme", []byte("tier: paid"))
+	form, err := set.Document.ReadSubject("tenant", "acme", []byte("tier: paid"))
 	expect.NoError(t, err)
 	state, err := entries.New().With(entries.Change{Entry: form.Entry})
 	expect.NoError(t, err)

@@ -5,12 +5,13 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // A value of which folding leaves nothing is none: of attributes it is ignored,
 // and a key needs all of them.
 func TestFoldedToNothing(t *testing.T) {
-	doc, err := Parse([]byte("version: 1\nattributes: {user: {fold: [trim]}, ip: {}}\nrules:\n" +
+	doc, err := document.Parse([]byte("version: 1\nattributes: {user: {fold: [trim]}, ip: {}}\nrules:\n" +
 		"  - {name: a, key: [user], limits: [{limit: 5, per: 1m}]}\n  - {name: b, key: [[user, ip]], limits: [{limit: 5, per: 1m}]}\n"))
 	expect.NoError(t, err)
 	s, err := Compile(doc, 1)

@@ -17,15 +17,6 @@ type globals struct {
 	fingerprint Hash          // of everything that shares depend on; zero if there are no global limits
 }
 
-// MaxGlobalSpan returns an upper bound of the length of any global limit's
-// window and of the time that any global bucket takes to fill. It is 0 if s has
-// no global limits.
-func (s *Set) MaxGlobalSpan() time.Duration { return s.globals.maxSpan }
-
-// DividesAs reports whether s and other have the same global limits for all
-// subjects and the same parts for the regions.
-func (s *Set) DividesAs(other *Set) bool { return s.globals.fingerprint == other.globals.fingerprint }
-
 // summarizeGlobals computes the summary from the compiled rules.
 func (c *compiler) summarizeGlobals() globals {
 	g := globals{}

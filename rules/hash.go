@@ -1,12 +1,17 @@
 package rules
 
 import (
-	"crypto/hmac"
-	"crypto/sha256"
 	"encoding/binary"
 	"math/bits"
 	"unsafe"
 )
+
+// Hash is the 128-bit hash of a rule and a subject. Its first half selects the
+// subject's partition and shard.
+type Hash struct{ Hi, Lo uint64 }
+
+// Hash implements entries.Key: h itself is a hash that nobody can predict.
+func (h Hash) Hash() uint64 { return h.Lo }
 
 // Subjects are hashed with SipHash-1-3 and 128 bits of output. Without the key,
 // an attacker can't choose names whose counters fall into one shard or
@@ -20,90 +25,8 @@ import (
 // hashKey is the key of SipHash.
 type hashKey struct{ k0, k1 uint64 }
 
-// Keyed returns a copy of s that hashes subjects with a key derived from secret
-// and shares everything else. All nodes of a cluster must use the same secret
-// for as long as they keep counters. A set from [Compile] has a fixed, public
-// key, which is meant for tools.
-func (s *Set) Keyed(secret []byte) *Set {
-	h := hmac.New(sha256.New, secret)
-	h.Write([]byte("subjects"))
-	sum := h.Sum(nil)
-	out := *s
-	// The rules in the old sets begin their hashes with the old key.
-	out.inline = &inlineSets{}
-	key := hashKey{binary.LittleEndian.Uint64(sum), binary.LittleEndian.Uint64(sum[8:])}
-	out.seed(key)
-	out.overlay = nil // blocks are found by hash
-	out.noteLists()
-	(&compiler{set: &out, doc: s.Document}).compileEnvoy() // its nodes hash subjects
-	return &out
-}
-
-// seed computes the initial states for hashing. They belong to the set, because
-// sets with different keys share rules.
-func (s *Set) seed(key hashKey) {
-	s.key = key
-	s.seeds = make([]hashState, len(s.variants))
-	for i, r := range s.variants {
-		h := key.state().addWord(uint64(len(r.Name))).addText(r.Name)
-		for j, name := range r.Key {
-			if r.isChosen(j) { // user=x and ip=x are different subjects
-				h = h.addWord(1<<62 | uint64(len(name))).addText(name)
-			}
-		}
-		s.seeds[i] = h
-	}
-	s.inlineSeed = key.state().addWord(1 << 63) // no rule's name is that long
-}
-
-// Tags of values in the hashed bytes, so that a text never hashes like an address.
-const (
-	tagText = iota
-	tagIPv4
-	tagIPv6
-)
-
 // titleBytes is the length of a value's title.
 const titleBytes = 5
-
-// hash returns the identity of r's subject in m. The hashed bytes begin with
-// the rule's name, which state already includes. Each value follows in whole
-// words, and then a word with its title: the value's kind, and its length or
-// the IPv4 address itself. The word of the last title is not full. Read from
-// the end, different keys yield different bytes.
-//
-// hash assembles nothing in memory: the processor would stall on reading what
-// was just written in smaller pieces.
-func (r *Rule) hash(m *Match, state *hashState) Hash {
-	h := *state
-	title := uint64(0)
-	for i := range r.key {
-		if i > 0 {
-			h = h.addWord(title)
-		}
-
-		k := &r.key[i]
-		v := m.value(k.number)
-		switch {
-		case !k.address || !v.isAddress():
-			h = h.addText(v.text)
-			title = tagText | uint64(uint32(len(v.text)))<<8
-		case v.address.Is4():
-			a := r.grouping.of(v.address).As4()
-			title = tagIPv4 | uint64(binary.LittleEndian.Uint32(a[:]))<<8
-		default:
-			a := r.grouping.of(v.address).As16()
-			h = h.addWord(binary.LittleEndian.Uint64(a[:8])).addWord(binary.LittleEndian.Uint64(a[8:]))
-			title = tagIPv6
-		}
-	}
-
-	if len(r.key) == 0 {
-		return h.finish(0, 0)
-	}
-
-	return h.finish(title, titleBytes)
-}
 
 // hashState is SipHash's state after a number of whole words. It is small
 // enough to stay in registers.
@@ -183,4 +106,10 @@ func sipRound(v0, v1, v2, v3 uint64) (uint64, uint64, uint64, uint64) {
 	v3 = bits.RotateLeft64(v3, 21) ^ v0
 	v2 = bits.RotateLeft64(v2, 32)
 	return v0, v1, v2, v3
+}
+
+// appendString appends s with its length, so that no two lists of strings yield the same bytes.
+func appendString(b []byte, s string) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(s)))
+	return append(b, s...)
 }

@@ -10,7 +10,11 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/rules/document"
 )
+
+// ErrConflict means that the version in force is not the one that a write was made for.
+var ErrConflict = errors.New("the rules have changed in the meantime")
 
 const (
 	// KeptVersions is how many versions are kept, as long as their compressed texts
@@ -74,7 +78,7 @@ func (v *Version) Writer() string {
 
 // Write is a change and the conditions for making it.
 type Write struct {
-	Change  Change
+	Change  document.Change
 	IfMatch int64 // the version that must be in force; 0 for any
 	// OnlyFirst makes the write fail unless it becomes version 1. It seeds rules
 	// where there are none.
@@ -96,7 +100,7 @@ type History struct {
 	records []*record // the kept versions; numbers rise by 1, or by more for adopted versions
 	// doc and set are the version in force, or nil without one. Invariant: doc is
 	// what parsing the last record's text gives.
-	doc  *Document
+	doc  *document.Document
 	set  *Set
 	hash [32]byte // of doc; zero if there is none
 }
@@ -111,7 +115,7 @@ type record struct {
 func NewHistory() *History { return &History{} }
 
 // Write returns the history with one more version. The error wraps
-// [ErrConflict] or [ErrNotFound], or is of type [Errors].
+// [ErrConflict] or [document.ErrNotFound], or is of type [document.Errors].
 func (h *History) Write(w Write) (*History, error) {
 	have := h.currentNumber()
 	switch {
@@ -125,14 +129,14 @@ func (h *History) Write(w Write) (*History, error) {
 	// A piece may be written before there is any document.
 	if base == nil {
 		var err error
-		if base, err = Parse([]byte("version: 1\n")); err != nil {
+		if base, err = document.Parse([]byte("version: 1\n")); err != nil {
 			return nil, asErrors(err)
 		}
 	}
 
-	doc, err := base.withChange(w.Change)
+	doc, err := base.WithChange(w.Change)
 	switch {
-	case errors.Is(err, ErrNotFound):
+	case errors.Is(err, document.ErrNotFound):
 		return nil, err
 	case err != nil:
 		return nil, asErrors(err)
@@ -140,10 +144,10 @@ func (h *History) Write(w Write) (*History, error) {
 
 	v := Version{
 		Number: have + 1, When: toMillisecond(w.When),
-		By: truncate(w.By, maxBy), What: truncate(describe(w.Change), maxWhat), Size: len(w.Change.Body),
+		By: truncate(w.By, maxBy), What: truncate(w.Change.What(), maxWhat), Size: len(w.Change.Body),
 		Message: truncate(w.Message, MaxMessage), Via: w.Via, Applied: h.lastApplied(),
 	}
-	if w.Change.Part == WholeDocument && w.Via != ViaDashboard {
+	if w.Change.Part == document.WholeDocument && w.Via != ViaDashboard {
 		v.Applied = v.Number
 	}
 
@@ -159,7 +163,7 @@ func (h *History) lastApplied() int64 {
 // Adopt returns the history with a version that was written elsewhere, as a
 // whole document and under the number it has there. v.Number must be above the
 // version in force; numbers may be skipped. With replace, Adopt drops the
-// previous history. The error wraps [ErrConflict] or is of type [Errors].
+// previous history. The error wraps [ErrConflict] or is of type [document.Errors].
 func (h *History) Adopt(v Version, text string, replace bool) (*History, error) {
 	if replace {
 		h = &History{}
@@ -170,7 +174,7 @@ func (h *History) Adopt(v Version, text string, replace bool) (*History, error) 
 		return nil, fmt.Errorf("%w: version %d does not come after %d", ErrConflict, v.Number, h.currentNumber())
 	}
 
-	doc, err := Parse([]byte(text))
+	doc, err := document.Parse([]byte(text))
 	if err != nil {
 		return nil, asErrors(err)
 	}
@@ -202,14 +206,14 @@ func (h *History) Reissue(what, by string, when time.Time) (*History, error) {
 }
 
 // withVersion returns h with one more version, v, whose document is doc.
-func (h *History) withVersion(v Version, doc *Document) (*History, error) {
+func (h *History) withVersion(v Version, doc *document.Document) (*History, error) {
 	set, err := Compile(doc, v.Number)
 	if err != nil {
 		return nil, asErrors(err)
 	}
 	// Another write may begin with the same history, so its array must not be
 	// appended to in place.
-	records := append(slices.Clip(h.records), &record{v, slices.Clone(wire.Deflate(nil, []byte(doc.source)))})
+	records := append(slices.Clip(h.records), &record{v, slices.Clone(wire.Deflate(nil, []byte(doc.Source())))})
 	return &History{records: trimRecords(records), doc: doc, set: set, hash: doc.Hash()}, nil
 }
 
@@ -229,12 +233,12 @@ func trimRecords(records []*record) []*record {
 }
 
 // document reads the document of a version.
-func (r *record) document() (*Document, error) {
-	text, err := wire.Inflate(r.packed, MaxDocument)
+func (r *record) document() (*document.Document, error) {
+	text, err := wire.Inflate(r.packed, document.MaxDocument)
 	if err != nil {
 		return nil, fmt.Errorf("unpack version %d of the rules: %w", r.Number, err)
 	}
-	doc, err := Parse(text)
+	doc, err := document.Parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("read version %d of the rules: %w", r.Number, err)
 	}
@@ -243,7 +247,7 @@ func (r *record) document() (*Document, error) {
 
 // Current returns the document in force and its version, or nil and the zero
 // Version before the first.
-func (h *History) Current() (*Document, Version) {
+func (h *History) Current() (*document.Document, Version) {
 	if len(h.records) == 0 {
 		return nil, Version{}
 	}
@@ -273,48 +277,28 @@ func (h *History) Versions() []Version {
 	return out
 }
 
-// DocumentAt returns the document of a kept version. The error wraps [ErrNotFound].
-func (h *History) DocumentAt(n int64) (*Document, error) {
+// DocumentAt returns the document of a kept version. The error wraps [document.ErrNotFound].
+func (h *History) DocumentAt(n int64) (*document.Document, error) {
 	i, ok := slices.BinarySearchFunc(h.records, n, func(r *record, n int64) int { return cmp.Compare(r.Number, n) })
 	switch {
 	case !ok:
-		return nil, fmt.Errorf("look for version %d of the rules: %w", n, ErrNotFound)
+		return nil, fmt.Errorf("look for version %d of the rules: %w", n, document.ErrNotFound)
 	case i == len(h.records)-1:
 		return h.doc, nil
 	}
 	return h.records[i].document()
 }
 
-// asErrors converts any error to Errors, which can be reported to the writer.
+// asErrors converts any error to document.Errors, which can be reported to the writer.
 func asErrors(err error) error {
-	if known, ok := errors.AsType[Errors](err); ok {
+	if known, ok := errors.AsType[document.Errors](err); ok {
 		return known
 	}
-	return Errors{{Message: err.Error()}}
+	return document.Errors{{Message: err.Error()}}
 }
 
 // toMillisecond rounds t to what encoding and decoding preserve.
 func toMillisecond(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).UTC() }
-
-// describe names what a change changes: "document", "rule login" and "delete tier free".
-func describe(c Change) string {
-	if c.Part == WholeDocument {
-		return partNames[c.Part]
-	}
-
-	var words []string
-	if c.Delete {
-		words = append(words, "delete")
-	}
-
-	for _, w := range []string{partNames[c.Part], c.Name} {
-		if w != "" {
-			words = append(words, w)
-		}
-	}
-
-	return strings.Join(words, " ")
-}
 
 // truncate shortens s to at most n bytes of valid UTF-8.
 func truncate(s string, n int) string {

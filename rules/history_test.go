@@ -14,6 +14,7 @@ import (
 
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // numbered returns a small rules file whose tier holds n.
@@ -30,22 +31,24 @@ default_tier: free
 }
 
 // tierAmount returns the number that a document's tier holds.
-func tierAmount(doc *Document) int {
+func tierAmount(doc *document.Document) int {
 	if doc == nil || len(doc.Tiers) == 0 || len(doc.Tiers[0].Limits) == 0 {
 		return 0
 	}
 	return int(doc.Tiers[0].Limits[0].Limit)
 }
 
-func wholeChange(n int) Change { return Change{Part: WholeDocument, Body: []byte(numbered(n))} }
+func wholeChange(n int) document.Change {
+	return document.Change{Part: document.WholeDocument, Body: []byte(numbered(n))}
+}
 
-func tierChange(n int) Change {
-	return Change{Part: TierPart, Name: "free", Body: fmt.Appendf(nil, "{limits: [{limit: %d, per: 1h}]}", n)}
+func tierChange(n int) document.Change {
+	return document.Change{Part: document.TierPart, Name: "free", Body: fmt.Appendf(nil, "{limits: [{limit: %d, per: 1h}]}", n)}
 }
 
 var noon = time.Date(2026, 5, 4, 12, 0, 0, 123_456_789, time.FixedZone("east", 7200))
 
-func mustWrite(t testing.TB, h *History, c Change) *History {
+func mustWrite(t testing.TB, h *History, c document.Change) *History {
 	t.Helper()
 	next, err := h.Write(Write{Change: c, By: "test", When: noon})
 	expect.NoError(t, err)
@@ -70,7 +73,7 @@ func TestNoVersionYet(t *testing.T) {
 		if doc != nil || v != (Version{}) || h.Set() != nil || len(h.Versions()) != 0 {
 			t.Error("a new history has a version")
 		}
-		if _, err := h.DocumentAt(1); !errors.Is(err, ErrNotFound) {
+		if _, err := h.DocumentAt(1); !errors.Is(err, document.ErrNotFound) {
 			t.Errorf("have %v", err)
 		}
 	}
@@ -143,7 +146,7 @@ func checkVersions(t *testing.T, h *History, last int) {
 		}
 	}
 	for _, n := range []int64{-1, 0, int64(last + 1), int64(last - KeptVersions)} {
-		if _, err := h.DocumentAt(n); !errors.Is(err, ErrNotFound) {
+		if _, err := h.DocumentAt(n); !errors.Is(err, document.ErrNotFound) {
 			t.Fatalf("version %d: have %v, want ErrNotFound", n, err)
 		}
 	}
@@ -172,7 +175,7 @@ func TestHistoriesBranch(t *testing.T) {
 	}
 }
 
-func tierFirst(n int) Change {
+func tierFirst(n int) document.Change {
 	if n == 1 {
 		return wholeChange(n)
 	}
@@ -209,7 +212,7 @@ func randomComment(random *rand.Rand, n int) []byte {
 // TestHistory_KeepsFifty: fifty versions of a large document are kept if they compress well.
 func TestHistory_KeepsFifty(t *testing.T) {
 	big := bigDocument(3_000)
-	h := mustWrite(t, NewHistory(), Change{Part: WholeDocument, Body: big})
+	h := mustWrite(t, NewHistory(), document.Change{Part: document.WholeDocument, Body: big})
 	for n := 2; n <= 60; n++ {
 		h = mustWrite(t, h, tierChange(n))
 	}
@@ -227,7 +230,7 @@ func TestHistory_KeepsFifty(t *testing.T) {
 func TestHistory_KeepsTenOfTheLargest(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	write := func(h *History, n, size int) *History {
-		return mustWrite(t, h, Change{Body: append([]byte(numbered(n)), randomComment(random, size)...)})
+		return mustWrite(t, h, document.Change{Body: append([]byte(numbered(n)), randomComment(random, size)...)})
 	}
 	h := NewHistory()
 	for n := 1; n <= 12; n++ {
@@ -241,7 +244,7 @@ func TestHistory_KeepsTenOfTheLargest(t *testing.T) {
 	if doc, err := readBack(t, h).DocumentAt(3); err != nil || tierAmount(doc) != 3 {
 		t.Errorf("version 3: have %d, %v, want 3", tierAmount(doc), err)
 	}
-	if _, err := h.DocumentAt(2); !errors.Is(err, ErrNotFound) {
+	if _, err := h.DocumentAt(2); !errors.Is(err, document.ErrNotFound) {
 		t.Errorf("version 2: have %v, want ErrNotFound", err)
 	}
 	for n := 13; n <= 60; n++ { // small ones take the place of large ones
@@ -255,7 +258,7 @@ func TestHistory_KeepsTenOfTheLargest(t *testing.T) {
 func TestVersion_Applied(t *testing.T) {
 	h := NewHistory()
 	for i, test := range []struct {
-		c    Change
+		c    document.Change
 		via  string
 		want int64
 	}{
@@ -286,7 +289,7 @@ func TestVersion_Applied(t *testing.T) {
 func TestRefusedWrites(t *testing.T) {
 	h := mustWrite(t, NewHistory(), wholeChange(1))
 	before := bytesOf(t, h)
-	var invalid Errors
+	var invalid document.Errors
 	isInvalid := func(err error) bool { return errors.As(err, &invalid) && !errors.Is(err, ErrConflict) }
 	isConflict := func(err error) bool { return errors.Is(err, ErrConflict) }
 	tests := []struct {
@@ -297,17 +300,17 @@ func TestRefusedWrites(t *testing.T) {
 		{"conflict", Write{Change: wholeChange(2), IfMatch: 7}, isConflict},
 		{"older", Write{Change: wholeChange(2), IfMatch: -1}, isConflict},
 		{"not the first", Write{Change: wholeChange(2), OnlyFirst: true, IfMatch: 1}, isConflict},
-		{"invalid document", Write{Change: Change{Body: []byte("version: 1\nrulez: []\n")}}, isInvalid},
-		{"deleted document", Write{Change: Change{Delete: true}}, isInvalid},
+		{"invalid document", Write{Change: document.Change{Body: []byte("version: 1\nrulez: []\n")}}, isInvalid},
+		{"deleted document", Write{Change: document.Change{Delete: true}}, isInvalid},
 		{"invalid piece",
-			Write{Change: Change{Part: TierPart, Name: "free", Body: []byte("{limits: [{limit: -1, per: 1h}]}")}},
+			Write{Change: document.Change{Part: document.TierPart, Name: "free", Body: []byte("{limits: [{limit: -1, per: 1h}]}")}},
 			isInvalid},
-		{"too large", Write{Change: Change{Body: make([]byte, MaxDocument+1)}}, isInvalid},
-		{"no text", Write{Change: Change{Part: RulePart, Name: "\xff"}}, isInvalid},
-		{"not found", Write{Change: Change{Part: RulePart, Name: "no", Delete: true}},
-			func(err error) bool { return errors.Is(err, ErrNotFound) }},
-		{"unknown part", Write{Change: Change{Part: 99}},
-			func(err error) bool { return errors.Is(err, ErrNotFound) || isInvalid(err) }},
+		{"too large", Write{Change: document.Change{Body: make([]byte, document.MaxDocument+1)}}, isInvalid},
+		{"no text", Write{Change: document.Change{Part: document.RulePart, Name: "\xff"}}, isInvalid},
+		{"not found", Write{Change: document.Change{Part: document.RulePart, Name: "no", Delete: true}},
+			func(err error) bool { return errors.Is(err, document.ErrNotFound) }},
+		{"unknown part", Write{Change: document.Change{Part: 99}},
+			func(err error) bool { return errors.Is(err, document.ErrNotFound) || isInvalid(err) }},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -333,28 +336,16 @@ func TestRefusedWrites(t *testing.T) {
 // The first version may be a piece.
 func TestFirstPiece(t *testing.T) {
 	h := mustWrite(t, NewHistory(),
-		Change{Part: TierPart, Name: "free", Body: []byte("{limits: [{limit: 3, per: 1h}]}")})
+		document.Change{Part: document.TierPart, Name: "free", Body: []byte("{limits: [{limit: 3, per: 1h}]}")})
 	if doc, v := h.Current(); tierAmount(doc) != 3 || v.What != "tier free" {
 		t.Errorf("have %+v", v)
 	}
-	h = mustWrite(t, h, Change{Part: TierPart, Name: "free", Delete: true})
+	h = mustWrite(t, h, document.Change{Part: document.TierPart, Name: "free", Delete: true})
 	if doc, v := readBack(t, h).Current(); tierAmount(doc) != 0 || v.What != "delete tier free" {
 		t.Errorf("have %+v", v)
 	}
 	if doc, err := h.DocumentAt(1); err != nil || tierAmount(doc) != 3 {
 		t.Errorf("have %d, %v", tierAmount(doc), err)
-	}
-}
-
-func TestDescribe(t *testing.T) {
-	tests := map[string]Change{
-		"document":         {Name: "of no use"},
-		"rule login":       {Part: RulePart, Name: "login"},
-		"delete tier free": {Part: TierPart, Name: "free", Delete: true},
-		"list deny":        {Part: ListPart, Name: "deny"},
-	}
-	for want, have := range tests {
-		expect.Equal(t, describe(have), want, "describe(have)")
 	}
 }
 
@@ -379,7 +370,7 @@ func TestDamagedHistories(t *testing.T) {
 	}
 	body := good[:len(good)-4]
 	doc, _ := h.Current()
-	unknownKey := wire.Deflate(nil, []byte(strings.Replace(doc.source, "default_tier", "default_tire", 1)))
+	unknownKey := wire.Deflate(nil, []byte(strings.Replace(doc.Source(), "default_tier", "default_tire", 1)))
 	if len(unknownKey) != len(h.records[4].packed) {
 		unknownKey = append(binary.AppendUvarint(nil, uint64(len(unknownKey))), unknownKey...)
 		h.records[4].packed = wire.AppendText(nil, h.records[4].packed)
@@ -449,8 +440,8 @@ func FuzzParseHistory(f *testing.F) {
 
 // BenchmarkSmallWrite measures changing one tier in a document with 20,000 subjects.
 func BenchmarkSmallWrite(b *testing.B) {
-	h := mustWrite(b, NewHistory(), Change{Part: WholeDocument, Body: bigDocument(20_000)})
-	c := Change{Part: TierPart, Name: "free", Body: []byte("{limits: [{limit: 7, per: 1m}]}")}
+	h := mustWrite(b, NewHistory(), document.Change{Part: document.WholeDocument, Body: bigDocument(20_000)})
+	c := document.Change{Part: document.TierPart, Name: "free", Body: []byte("{limits: [{limit: 7, per: 1m}]}")}
 	b.ReportAllocs()
 	for b.Loop() {
 		mustWrite(b, h, c)

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // historyFormat is the format of an encoded history:
@@ -28,7 +29,7 @@ const historyFormat = 4
 
 // maxPacked bounds a compressed document, in bytes: one that can't be
 // compressed gets slightly larger.
-const maxPacked = MaxDocument + MaxDocument/64
+const maxPacked = document.MaxDocument + document.MaxDocument/64
 
 // ErrHistory means that the bytes are no history, or a damaged one.
 var ErrHistory = errors.New("not a history of rules")

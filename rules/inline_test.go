@@ -9,11 +9,12 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 func keyedSet(t *testing.T, text string) *Set {
 	t.Helper()
-	doc, err := Parse([]byte("version: 1\n" + text))
+	doc, err := document.Parse([]byte("version: 1\n" + text))
 	expect.NoError(t, err)
 	set, err := Compile(doc, 1)
 	expect.NoError(t, err)
@@ -31,61 +32,61 @@ func inlineHit(t *testing.T, set *Set, q *InlineSubject) Hit {
 func TestInlineMistakes(t *testing.T) {
 	for _, tt := range []struct {
 		document string
-		limit    InlineLimit
+		limit    document.InlineLimit
 		why      string
 	}{
-		{"", InlineLimit{Limit: -1, Per: "1m"}, "limits[0].limit: -1 is not in 0…"},
-		{"", InlineLimit{Limit: 1 << 53, Per: "1m"}, "limits[0].limit: 9007199254740992 is not in"},
-		{"", InlineLimit{Limit: 1, Per: "1x"}, "limits[0].per: \"1x\" is not a duration"},
-		{"", InlineLimit{Limit: 1, Per: "367d"}, "limits[0].per: 367d is not in 10ms…366d"},
-		{"", InlineLimit{Limit: 1, PerMS: 9}, "limits[0].per: 9ms is not in"},
-		{"", InlineLimit{Limit: 1, PerMS: 1 << 53}, "is not in 10ms…366d"},
-		{"", InlineLimit{Limit: 1}, "limits[0]: per is missing"},
-		{"", InlineLimit{Limit: 1, Per: "1m", PerMS: 5000}, "limits[0].per_ms: per and per_ms exclude each other"},
-		{"", InlineLimit{Limit: 1, Per: "1m", Algorithm: "bucket"}, "limits[0].algorithm: \"bucket\" is not one of"},
-		{"", InlineLimit{Limit: 1, Per: "day", Algorithm: "token-bucket"},
+		{"", document.InlineLimit{Limit: -1, Per: "1m"}, "limits[0].limit: -1 is not in 0…"},
+		{"", document.InlineLimit{Limit: 1 << 53, Per: "1m"}, "limits[0].limit: 9007199254740992 is not in"},
+		{"", document.InlineLimit{Limit: 1, Per: "1x"}, "limits[0].per: \"1x\" is not a duration"},
+		{"", document.InlineLimit{Limit: 1, Per: "367d"}, "limits[0].per: 367d is not in 10ms…366d"},
+		{"", document.InlineLimit{Limit: 1, PerMS: 9}, "limits[0].per: 9ms is not in"},
+		{"", document.InlineLimit{Limit: 1, PerMS: 1 << 53}, "is not in 10ms…366d"},
+		{"", document.InlineLimit{Limit: 1}, "limits[0]: per is missing"},
+		{"", document.InlineLimit{Limit: 1, Per: "1m", PerMS: 5000}, "limits[0].per_ms: per and per_ms exclude each other"},
+		{"", document.InlineLimit{Limit: 1, Per: "1m", Algorithm: "bucket"}, "limits[0].algorithm: \"bucket\" is not one of"},
+		{"", document.InlineLimit{Limit: 1, Per: "day", Algorithm: "token-bucket"},
 			"limits[0].algorithm: calendar windows are for fixed-window"},
-		{"", InlineLimit{Limit: 1, Per: "1m", Burst: 2}, "limits[0].burst: burst is for token-bucket"},
-		{"", InlineLimit{Limit: 1, Per: "1m", Burst: -1, Algorithm: "token-bucket"}, "limits[0].burst: -1 is not in"},
-		{"", InlineLimit{Limit: 1, Per: "day", TZ: "Mars/Base"}, "limits[0].tz: \"Mars/Base\" is not a time zone"},
-		{"", InlineLimit{Limit: 1, Per: "1m", Name: "a\nb"}, "limits[0].name: a name can't contain control characters"},
-		{"", InlineLimit{Limit: 1, Per: "1m", Unit: strings.Repeat("u", 129)},
+		{"", document.InlineLimit{Limit: 1, Per: "1m", Burst: 2}, "limits[0].burst: burst is for token-bucket"},
+		{"", document.InlineLimit{Limit: 1, Per: "1m", Burst: -1, Algorithm: "token-bucket"}, "limits[0].burst: -1 is not in"},
+		{"", document.InlineLimit{Limit: 1, Per: "day", TZ: "Mars/Base"}, "limits[0].tz: \"Mars/Base\" is not a time zone"},
+		{"", document.InlineLimit{Limit: 1, Per: "1m", Name: "a\nb"}, "limits[0].name: a name can't contain control characters"},
+		{"", document.InlineLimit{Limit: 1, Per: "1m", Unit: strings.Repeat("u", 129)},
 			"limits[0].unit: a name can't be longer than 128 bytes"},
-		{"", InlineLimit{Limit: 1, Per: "1m", From: "now"}, "limits[0].from: \"now\" is not one of first, clock"},
-		{"", InlineLimit{Limit: 1, Per: "1m", From: "first"}, "limits[0].from: first is for fixed-window"},
-		{"", InlineLimit{Limit: 1, Per: "day", From: "first"}, "limits[0].from: first is for fixed-window"},
-		{"inline: {max_limit: 10}", InlineLimit{Limit: 11, Per: "1m"},
+		{"", document.InlineLimit{Limit: 1, Per: "1m", From: "now"}, "limits[0].from: \"now\" is not one of first, clock"},
+		{"", document.InlineLimit{Limit: 1, Per: "1m", From: "first"}, "limits[0].from: first is for fixed-window"},
+		{"", document.InlineLimit{Limit: 1, Per: "day", From: "first"}, "limits[0].from: first is for fixed-window"},
+		{"inline: {max_limit: 10}", document.InlineLimit{Limit: 11, Per: "1m"},
 			"limits[0].limit: the rules allow no more than 10"},
 		{"inline: {max_limit: 10}",
-			InlineLimit{Limit: 1, Per: "1m", Algorithm: "token-bucket", Burst: 11},
+			document.InlineLimit{Limit: 1, Per: "1m", Algorithm: "token-bucket", Burst: 11},
 			"limits[0].burst: the rules allow no more than 10"},
-		{"inline: {max_per: 1h}", InlineLimit{Limit: 1, Per: "61m"}, "limits[0].per: the rules allow no more than 1h"},
-		{"inline: {max_per: 1h}", InlineLimit{Limit: 1, Per: "day"}, "limits[0].per: the rules allow no more than 1h"},
+		{"inline: {max_per: 1h}", document.InlineLimit{Limit: 1, Per: "61m"}, "limits[0].per: the rules allow no more than 1h"},
+		{"inline: {max_per: 1h}", document.InlineLimit{Limit: 1, Per: "day"}, "limits[0].per: the rules allow no more than 1h"},
 	} {
 		var m Match
-		err := keyedSet(t, tt.document).MatchInline(&InlineSubject{Limits: []InlineLimit{tt.limit}}, true, &m)
+		err := keyedSet(t, tt.document).MatchInline(&InlineSubject{Limits: []document.InlineLimit{tt.limit}}, true, &m)
 		if !errors.Is(err, ErrInline) || !strings.Contains(err.Error(), tt.why) {
 			t.Errorf("%+v: have %v, want %q", tt.limit, err, tt.why)
 		}
 	}
 	var m Match
-	one := InlineLimit{Limit: 1, Per: "60s"}
-	err := keyedSet(t, "").MatchInline(&InlineSubject{Limits: []InlineLimit{one, {Limit: 2, Per: "1m"}}}, true, &m)
+	one := document.InlineLimit{Limit: 1, Per: "60s"}
+	err := keyedSet(t, "").MatchInline(&InlineSubject{Limits: []document.InlineLimit{one, {Limit: 2, Per: "1m"}}}, true, &m)
 	if !errors.Is(err, ErrInline) ||
 		!strings.Contains(err.Error(), "limits[0] has the same unit, algorithm and window") {
 		t.Errorf("have %v", err)
 	}
 	set := keyedSet(t, "")
-	expect.NoError(t, set.MatchInline(&InlineSubject{Key: []string{"k"}, Limits: []InlineLimit{one}}, true, &m))
+	expect.NoError(t, set.MatchInline(&InlineSubject{Key: []string{"k"}, Limits: []document.InlineLimit{one}}, true, &m))
 	if err := set.MatchInline(&InlineSubject{Namespace: InlineName, Key: []string{"k"},
-		Limits: []InlineLimit{{Limit: 9, Per: "1h"}}}, false, &m); !errors.Is(err, ErrInline) {
+		Limits: []document.InlineLimit{{Limit: 9, Per: "1h"}}}, false, &m); !errors.Is(err, ErrInline) {
 		t.Errorf("a subject is given twice: %v", err)
 	}
 }
 
 func TestInlineNamespaces(t *testing.T) {
 	q := func(namespace string) *InlineSubject {
-		return &InlineSubject{Namespace: namespace, Limits: []InlineLimit{{Limit: 1, Per: "1m"}}}
+		return &InlineSubject{Namespace: namespace, Limits: []document.InlineLimit{{Limit: 1, Per: "1m"}}}
 	}
 	for _, tt := range []struct{ document, namespace, name string }{ // name is empty where it is refused
 		{"", "", "inline"}, {"", "any", "inline"},
@@ -117,11 +118,11 @@ func TestInlineNamespaces(t *testing.T) {
 // algorithm, window, namespace and key do.
 func TestInlineIdentity(t *testing.T) {
 	set := keyedSet(t, "rules: [{name: n, key: [k], limits: [{limit: 5, per: 1m}]}]")
-	base := InlineSubject{Namespace: "n", Key: []string{"k"}, Limits: []InlineLimit{{Limit: 5, Per: "1m"}}}
+	base := InlineSubject{Namespace: "n", Key: []string{"k"}, Limits: []document.InlineLimit{{Limit: 5, Per: "1m"}}}
 	first := inlineHit(t, set, &base)
 	with := func(change func(*InlineSubject)) Hit {
 		q := base
-		q.Key, q.Limits = append([]string{}, q.Key...), append([]InlineLimit{}, q.Limits...)
+		q.Key, q.Limits = append([]string{}, q.Key...), append([]document.InlineLimit{}, q.Limits...)
 		change(&q)
 		return inlineHit(t, set, &q)
 	}
@@ -129,7 +130,7 @@ func TestInlineIdentity(t *testing.T) {
 		"amount":      with(func(q *InlineSubject) { q.Limits[0].Limit = 9 }),
 		"name":        with(func(q *InlineSubject) { q.Limits[0].Name = "x" }),
 		"spelling":    with(func(q *InlineSubject) { q.Limits[0].Per = "60s" }),
-		"in ms":       with(func(q *InlineSubject) { q.Limits[0] = InlineLimit{Limit: 5, PerMS: 60_000} }),
+		"in ms":       with(func(q *InlineSubject) { q.Limits[0] = document.InlineLimit{Limit: 5, PerMS: 60_000} }),
 		"consistency": with(func(q *InlineSubject) { q.Exact = true }),
 		"shadow":      with(func(q *InlineSubject) { q.Shadow = true }),
 	} {
@@ -167,9 +168,9 @@ func TestInlineIdentity(t *testing.T) {
 		}
 		seen[h.Subject] = name
 	}
-	a, b := InlineLimit{Limit: 1, Per: "1m"}, InlineLimit{Limit: 2, Per: "1h"}
-	there := with(func(q *InlineSubject) { q.Limits = []InlineLimit{a, b} })
-	back := with(func(q *InlineSubject) { q.Limits = []InlineLimit{b, a} })
+	a, b := document.InlineLimit{Limit: 1, Per: "1m"}, document.InlineLimit{Limit: 2, Per: "1h"}
+	there := with(func(q *InlineSubject) { q.Limits = []document.InlineLimit{a, b} })
+	back := with(func(q *InlineSubject) { q.Limits = []document.InlineLimit{b, a} })
 	for i := range there.Limits {
 		if there.Limits[i].ID != back.Limits[i].ID || there.Limits[i].CallIndex == back.Limits[i].CallIndex {
 			t.Errorf("limit %d: sets in another order differ: %+v, %+v", i, there.Limits[i], back.Limits[i])
@@ -188,7 +189,7 @@ func TestInlineIdentity(t *testing.T) {
 func TestInlineSetsAreBounded(t *testing.T) {
 	set := keyedSet(t, "")
 	ask := func(limit int) *Rule {
-		return inlineHit(t, set, &InlineSubject{Limits: []InlineLimit{{Limit: int64(limit), Per: "1m"}}}).Rule
+		return inlineHit(t, set, &InlineSubject{Limits: []document.InlineLimit{{Limit: int64(limit), Per: "1m"}}}).Rule
 	}
 	for i := 1; i <= maxInterned; i++ {
 		if r := ask(i); r.Uninterned {
@@ -214,7 +215,7 @@ func TestInlineKeepsNothingOfTheCall(t *testing.T) {
 	buffer := []byte("1hfixed-windowtokensnameUTC")
 	at := func(from, to int) string { return unsafe.String(&buffer[from], to-from) }
 	set := keyedSet(t, "")
-	h := inlineHit(t, set, &InlineSubject{Namespace: at(0, 2), Limits: []InlineLimit{
+	h := inlineHit(t, set, &InlineSubject{Namespace: at(0, 2), Limits: []document.InlineLimit{
 		{Limit: 1, Per: at(0, 2), Algorithm: at(2, 14), Unit: at(14, 20), Name: at(20, 24), TZ: at(24, 27)},
 	}})
 	for i := range buffer {
@@ -224,7 +225,7 @@ func TestInlineKeepsNothingOfTheCall(t *testing.T) {
 	if text := fmt.Sprint(l.Window, l.Unit, l.Name, h.Rule.Name); strings.Contains(text, "x") {
 		t.Errorf("the set changed with the buffer: %s", text)
 	}
-	same := InlineSubject{Limits: []InlineLimit{{Limit: 1, Per: "1h", Algorithm: "fixed-window",
+	same := InlineSubject{Limits: []document.InlineLimit{{Limit: 1, Per: "1h", Algorithm: "fixed-window",
 		Unit: "tokens", Name: "name", TZ: "UTC"}}}
 	if inlineHit(t, set, &same).Rule != h.Rule {
 		t.Error("the set is not found again")
@@ -235,14 +236,14 @@ func TestInlineKeepsNothingOfTheCall(t *testing.T) {
 // limits of a key are one counter. What could not be one is refused.
 func TestKeysWithOneCounter(t *testing.T) {
 	set := keyedSet(t, "")
-	cell := InlineLimit{Limit: 5, Per: "5s", Burst: 5, Algorithm: "token-bucket"}
-	first := InlineLimit{Limit: 5, Per: "5s", Algorithm: "fixed-window", From: "first"}
-	for namespace, l := range map[string]InlineLimit{CellNamespace: cell, ThrottleNamespace: cell,
+	cell := document.InlineLimit{Limit: 5, Per: "5s", Burst: 5, Algorithm: "token-bucket"}
+	first := document.InlineLimit{Limit: 5, Per: "5s", Algorithm: "fixed-window", From: "first"}
+	for namespace, l := range map[string]document.InlineLimit{CellNamespace: cell, ThrottleNamespace: cell,
 		IncrexNamespace: first} {
 		other := l
 		other.Limit, other.Per, other.Unit = 7, "1h", "tokens"
-		a := inlineHit(t, set, &InlineSubject{Namespace: namespace, Key: []string{"k"}, Limits: []InlineLimit{l}})
-		b := inlineHit(t, set, &InlineSubject{Namespace: namespace, Key: []string{"k"}, Limits: []InlineLimit{other}})
+		a := inlineHit(t, set, &InlineSubject{Namespace: namespace, Key: []string{"k"}, Limits: []document.InlineLimit{l}})
+		b := inlineHit(t, set, &InlineSubject{Namespace: namespace, Key: []string{"k"}, Limits: []document.InlineLimit{other}})
 		kept := KeptLimit(namespace)
 		for _, have := range []*Limit{a.Limits[0], b.Limits[0]} {
 			if have.ID != kept.ID || have.Kind != kept.Kind {
@@ -255,7 +256,7 @@ func TestKeysWithOneCounter(t *testing.T) {
 	}
 	if KeptLimit("other") != nil ||
 		inlineHit(t, set,
-			&InlineSubject{Namespace: "other", Limits: []InlineLimit{cell}}).Limits[0].Kind != algorithms.TokenBucket {
+			&InlineSubject{Namespace: "other", Limits: []document.InlineLimit{cell}}).Limits[0].Kind != algorithms.TokenBucket {
 		t.Error("another namespace has them, too")
 	}
 
@@ -263,15 +264,15 @@ func TestKeysWithOneCounter(t *testing.T) {
 	high.Limit, high.Burst, high.Per = 1_000_000_001, 1, "1s"
 	for _, tt := range []struct {
 		namespace, want string
-		limits          []InlineLimit
+		limits          []document.InlineLimit
 	}{
-		{CellNamespace, "limits: in the namespace", []InlineLimit{cell, high}},
-		{CellNamespace, "limits[0].algorithm: in the namespace", []InlineLimit{first}},
-		{ThrottleNamespace, "limits[0].algorithm: in the namespace", []InlineLimit{{Limit: 1, Per: "1s"}}},
+		{CellNamespace, "limits: in the namespace", []document.InlineLimit{cell, high}},
+		{CellNamespace, "limits[0].algorithm: in the namespace", []document.InlineLimit{first}},
+		{ThrottleNamespace, "limits[0].algorithm: in the namespace", []document.InlineLimit{{Limit: 1, Per: "1s"}}},
 		{IncrexNamespace, "limits[0].from: in the namespace",
-			[]InlineLimit{{Limit: 1, Per: "1s", Algorithm: "fixed-window"}}},
-		{IncrexNamespace, "limits[0].from: in the namespace", []InlineLimit{cell}},
-		{CellNamespace, "limits[0].limit: in the namespace \"cl\", at most one per nanosecond", []InlineLimit{high}},
+			[]document.InlineLimit{{Limit: 1, Per: "1s", Algorithm: "fixed-window"}}},
+		{IncrexNamespace, "limits[0].from: in the namespace", []document.InlineLimit{cell}},
+		{CellNamespace, "limits[0].limit: in the namespace \"cl\", at most one per nanosecond", []document.InlineLimit{high}},
 	} {
 		var m Match
 		err := set.MatchInline(&InlineSubject{Namespace: tt.namespace, Limits: tt.limits}, true, &m)

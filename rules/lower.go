@@ -2,21 +2,10 @@ package rules
 
 import (
 	"math/big"
-	"strconv"
-	"sync/atomic"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/rules/document"
 )
-
-// loweredCache caches limits as lowered by the step in force, so that a check
-// allocates nothing. The first limit of each list of a rule with `adaptive` has
-// one.
-type loweredCache struct{ last atomic.Pointer[lowered] }
-
-type lowered struct {
-	step   int
-	limits []*Limit
-}
 
 // Lowered returns the limits of a hit of r as they are while a step of
 // r.Adaptive is in force. It multiplies amounts and bursts by the step's factor
@@ -34,7 +23,7 @@ func (r *Rule) Lowered(limits []*Limit, step int) []*Limit {
 		return l.limits
 	}
 
-	factor := exactRat(r.Adaptive.Steps[step].Factor)
+	factor := document.ExactRat(r.Adaptive.Steps[step].Factor)
 	all := make([]Limit, len(limits))
 
 	out := make([]*Limit, len(limits))
@@ -55,15 +44,6 @@ func (r *Rule) Lowered(limits []*Limit, step int) []*Limit {
 	// Several checks may build this at once; all get the same.
 	kept.Store(&lowered{step, out})
 	return out
-}
-
-// exactRat returns a factor as it was written: 0.29 of 100 is 29, although no float64 equals 0.29.
-func exactRat(factor float64) *big.Rat {
-	r, ok := new(big.Rat).SetString(strconv.FormatFloat(factor, 'g', -1, 64))
-	if !ok {
-		return big.NewRat(1, 1) // can't happen: documents have only finite numbers
-	}
-	return r
 }
 
 // scaled returns amount times factor, rounded down, in 1…amount; 0 for an amount of 0.

@@ -6,11 +6,12 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 func adaptiveSet(t *testing.T, steps, limits string) (*Set, *Hit) {
 	t.Helper()
-	doc, err := Parse([]byte("version: 1\nrules:\n  - {name: r, key: [], limits: [" + limits +
+	doc, err := document.Parse([]byte("version: 1\nrules:\n  - {name: r, key: [], limits: [" + limits +
 		"], adaptive: {source: s, steps: [" + steps + "]}}\n"))
 	expect.NoError(t, err)
 	s, err := Compile(doc, 1)

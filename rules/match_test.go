@@ -3,13 +3,50 @@ package rules
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/rules/document"
 )
+
+func readContract(t testing.TB) []byte {
+	t.Helper()
+	src, err := os.ReadFile("document/testdata/contract.yaml")
+	expect.NoError(t, err)
+	return src
+}
+
+// readConditions returns a document with every kind of condition.
+func readConditions(t testing.TB) string {
+	t.Helper()
+	src, err := os.ReadFile("document/testdata/conditions.yaml")
+	expect.NoError(t, err)
+	return string(src)
+}
+
+const one = "rules:\n  - name: a\n    key: [ip]\n    limits: [{limit: 1, per: 1m}]\n"
+
+func mustParse(t testing.TB, src string) *document.Document {
+	t.Helper()
+	doc, err := document.Parse([]byte(src))
+	if err != nil {
+		t.Fatalf("Parse: %v\n%s", err, src)
+	}
+	return doc
+}
+
+func mustCompile(t testing.TB, src string) *Set {
+	t.Helper()
+	s, err := Compile(mustParse(t, src), 1)
+	if err != nil {
+		t.Fatalf("Compile: %v", err)
+	}
+	return s
+}
 
 // attrs makes attributes from name=value pairs.
 func attrs(pairs ...string) []Attribute {

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/rules/document"
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
@@ -97,7 +99,7 @@ type beside struct{ state *entries.State }
 
 func (b *beside) add(t *testing.T, set *Set, r *rand.Rand) {
 	t.Helper()
-	var f EntryForm
+	var f document.EntryForm
 	var err error
 	base := set
 	switch r.IntN(3) {
@@ -109,7 +111,7 @@ func (b *beside) add(t *testing.T, set *Set, r *rand.Rand) {
 		f, err = base.Document.ReadListed(entries.Allow, []byte(text))
 	default:
 		attribute := pick(r, sortedKeys(overlaySubjects))
-		f, err = set.ReadSubject(attribute, pick(r, overlaySubjects[attribute]), []byte(randomSubject(r, attribute)))
+		f, err = set.Document.ReadSubject(attribute, pick(r, overlaySubjects[attribute]), []byte(randomSubject(r, attribute)))
 	}
 	expect.NoError(t, err)
 	if b.state, err = b.state.With(entries.Change{Entry: f.Entry}); err != nil {
@@ -130,13 +132,13 @@ func (b *beside) remove(t *testing.T, r *rand.Rand) {
 }
 
 // document returns the document with the entries in it. Entries of subjects go before what it has.
-func (b *beside) document(t *testing.T, doc *Document) *Document {
+func (b *beside) document(t *testing.T, doc *document.Document) *document.Document {
 	t.Helper()
 	next := *doc
 	next.Deny, next.Allow = slices.Clone(doc.Deny), slices.Clone(doc.Allow)
-	groups := map[string]map[string]*SubjectSpec{}
+	groups := map[string]map[string]*document.SubjectSpec{}
 	for _, g := range doc.Subjects {
-		groups[g.Attribute] = map[string]*SubjectSpec{}
+		groups[g.Attribute] = map[string]*document.SubjectSpec{}
 		for _, s := range g.Subjects {
 			groups[g.Attribute][s.Value] = s
 		}
@@ -144,30 +146,34 @@ func (b *beside) document(t *testing.T, doc *Document) *Document {
 	for _, e := range b.state.Sorted() {
 		switch e.Kind {
 		case entries.Deny:
-			next.Deny = append(next.Deny, &Entry{Match: conditionsOf(e)})
+			next.Deny = append(next.Deny, &document.Entry{Match: document.ConditionsOf(e)})
 		case entries.Allow:
-			next.Allow = append(next.Allow, &Entry{Match: conditionsOf(e)})
+			next.Allow = append(next.Allow, &document.Entry{Match: document.ConditionsOf(e)})
 		case entries.Subject:
-			spec, err := readSubject(e)
+			spec, err := document.SubjectOf(e)
 			expect.NoError(t, err)
-			merged := &SubjectSpec{Value: e.Value}
+			merged := &document.SubjectSpec{Value: e.Value}
 			if groups[e.Attribute] == nil {
-				groups[e.Attribute] = map[string]*SubjectSpec{}
+				groups[e.Attribute] = map[string]*document.SubjectSpec{}
 			}
 			if have := groups[e.Attribute][e.Value]; have != nil {
 				*merged = *have
 			}
-			merged.mergeWith(spec)
+			merged.Tier = cmp.Or(spec.Tier, merged.Tier)
+			overridden := func(o document.Override) bool {
+				return slices.ContainsFunc(spec.Overrides, func(by document.Override) bool { return by.Rule == o.Rule })
+			}
+			merged.Overrides = append(slices.DeleteFunc(slices.Clone(merged.Overrides), overridden), spec.Overrides...)
 			groups[e.Attribute][e.Value] = merged
 		}
 	}
 	next.Subjects = nil
 	for attribute, byValue := range groups {
-		g := &Group{Attribute: attribute}
+		g := &document.Group{Attribute: attribute}
 		for _, s := range byValue {
 			g.Subjects = append(g.Subjects, s)
 		}
-		slices.SortFunc(g.Subjects, func(a, b *SubjectSpec) int { return strings.Compare(a.Value, b.Value) })
+		slices.SortFunc(g.Subjects, func(a, b *document.SubjectSpec) int { return strings.Compare(a.Value, b.Value) })
 		next.Subjects = append(next.Subjects, g)
 	}
 	return &next
@@ -207,7 +213,7 @@ func TestEntriesAreAsInTheDocument(t *testing.T) {
 		for range r.IntN(4) {
 			b.add(t, base, r) // these go into the document
 		}
-		doc, err := Parse(b.document(t, base.Document).JSON())
+		doc, err := document.Parse(b.document(t, base.Document).JSON())
 		expect.NoError(t, err)
 		if base, err = Compile(doc, 1); err != nil {
 			t.Fatal(err)
@@ -248,7 +254,7 @@ func TestEntriesAreAsInTheDocument(t *testing.T) {
 }
 
 // put returns s with an entry.
-func put(t *testing.T, s *entries.State, f EntryForm, err error) *entries.State {
+func put(t *testing.T, s *entries.State, f document.EntryForm, err error) *entries.State {
 	t.Helper()
 	expect.NoError(t, err)
 	next, err := s.With(entries.Change{Entry: f.Entry})
@@ -261,7 +267,7 @@ func TestEntriesEndByTheClock(t *testing.T) {
 	deny, err := base.Document.ReadListed(entries.Deny,
 		[]byte(`{ip: 192.0.2.7, until: "1970-01-01T00:00:10Z", note: why}`))
 	s := put(t, entries.New(), deny, err)
-	tier, err := base.ReadSubject("tenant", "acme", []byte(`{tier: pro, until: "1970-01-01T00:00:10Z"}`))
+	tier, err := base.Document.ReadSubject("tenant", "acme", []byte(`{tier: pro, until: "1970-01-01T00:00:10Z"}`))
 	set := base.WithEntries(put(t, s, tier, err), nil)
 	for now, want := range map[int64]string{1: "2 tenant:2 pair:3 wide:1",
 		9999: "2 tenant:2 pair:3 wide:1", 10000: "0 tenant:1 pair:3 wide:1"} {
@@ -276,11 +282,11 @@ func TestEntriesEndByTheClock(t *testing.T) {
 func TestBlocksByHand(t *testing.T) {
 	base := mustCompile(t, overlayRules).Keyed([]byte("secret"))
 	s := put(t, entries.New(),
-		EntryForm{Entry: &entries.Entry{Kind: entries.Block, Rule: "pair",
+		document.EntryForm{Entry: &entries.Entry{Kind: entries.Block, Rule: "pair",
 			Key: []string{"acme", "192.0.2.7"}, Until: 5000}},
 		nil)
-	s = put(t, s, EntryForm{Entry: &entries.Entry{Kind: entries.Block, Rule: "gone", Key: []string{"x"}}}, nil)
-	s = put(t, s, EntryForm{Entry: &entries.Entry{Kind: entries.Block, Rule: "tenant", Key: []string{"box"}}}, nil)
+	s = put(t, s, document.EntryForm{Entry: &entries.Entry{Kind: entries.Block, Rule: "gone", Key: []string{"x"}}}, nil)
+	s = put(t, s, document.EntryForm{Entry: &entries.Entry{Kind: entries.Block, Rule: "tenant", Key: []string{"box"}}}, nil)
 	set := base.WithEntries(s, nil)
 	expect.Equal(t, set.Asleep(), 1, "asleep")
 	m := &Match{Now: 4999}
@@ -291,7 +297,7 @@ func TestBlocksByHand(t *testing.T) {
 	}{
 		{"acme", "::ffff:192.0.2.7", 4999, "0 5000 0"}, {"acme", "192.0.2.7", 5000, "0 0 0"},
 		{"acme", "192.0.2.8", 1, "0 0 0"},
-		{"box", "192.0.2.7", 1, fmt.Sprint(Forever, 0, 0)},
+		{"box", "192.0.2.7", 1, fmt.Sprint(entries.Forever, 0, 0)},
 	} {
 		m.Now = tt.now
 		set.Match([]Attribute{{"ip", tt.ip}, {"tenant", tt.tenant}}, nil, m)
@@ -312,8 +318,8 @@ func TestBlocksByHand(t *testing.T) {
 func TestBlocksOfOneSubject(t *testing.T) {
 	base := mustCompile(t, `version: 1
 rules: [{name: login, key: [ip], ipv6_prefix: 48, limits: [{limit: 5, per: 1h}]}]`)
-	block := func(key string, until int64) EntryForm {
-		return EntryForm{Entry: &entries.Entry{Kind: entries.Block, Rule: "login", Key: []string{key}, Until: until}}
+	block := func(key string, until int64) document.EntryForm {
+		return document.EntryForm{Entry: &entries.Entry{Kind: entries.Block, Rule: "login", Key: []string{key}, Until: until}}
 	}
 	const first, second = "2001:db8:0:1::", "2001:db8:0:2::"
 	remove := func(s *entries.State, key string) *entries.State {
@@ -340,7 +346,7 @@ rules: [{name: login, key: [ip], ipv6_prefix: 48, limits: [{limit: 5, per: 1h}]}
 		}{
 			{both, 1, 9000}, {both, 8999, 9000}, {both, 9000, 0},
 			{remove(both, keys[1]), 1, 5000}, {both, 1, 9000}, {remove(both, keys[0]), 6000, 9000},
-			{endless, 1, Forever}, {remove(endless, keys[0]), 1, Forever}, {remove(endless, keys[1]), 1, 5000},
+			{endless, 1, entries.Forever}, {remove(endless, keys[0]), 1, entries.Forever}, {remove(endless, keys[1]), 1, 5000},
 			{entries.New(), 1, 0},
 		} {
 			set = base.WithEntries(step.state, set)
@@ -355,7 +361,7 @@ rules: [{name: login, key: [ip], ipv6_prefix: 48, limits: [{limit: 5, per: 1h}]}
 
 func TestEntriesSleep(t *testing.T) {
 	base := mustCompile(t, overlayRules)
-	f, err := base.ReadSubject("tenant", "acme", []byte("{tier: pro, limits: {pair: [{limit: 9, per: 1h}]}}"))
+	f, err := base.Document.ReadSubject("tenant", "acme", []byte("{tier: pro, limits: {pair: [{limit: 9, per: 1h}]}}"))
 	s := put(t, entries.New(), f, err)
 	without := mustCompile(t, "version: 1\nrules: [{name: tenant, key: [tenant], limits: [{limit: 7, per: 1h}]}]")
 	for _, tt := range []struct {
@@ -389,7 +395,7 @@ rules:
 		{Kind: entries.Block, Rule: "either", Key: []string{""}},
 	}
 	for _, e := range stored {
-		s = put(t, s, EntryForm{Entry: e}, nil)
+		s = put(t, s, document.EntryForm{Entry: e}, nil)
 	}
 	with := set.WithEntries(s, nil)
 	if with.Asleep() != len(stored) {
@@ -408,119 +414,18 @@ rules:
 `
 	set := mustCompile(t, text)
 	for _, body := range []string{"tier: pro", "limits: {world: [{limit: 1, per: 1h, algorithm: fixed-window}]}"} {
-		_, err := set.ReadSubject("tenant", "acme", []byte(body))
+		_, err := set.Document.ReadSubject("tenant", "acme", []byte(body))
 		if err == nil || !strings.Contains(err.Error(), "write it in the document") {
 			t.Errorf("%s: %v; want an error", body, err)
 		}
 	}
 	s := put(t, entries.New(),
-		EntryForm{Entry: &entries.Entry{Kind: entries.Subject, Attribute: "tenant", Value: "acme", Tier: "pro"}},
+		document.EntryForm{Entry: &entries.Entry{Kind: entries.Subject, Attribute: "tenant", Value: "acme", Tier: "pro"}},
 		nil)
 	m := &Match{}
 	set.WithEntries(s, nil).Match([]Attribute{{"tenant", "acme"}}, nil, m)
 	if got, want := outcome(m), "0 world:10 here:20"; got != want {
 		t.Errorf("%s; want %s", got, want)
-	}
-}
-
-func TestEntryForms(t *testing.T) {
-	set := mustCompile(t, overlayRules)
-	for body, want := range map[string]string{
-		`{"ip": "::ffff:192.0.2.7", "for": "24h", "note": "n"}`:      `deny[{"attribute":"ip","values":["192.0.2.7"]}]`,
-		`{"tenant": ["b", "a", "b"], "ip": "2001:DB8::/32"}`:         `deny[{"attribute":"ip","values":["2001:db8::/32"]},{"attribute":"tenant","values":["a","b"]}]`,
-		`{"ip": "192.0.2.7/32", "until": "2030-01-01T00:00:00Z"}`:    `deny[{"attribute":"ip","values":["192.0.2.7"]}]`,
-		`{"ip": "192.0.2.7", "for": "1h", "until": "2030-01-01T0Z"}`: "until must be",
-		`{"ip": "192.0.2.7", "for": "soon"}`:                         "for must be",
-		`{"ip": "192.0.2.7", "for": "-1h"}`:                          "for must be",
-		`{"ip": "192.0.2.7", "note": ["a"]}`:                         "note must be",
-		`{"ip": "192.0.2.7", "note": "a\nb"}`:                        "note must have printable",
-		`{"ip": "192.0.2.7", "by": "me"}`:                            "by can't be an attribute",
-		`{"note": "only"}`:                                           "expected at least one attribute",
-	} {
-		f, err := (&Document{}).ReadListed(entries.Deny, []byte(body))
-		got := fmt.Sprint(err)
-		if err == nil {
-			got = f.ID()
-		}
-		if !strings.Contains(got, want) {
-			t.Errorf("%s: %s; want %s", body, got, want)
-		}
-	}
-	if _, err := set.ReadSubject("tenant", "acme", []byte("tier: none")); err == nil ||
-		!strings.Contains(err.Error(), "not defined") {
-		t.Errorf("an unknown tier: %v; want an error", err)
-	}
-	f, err := ReadBlock([]byte(`{"rule": "pair", "key": ["acme", "192.0.2.7"], "for": "1h"}`))
-	if err != nil || f.Rule != "pair" || !slices.Equal(f.Key, []string{"acme", "192.0.2.7"}) {
-		t.Errorf("a block: %+v, %v", f, err)
-	}
-}
-
-func TestNamesOneValue(t *testing.T) {
-	for body, want := range map[string]bool{
-		`{ip: 192.0.2.7}`: true, `{ip: "2001:db8::/64"}`: true, `{ip: "2001:db8::1"}`: true, `{user: bob}`: true,
-		`{ip: 192.0.2.0/24}`: false, `{ip: "2001:db8::/48"}`: false, `{user: "b*"}`: false, `{user: [a, b]}`: false,
-		`{user: bob, ip: 192.0.2.7}`: false, `{user: 10.0.0.0/8}`: false,
-	} {
-		f, err := (&Document{}).ReadListed(entries.Deny, []byte(body))
-		expect.NoError(t, err)
-		expect.Equal(t, NamesOneValue(f.Entry), want, "%s", body)
-	}
-}
-
-func TestFindEntry(t *testing.T) {
-	doc, err := Parse([]byte("version: 1\nlists:\n  deny:\n    - {ip: 192.0.2.7}\n    - {tenant: [b, a]}\nrules: []\ntiers: {t: {limits: [{limit: 1, per: 1h}]}}\nsubjects:\n  tenant:\n    acme: {tier: t}\n"))
-	expect.NoError(t, err)
-	listed := func(body string) *entries.Entry {
-		f, err := (&Document{}).ReadListed(entries.Deny, []byte(body))
-		expect.NoError(t, err)
-		return f.Entry
-	}
-	for e, want := range map[*entries.Entry]int{
-		listed("ip: ::ffff:192.0.2.7"): 4, listed("tenant: [a, b]"): 5, listed("tenant: a"): 0,
-		{Kind: entries.Subject, Attribute: "tenant", Value: "acme"}: 10,
-		{Kind: entries.Subject, Attribute: "tenant", Value: "x"}:    0,
-	} {
-		line, found := doc.FindEntry(e)
-		if line != want || found != (want > 0) {
-			t.Errorf("%s: line %d, found %v; want %d", e.ID(), line, found, want)
-		}
-	}
-}
-
-func TestMergedViews(t *testing.T) {
-	set := mustCompile(t,
-		overlayRules+"lists: {deny: [{tenant: old}]}\nsubjects: {tenant: {acme: {tier: free}, box: {tier: pro}}}\n")
-	deny, err := (&Document{}).ReadListed(entries.Deny, []byte(`{ip: 192.0.2.7, note: n}`))
-	s := put(t, entries.New(), deny, err)
-	sub, err := set.ReadSubject("tenant", "acme", []byte("limits: {pair: [{limit: 9, per: 1h}]}"))
-	s = put(t, s, sub, err)
-	set = set.WithEntries(s, nil)
-	list, _ := set.MergedList(entries.Deny, 1)
-	const wantList = `[{"tenant":"old","origin":"document"},{"ip":"192.0.2.7","note":"n","by":"","when":"1970-01-01T00:00:00.000Z","origin":"entry"}]`
-	if string(list) != wantList {
-		t.Errorf("deny list %s; want %s", list, wantList)
-	}
-	one, _, err := set.MergedSubject("tenant", "acme", 1)
-	const wantOne = `{"tier":"free","limits":{"pair":[{"limit":9,"per":"1h"}]},"by":"","when":"1970-01-01T00:00:00.000Z","origin":"both"}`
-	if err != nil || string(one) != wantOne {
-		t.Errorf("subject %s, %v; want %s", one, err, wantOne)
-	}
-	page, next := set.ListSubjects("tenant", "", 1, 1)
-	if len(page) != 1 || next != "acme" || !strings.HasPrefix(page[0], `{"value":"acme","tier":"free"`) {
-		t.Errorf("page %q, next %q", page, next)
-	}
-	if _, _, err := set.MergedSubject("tenant", "none", 1); err == nil {
-		t.Error("a subject that nothing names is found")
-	}
-
-	// A subject is found by every spelling that stands for it.
-	set = mustCompile(t,
-		"attributes: {user: {fold: [lower]}}\nrules: [{name: r, key: [user], tiered: true}]\ntiers: {pro: {limits: [{limit: 1, per: 1m}]}}\n")
-	ann, err := set.ReadSubject("user", "ANN", []byte("tier: pro"))
-	set = set.WithEntries(put(t, entries.New(), ann, err), nil)
-	if _, _, err := set.MergedSubject("user", "ANN", 1); err != nil {
-		t.Errorf("the entry of ANN, by that name: %v; want it found", err)
 	}
 }
 
@@ -539,16 +444,16 @@ func BenchmarkMatchBeside100000Entries(b *testing.B) {
 		s, _ = s.With(entries.Change{Entry: e})
 	}
 	doc := *base.Document
-	group := &Group{Attribute: "tenant"}
+	group := &document.Group{Attribute: "tenant"}
 	for e := range s.All {
 		if e.Kind == entries.Deny {
-			doc.Deny = append(doc.Deny, &Entry{Match: conditionsOf(e)})
+			doc.Deny = append(doc.Deny, &document.Entry{Match: document.ConditionsOf(e)})
 		} else {
-			group.Subjects = append(group.Subjects, &SubjectSpec{Value: e.Value, Tier: e.Tier})
+			group.Subjects = append(group.Subjects, &document.SubjectSpec{Value: e.Value, Tier: e.Tier})
 		}
 	}
-	slices.SortFunc(group.Subjects, func(a, b *SubjectSpec) int { return strings.Compare(a.Value, b.Value) })
-	doc.Subjects = []*Group{group}
+	slices.SortFunc(group.Subjects, func(a, b *document.SubjectSpec) int { return strings.Compare(a.Value, b.Value) })
+	doc.Subjects = []*document.Group{group}
 	inside, err := Compile(&doc, 1)
 	expect.NoError(b, err)
 	beside := base.WithEntries(s, nil)

@@ -2,20 +2,20 @@ package rules
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 
-	"github.com/rlnode/rlnode/internal/yaml"
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/rules/document"
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
 // overlayCompiler derives a set's overlay from that of other entries.
 type overlayCompiler struct {
 	compiler
-	overlay *overlay // not shared yet
-	checker *checker // nil until it is needed
-	touched bool     // the number of entries about some attribute's subjects is now, or is no longer, zero
+	overlay *overlay                  // not shared yet
+	checker *document.OverrideChecker // nil until it is needed
+	touched bool                      // some attribute has its first entry about a subject, or none any more
 }
 
 // WithEntries returns a copy of s that matches checks with entries. It shares
@@ -63,23 +63,6 @@ func (s *Set) withEntries(e *entries.State, base *Set, past bool) *Set {
 
 	next.noteLists()
 	return &next
-}
-
-// noteLists records whether a list has entries, in the document or beside it.
-func (s *Set) noteLists() {
-	s.hasLists = len(s.Document.Deny)+len(s.Document.Allow) > 0 || s.overlay != nil && s.overlay.listItems > 0
-}
-
-// extend gives the set its own copies of the tables of attributes and units
-// before the first of them gets another number.
-func (c *compiler) extend() {
-	if !c.extends {
-		return
-	}
-	c.extends = false
-	s := c.set
-	s.attributes.named, s.attributes.numbers = slices.Clip(s.attributes.named), maps.Clone(s.attributes.numbers)
-	s.Units, s.units = slices.Clip(s.Units), maps.Clone(s.units)
 }
 
 // rulesBySubject returns, by Rule.number, whether entries may change the limits
@@ -141,7 +124,7 @@ func (oc *overlayCompiler) spanOf(e *entries.Entry) span {
 // entries.
 func (oc *overlayCompiler) fileListed(e *entries.Entry, add bool) {
 	o := oc.overlay
-	match := oc.compileConditions(conditionsOf(e))
+	match := oc.compileConditions(document.ConditionsOf(e))
 	if !add {
 		o.listItems--
 		// The number of other items at that time decided where the item was filed. So
@@ -198,15 +181,6 @@ func (oc *overlayCompiler) unfile(e *entries.Entry, keys []listKey) {
 	}
 }
 
-// conditionsOf returns an entry's conditions as those of the document.
-func conditionsOf(e *entries.Entry) []Condition {
-	out := make([]Condition, len(e.Match))
-	for i, c := range e.Match {
-		out[i] = Condition{Attribute: c.Attribute, Values: c.Values, single: len(c.Values) == 1}
-	}
-	return out
-}
-
 // fileSubject adds or removes an entry about a subject. awake is false if the
 // document lacks its tier, or one of its rules.
 func (oc *overlayCompiler) fileSubject(e *entries.Entry, add bool) (awake bool) {
@@ -226,8 +200,8 @@ func (oc *overlayCompiler) fileSubject(e *entries.Entry, add bool) (awake bool) 
 		oc.noteSlotTTLs(item.subject)
 	}
 
-	v := &value{number: n, text: canonicalValue(oc.doc.declared, e.Attribute, e.Value),
-		holdsAddress: holdsAddresses(e.Attribute)}
+	v := &value{number: n, text: oc.doc.Canonical(e.Attribute, e.Value),
+		holdsAddress: document.HoldsAddresses(e.Attribute)}
 	for _, g := range groupings {
 		key := keyOfSubject(n, v, v.holdsAddress, g)
 		items, _ := o.subjects.Get(key)
@@ -275,46 +249,28 @@ func (oc *overlayCompiler) groupingsOf(attribute int) (list []grouping) {
 // document lacks, and overrides that don't fit the document.
 func (oc *overlayCompiler) compileEntry(e *entries.Entry) (s *subject, awake bool) {
 	if oc.checker == nil {
-		oc.checker = newChecker(oc.doc, &collector{})
+		oc.checker = oc.doc.NewOverrideChecker()
 	}
 
-	spec, err := readSubject(e)
+	spec, err := document.SubjectOf(e)
 	if err != nil { // an earlier release wrote it
-		spec = &SubjectSpec{Tier: e.Tier}
+		spec = &document.SubjectSpec{Tier: e.Tier}
 	}
 
 	fitting := slices.DeleteFunc(slices.Clone(spec.Overrides),
-		func(o Override) bool { return !oc.fits(e.Attribute, spec, o) })
+		func(o document.Override) bool { return !oc.fits(e.Attribute, spec, o) })
 	awake = err == nil && len(fitting) == len(spec.Overrides)
-	s = oc.compileSubject("entry", e.Attribute, &SubjectSpec{Value: e.Value, Tier: e.Tier, Overrides: fitting})
+	s = oc.compileSubject("entry", e.Attribute, &document.SubjectSpec{Value: e.Value, Tier: e.Tier, Overrides: fitting})
 	return s, awake && (e.Tier == "" || s.tier >= 0)
 }
 
 // fits reports whether an override fits the document.
-func (oc *overlayCompiler) fits(attribute string, spec *SubjectSpec, o Override) bool {
+func (oc *overlayCompiler) fits(attribute string, spec *document.SubjectSpec, o document.Override) bool {
 	r := oc.set.byName[o.Rule]
 	if r == nil || r.Scope == GlobalScope {
 		return false
 	}
-	oc.checker.collector = &collector{}
-	oc.checker.checkSubject("", attribute, &SubjectSpec{Value: spec.Value, Overrides: []Override{o}})
-	return oc.checker.err() == nil
-}
-
-// readSubject reads an entry about a subject as a piece of a document.
-func readSubject(e *entries.Entry) (*SubjectSpec, error) {
-	spec := &SubjectSpec{Value: e.Value, Tier: e.Tier}
-	if len(e.Limits) == 0 {
-		return spec, nil
-	}
-	n, err := parseText(slices.Concat([]byte(`{"limits":`), e.Limits, []byte("}")))
-	if err != nil {
-		return nil, err
-	}
-	d := &decoder{}
-	spec = d.subject(e.Attribute, yaml.Text(e.Value), n)
-	spec.Tier = e.Tier
-	return spec, d.err()
+	return oc.checker.Fits(attribute, spec.Value, o)
 }
 
 // fileBlock adds or removes a block by hand.
@@ -347,21 +303,29 @@ func (oc *overlayCompiler) fileBlock(e *entries.Entry, add bool) (awake bool) {
 	return true
 }
 
-// namesSubject reports whether a block names a subject of the document.
-func (s *Set) namesSubject(e *entries.Entry) bool {
-	r := s.byName[e.Rule]
-	return r != nil && !r.Envoy && len(r.Key) == len(e.Key) && s.MissingAttribute(r, e.Key) == ""
+// noteSlotTTLs notes the ttls of the limits of slots that an entry gives its subject.
+func (oc *overlayCompiler) noteSlotTTLs(s *subject) {
+	for _, l := range s.slotLimits() {
+		oc.overlay.slotTTLs = oc.overlay.slotTTLs.With(sourceKey(l.Source), l.Limit.Window)
+	}
 }
 
-// hashOf returns the identity of a rule's subject. key has a value for each of
-// the rule's key attributes.
-func (s *Set) hashOf(r *Rule, key []string) Hash {
-	m := &Match{}
-	r, key = r.choose(key, nil)
-	attrs := make([]Attribute, len(key))
-	for i, v := range key {
-		attrs[i] = Attribute{r.Key[i], v}
+// forgetSlotTTLs undoes noteSlotTTLs. The limits for several variants of a rule
+// have the same Source, and so the same ttl.
+func (oc *overlayCompiler) forgetSlotTTLs(s *subject) {
+	for _, l := range s.slotLimits() {
+		oc.overlay.slotTTLs = oc.overlay.slotTTLs.Without(sourceKey(l.Source))
 	}
-	s.loadAttributes(attrs, m)
-	return r.hash(m, &s.seeds[r.number])
+}
+
+// slotLimits lists the limits of slots of a subject's overrides.
+func (sub *subject) slotLimits() (list []*Limit) {
+	for _, o := range sub.overrides {
+		for _, l := range o.limits {
+			if l.Kind == algorithms.Concurrency && !l.Unlimited {
+				list = append(list, l)
+			}
+		}
+	}
+	return list
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/rules/document"
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
@@ -142,7 +143,7 @@ func randomBeside(r *rand.Rand) *entries.Entry {
 	return e
 }
 
-var allHistories = flag.Int("histories", 600, "random histories and documents; a quarter in a short run; make models has more")
+var allHistories = flag.Int("histories", 600, "random histories; a quarter in a short run; make models has more")
 
 // TestEntriesAgreeWithTheModel: entries are added, replaced, removed and ended,
 // documents are applied under them, so that some sleep and wake, and the node's
@@ -249,7 +250,8 @@ func (m *overlayModel) checkSlotTTLs(t *testing.T, history int, set *Set) {
 				want = string(e.Limits)
 			}
 		}
-		ttl, found := set.SlotTTL(slotSource("chat", origin{"entry", "user", user}, &LimitSpec{}))
+		from := document.Origin{Kind: "entry", Attribute: "user", Name: user}
+		ttl, found := set.SlotTTL(slotSource("chat", from, &document.LimitSpec{}))
 		if found != (want != "") || found && !strings.Contains(want, fmt.Sprintf(`"ttl":"%s"`, ttl)) {
 			t.Fatalf("history %d: user %s: got ttl %s, %t, want that of %q", history, user, ttl, found, want)
 		}

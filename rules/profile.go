@@ -3,12 +3,11 @@ package rules
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"net/textproto"
 	"strings"
 	"unsafe"
 
 	"github.com/rlnode/rlnode/internal/ipaddr"
-	"github.com/rlnode/rlnode/internal/yaml"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // Profile is a compiled profile: it says which headers of a proxied request
@@ -43,13 +42,13 @@ func AppendFingerprint(b []byte, secret string) []byte {
 // defaultHops trusts only the proxy that sends the check, and none before it.
 const defaultHops = 1
 
-func compileProfiles(specs []*ProfileSpec) map[string]*Profile {
+func compileProfiles(specs []*document.ProfileSpec) map[string]*Profile {
 	out := make(map[string]*Profile, len(specs))
 	for _, spec := range specs {
 		p := &Profile{Name: spec.Name}
 		for _, s := range spec.Sources {
-			source := Source{Attribute: s.Attribute, Header: s.header(), Path: s.isTarget(), Fingerprint: s.isSecret()}
-			if s.listsAddresses() {
+			source := Source{Attribute: s.Attribute, Header: s.Header(), Path: s.IsTarget(), Fingerprint: s.IsSecret()}
+			if s.ListsAddresses() {
 				source.Hops = spec.TrustedHops
 				if source.Hops == 0 {
 					source.Hops = defaultHops
@@ -62,28 +61,6 @@ func compileProfiles(specs []*ProfileSpec) map[string]*Profile {
 	}
 
 	return out
-}
-
-// header returns the canonical name of the header that p reads.
-func (p *ProfileSource) header() string {
-	return textproto.CanonicalMIMEHeaderKey(strings.TrimPrefix(strings.TrimPrefix(p.Source, "header:"), secretSource))
-}
-
-// secretSource is the prefix of sources whose header is a secret.
-const secretSource = "fingerprint:"
-
-// isSecret reports whether the header is a secret.
-func (p *ProfileSource) isSecret() bool { return strings.HasPrefix(p.Source, secretSource) }
-
-// listsAddresses reports whether the header is a list of addresses, to which
-// each proxy appends one.
-func (p *ProfileSource) listsAddresses() bool {
-	return holdsAddresses(p.Attribute) || p.header() == "X-Forwarded-For"
-}
-
-// isTarget reports whether the header is a request's target.
-func (p *ProfileSource) isTarget() bool {
-	return p.Attribute == "endpoint" || p.header() == "X-Forwarded-Uri"
 }
 
 // Value finds the attribute's value in the header's lines, in order of arrival.
@@ -153,66 +130,4 @@ func RequestPath(target string) string {
 		return rest[i:]
 	}
 	return "/"
-}
-
-func (dec *decoder) profile(key, n *yaml.Node) *ProfileSpec {
-	p := &ProfileSpec{Name: dec.checkName(key, key.Text), pos: key.Pos}
-	var hops *yaml.Node
-	lists := false
-	dec.eachEntry(n, func(key, v *yaml.Node) {
-		if key.Text == "trusted_hops" {
-			hops = v
-			p.TrustedHops = int(dec.integer(v, 1, maxTrustedHops))
-			return
-		}
-		s := dec.source(dec.checkAttribute(key, key.Text), v)
-		lists = lists || s.listsAddresses()
-		p.Sources = append(p.Sources, s)
-	})
-
-	if n.Kind != yaml.Map {
-		return p
-	}
-
-	switch {
-	case len(p.Sources) == 0:
-		dec.fail(n, "a profile needs at least one attribute")
-	case len(p.Sources) > MaxAttributes:
-		dec.fail(n, "more than %d attributes", MaxAttributes)
-	case hops != nil && !lists:
-		dec.fail(hops,
-			"trusted_hops is for addresses, but the profile has no ip, no *_ip and nothing from X-Forwarded-For")
-	}
-
-	return p
-}
-
-// source reads the source of an attribute's value.
-func (dec *decoder) source(attribute string, v *yaml.Node) ProfileSource {
-	text, ok := dec.text(v)
-	s := ProfileSource{attribute, text}
-	switch {
-	case !ok:
-	case !headerSource(text):
-		dec.fail(v, "%q is not a source such as header:X-Tenant or fingerprint:X-Api-Key", shorten(text))
-	case s.isSecret() && (s.listsAddresses() || s.isTarget()):
-		dec.fail(v, "%s is read from its header; fingerprint: is for secrets", attribute)
-	case holdsAddresses(attribute) && s.header() == "Forwarded":
-		dec.fail(v, "addresses are not read from Forwarded; let the proxy send X-Forwarded-For")
-	}
-	return s
-}
-
-// headerSource reports whether s is header: or fingerprint: and a header's name.
-func headerSource(s string) bool {
-	name, ok := strings.CutPrefix(s, "header:")
-	if !ok {
-		name, ok = strings.CutPrefix(s, secretSource)
-	}
-	return ok && name != "" && len(name) <= maxNameBytes && isToken(name)
-}
-
-// isToken reports whether a text has only the characters that a header's name may have.
-func isToken(s string) bool {
-	return strings.Trim(s, "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") == ""
 }

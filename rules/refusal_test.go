@@ -3,6 +3,8 @@ package rules
 import (
 	"strings"
 	"testing"
+
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 func TestParse_refusal(t *testing.T) {
@@ -52,7 +54,7 @@ func TestParse_refusal(t *testing.T) {
 		{"{headers: {X-A: 'é'}}", "a header's value is printable ASCII"},
 		{headers(9), "expected 1 to 8 headers"},
 	} {
-		doc, err := Parse([]byte(rule + tt.refusal + "\n"))
+		doc, err := document.Parse([]byte(rule + tt.refusal + "\n"))
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s:\ngot %v\nwant %q", tt.refusal, err, tt.want)
 		}

@@ -2,10 +2,12 @@ package rules
 
 import (
 	"math"
+	"math/bits"
 	"slices"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // clockDifference is how far the clocks of nodes may differ, in ns. Shares are
@@ -14,51 +16,6 @@ const clockDifference = int64(time.Second)
 
 // MaxRecordedAt bounds HeldVersion.RecordedAt, in Unix ms: the year 2109.
 const MaxRecordedAt = 1 << 42
-
-// HeldVersion is the part of a rules version that shares depend on: its set,
-// and the regions that divide its global limits.
-type HeldVersion struct {
-	Set   *Set
-	Names []string // the committed regions, sorted
-	// RecordedAt is the wall time, in Unix ms, from which no region uses an older
-	// version. It is 0 until the version is recorded.
-	RecordedAt int64
-	// Doubtful means that RecordedAt was not recorded yet when the primary
-	// changed, so the previous primary may have recorded an earlier time.
-	Doubtful bool
-	// NotHonouredAt is a wall time, in Unix ns on the clock of the process that
-	// uses the versions, at which its region had certainly not honoured the
-	// version yet. It is 0 if unknown. See [NotHonoured].
-	NotHonouredAt int64
-}
-
-// Shares determines a set's global limits in one region. It is immutable.
-//
-// While regions may use different versions of the rules, a share is small
-// enough for all of them; see [Set.Share].
-type Shares struct {
-	Region string
-	// Held are the versions that still count, oldest first; recorded ones precede
-	// the rest. The last is the set's own.
-	Held []HeldVersion
-}
-
-// division holds what a set needs to divide limits. Cached limits are tagged
-// with their division, so it must not refer to a set: that would keep old
-// versions in memory.
-type division struct {
-	region string
-	// onlyLastFrom is a wall time in Unix ns. Windows that begin at or after it
-	// depend only on the last version.
-	onlyLastFrom int64
-	// maxFill bounds the time that any bucket of any version takes to fill, in ns.
-	maxFill       int64
-	at            []int64  // Unix ns, for each recorded version
-	notHonouredAt []int64  // for each version: HeldVersion.NotHonouredAt, but no later than that of any later version
-	doubtful      []bool   // for each version
-	names         []string // the regions of all versions, each once
-	soleRegion    bool     // no version has any other region
-}
 
 // WithShares returns a copy of s whose global limits are the shares of a
 // region. It shares everything else with s. If x is nil, global limits are not
@@ -193,41 +150,27 @@ func (s *Set) SharesOf(rule *Rule, limit *Limit) map[string]int64 {
 	return out
 }
 
-// shareCache caches a region's shares of a list of limits, so that a check
-// allocates nothing. The first limit of each list of a global rule has one.
-type shareCache struct {
-	number int32 // of the list, in its set; from 1
-	sole   atomicSole
-	moving atomicMoving
+// divide returns what each of regions gets of a limit of rule. Only those in
+// committed get anything.
+func divide(regions, committed []string, rule *Rule, l *Limit) heldShares {
+	v := heldShares{amounts: splitAmong(regions, committed, rule.Regions, l.Amount)}
+	v.bursts = v.amounts
+	if l.Kind.IsBucket() && l.Burst != l.Amount {
+		v.bursts = splitAmong(regions, committed, rule.Regions, l.Burst)
+	}
+	return v
 }
 
-// soleLimits holds the shares when only the last version counts.
-type soleLimits struct {
-	division *division
-	limits   []*Limit
+func splitAmong(regions, committed []string, parts []document.Region, amount int64) []int64 {
+	shares := document.Split(amount, committed, parts)
+	out := make([]int64, len(regions))
+	for i, name := range regions {
+		if j := slices.Index(committed, name); j >= 0 {
+			out[i] = shares[j]
+		}
+	}
+	return out
 }
-
-// movingLimits holds the shares when several versions count.
-type movingLimits struct {
-	division *division
-	lists    []int32 // the list number that each earlier version has for the same subject; 0 for none
-	weighers []weigher
-	phases   []phase // for each limit, at the time for which limits was computed
-	limits   []*Limit
-}
-
-// phase determines which versions count for one limit at one moment.
-type phase struct {
-	// before and after are the numbers of versions recorded when the window began:
-	// before if the clock of the counter's owner is a second behind, after if it is
-	// a second ahead. For a bucket, after is 0.
-	before, after uint8
-	// maybeHonoured is the number of versions that this region may have honoured by then.
-	maybeHonoured uint8
-}
-
-// room is the amount and burst that a share may have.
-type room struct{ amount, burst int64 }
 
 // soleShares returns the shares of a hit's limits when only the last version counts.
 func (s *Set) soleShares(h *Hit) []*Limit {
@@ -337,15 +280,6 @@ func (c *movingLimits) phase(i int, l *Limit, wall int64) (p phase) {
 	return p
 }
 
-// recorded returns the number of versions recorded by start, in Unix ns.
-func (d *division) recorded(start int64) uint8 {
-	n := len(d.at)
-	for n > 0 && d.at[n-1] > start {
-		n--
-	}
-	return uint8(n)
-}
-
 // limitsFor returns the rule that v has in place of a global rule, and the
 // limits of that rule for m's subject. Both are nil if v has no such rule.
 func (v *HeldVersion) limitsFor(m *Match, rule *Rule) (*Rule, []*Limit) {
@@ -358,6 +292,21 @@ func (v *HeldVersion) limitsFor(m *Match, rule *Rule) (*Rule, []*Limit) {
 		return nil, nil
 	}
 	return r, r.limitsOf(m, rule, nil)
+}
+
+// variantLike returns the variant of r with the same key as other, a rule of
+// the same name in another version, or nil. Without alternatives, it only
+// compares the number of attributes.
+func (r *Rule) variantLike(other *Rule) *Rule {
+	if (r.alternatives == nil) != (other.alternatives == nil) {
+		return nil
+	}
+	for _, v := range r.all() {
+		if v.alternatives == nil && len(v.key) == len(other.key) || slices.Equal(v.Key, other.Key) {
+			return v
+		}
+	}
+	return nil
 }
 
 // newMovingLimits returns the weighers for a hit's limits; movingShares
@@ -386,6 +335,58 @@ func (s *Set) newMovingLimits(m *Match, h *Hit) *movingLimits {
 	}
 
 	return c
+}
+
+// add adds a version's limit, which is nil if the version has none.
+func (w *weigher) add(rule *Rule, l *Limit, committed, regions []string) {
+	if l == nil {
+		w.held = append(w.held, unboundedShares(len(regions)))
+		w.split = append(w.split, nil)
+		w.amounts = append(w.amounts, 0)
+		return
+	}
+
+	v := divide(regions, committed, rule, l)
+	w.held = append(w.held, v)
+	w.fillTime = max(w.fillTime, v.fillTime(l))
+	index := -1
+	if w.region >= 0 {
+		index = slices.Index(committed, regions[w.region])
+	}
+
+	w.amounts = append(w.amounts, l.Amount)
+	w.split = append(w.split, func(amount int64) int64 {
+		if index < 0 {
+			return 0
+		}
+		return document.Split(amount, committed, rule.Regions)[index]
+	})
+}
+
+// fillTime returns the time that the slowest region's bucket takes to fill, in ns,
+// or 0 for other limits.
+func (v heldShares) fillTime(l *Limit) int64 {
+	if !l.Kind.IsBucket() {
+		return 0
+	}
+
+	longest := int64(0)
+	for i, amount := range v.amounts {
+		if amount == 0 {
+			continue // it refuses everything
+		}
+		hi, lo := bits.Mul64(uint64(v.bursts[i]), uint64(l.Limit.Window))
+		// The quotient has no room in 64 bits: Div64 would panic.
+		if hi >= uint64(amount) {
+			return int64(algorithms.Forever)
+		}
+		fill, _ := bits.Div64(hi, lo, uint64(amount))
+		// The time is rounded up: with a shorter one, an earlier version would stop
+		// counting too soon.
+		longest = max(longest, int64(min(fill, uint64(algorithms.Forever)-1))+1)
+	}
+
+	return longest
 }
 
 // reduceLimits returns the limits of a hit reduced to rooms. newest is what the
@@ -435,12 +436,6 @@ func (s *Set) borrowTarget(l *Limit, share int64) int64 {
 		return share
 	}
 	return (l.Amount-1)/int64(len(names)) + 1
-}
-
-// windowDivision is how regions divide a limit in the current window.
-type windowDivision struct {
-	names   []string
-	amounts []int64
 }
 
 // Division returns each region's part of a global rule's limit in the current

@@ -60,33 +60,3 @@ func (s *Shown) Quota() (q, w int64) {
 	perSecond, _ := bits.Div64(hi, lo, uint64(s.Per))
 	return int64(min(perSecond, algorithms.MaxAmount)), 1
 }
-
-// UndividedCapacity returns the capacity that answers show: that of all regions
-// together if regions divide the limit.
-func (l *Limit) UndividedCapacity() int64 {
-	if l.WholeCapacity > 0 {
-		return l.WholeCapacity
-	}
-	return l.Capacity()
-}
-
-// UndividedAmount returns the amount per window that answers show: that of all
-// regions together if regions divide the limit.
-func (l *Limit) UndividedAmount() int64 {
-	if l.WholeCapacity > 0 {
-		return l.WholeAmount
-	}
-	return l.Amount
-}
-
-// Configured returns the limit as the document or the call gives it: neither
-// divided among regions nor lowered by a step.
-func (l *Limit) Configured() *Limit {
-	if l.configured != nil {
-		return l.configured
-	}
-	return l
-}
-
-// IsLowered reports whether a step of an adaptive rule lowers l.
-func (l *Limit) IsLowered() bool { return l.UndividedCapacity() < l.Configured().Capacity() }

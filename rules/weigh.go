@@ -2,42 +2,56 @@ package rules
 
 import (
 	"math"
-	"math/bits"
 	"slices"
-	"sync/atomic"
-
-	"github.com/rlnode/rlnode/algorithms"
 )
 
-type (
-	atomicSole   = atomic.Pointer[soleLimits]
-	atomicMoving = atomic.Pointer[movingLimits]
-)
+// division holds what a set needs to divide limits. Cached limits are tagged
+// with their division, so it must not refer to a set: that would keep old
+// versions in memory.
+type division struct {
+	region string
+	// onlyLastFrom is a wall time in Unix ns. Windows that begin at or after it
+	// depend only on the last version.
+	onlyLastFrom int64
+	// maxFill bounds the time that any bucket of any version takes to fill, in ns.
+	maxFill       int64
+	at            []int64  // Unix ns, for each recorded version
+	notHonouredAt []int64  // for each version: HeldVersion.NotHonouredAt, but no later than that of any later version
+	doubtful      []bool   // for each version
+	names         []string // the regions of all versions, each once
+	soleRegion    bool     // no version has any other region
+}
+
+// recorded returns the number of versions recorded by start, in Unix ns.
+func (d *division) recorded(start int64) uint8 {
+	n := len(d.at)
+	for n > 0 && d.at[n-1] > start {
+		n--
+	}
+	return uint8(n)
+}
+
+// phase determines which versions count for one limit at one moment.
+type phase struct {
+	// before and after are the numbers of versions recorded when the window began:
+	// before if the clock of the counter's owner is a second behind, after if it is
+	// a second ahead. For a bucket, after is 0.
+	before, after uint8
+	// maybeHonoured is the number of versions that this region may have honoured by then.
+	maybeHonoured uint8
+}
+
+// room is the amount and burst that a share may have.
+type room struct{ amount, burst int64 }
+
+// windowDivision is how regions divide a limit in the current window.
+type windowDivision struct {
+	names   []string
+	amounts []int64
+}
 
 // heldShares holds what one version gives each region of one limit.
 type heldShares struct{ amounts, bursts []int64 }
-
-// divide returns what each of regions gets of a limit of rule. Only those in
-// committed get anything.
-func divide(regions, committed []string, rule *Rule, l *Limit) heldShares {
-	v := heldShares{amounts: splitAmong(regions, committed, rule.Regions, l.Amount)}
-	v.bursts = v.amounts
-	if l.Kind.IsBucket() && l.Burst != l.Amount {
-		v.bursts = splitAmong(regions, committed, rule.Regions, l.Burst)
-	}
-	return v
-}
-
-func splitAmong(regions, committed []string, parts []Region, amount int64) []int64 {
-	shares := Split(amount, committed, parts)
-	out := make([]int64, len(regions))
-	for i, name := range regions {
-		if j := slices.Index(committed, name); j >= 0 {
-			out[i] = shares[j]
-		}
-	}
-	return out
-}
 
 // unboundedShares returns what a version without the limit gives.
 func unboundedShares(regions int) heldShares {
@@ -49,32 +63,6 @@ func unboundedShares(regions int) heldShares {
 }
 
 func (v heldShares) of(region int) room { return room{v.amounts[region], v.bursts[region]} }
-
-// fillTime returns the time that the slowest region's bucket takes to fill, in ns,
-// or 0 for other limits.
-func (v heldShares) fillTime(l *Limit) int64 {
-	if !l.Kind.IsBucket() {
-		return 0
-	}
-
-	longest := int64(0)
-	for i, amount := range v.amounts {
-		if amount == 0 {
-			continue // it refuses everything
-		}
-		hi, lo := bits.Mul64(uint64(v.bursts[i]), uint64(l.Limit.Window))
-		// The quotient has no room in 64 bits: Div64 would panic.
-		if hi >= uint64(amount) {
-			return int64(algorithms.Forever)
-		}
-		fill, _ := bits.Div64(hi, lo, uint64(amount))
-		// The time is rounded up: with a shorter one, an earlier version would stop
-		// counting too soon.
-		longest = max(longest, int64(min(fill, uint64(algorithms.Forever)-1))+1)
-	}
-
-	return longest
-}
 
 // weigher computes how much of one limit the versions leave to one region.
 type weigher struct {
@@ -96,32 +84,6 @@ type weigher struct {
 	// leastShare is the least that this version's division gives the region, of
 	// its own amount or of any later one.
 	leastShare []int64
-}
-
-// add adds a version's limit, which is nil if the version has none.
-func (w *weigher) add(rule *Rule, l *Limit, committed, regions []string) {
-	if l == nil {
-		w.held = append(w.held, unboundedShares(len(regions)))
-		w.split = append(w.split, nil)
-		w.amounts = append(w.amounts, 0)
-		return
-	}
-
-	v := divide(regions, committed, rule, l)
-	w.held = append(w.held, v)
-	w.fillTime = max(w.fillTime, v.fillTime(l))
-	index := -1
-	if w.region >= 0 {
-		index = slices.Index(committed, regions[w.region])
-	}
-
-	w.amounts = append(w.amounts, l.Amount)
-	w.split = append(w.split, func(amount int64) int64 {
-		if index < 0 {
-			return 0
-		}
-		return Split(amount, committed, rule.Regions)[index]
-	})
 }
 
 // prepare computes nextWithLimit and leastShare. The last version always has the limit.

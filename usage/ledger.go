@@ -11,6 +11,7 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // Bounds of a ledger.
@@ -107,7 +108,7 @@ func (l *ledger) contains(wall int64) bool { return wall >= l.begin && wall < l.
 
 // rowHash returns the hash of the row of a subject and a unit.
 func rowHash(s rules.Hash, unit string) (hi, lo uint64) {
-	if unit == rules.Requests {
+	if unit == document.Requests {
 		return s.Hi, s.Lo
 	}
 	return s.Hi, s.Lo ^ xxh3.HashString(unit)

@@ -22,7 +22,7 @@ import (
 	"github.com/rlnode/rlnode/api/framing"
 	"github.com/rlnode/rlnode/api/ui"
 	"github.com/rlnode/rlnode/limiter"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // Bounds of the admin plane's server.
@@ -71,7 +71,7 @@ type endpoint struct {
 // endpoints lists all endpoints of the admin plane, except / and /ui, which redirect to /ui/.
 func (s *Server) endpoints() []endpoint {
 	put, get := s.withPiece(s.write), s.withPiece(s.getPiece)
-	remove := s.withPiece(func(w http.ResponseWriter, r *http.Request, c rules.Change) error {
+	remove := s.withPiece(func(w http.ResponseWriter, r *http.Request, c document.Change) error {
 		c.Delete = true
 		return s.write(w, r, c)
 	})

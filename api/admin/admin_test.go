@@ -20,7 +20,7 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/limiter"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 const yamlRules = "version: 1\nrules:\n  - name: only\n    key: [ip]\n    limits: [{limit: 7, per: 1m}]\n"
@@ -35,7 +35,7 @@ func TestRulesDocument(t *testing.T) {
 	if resp.StatusCode != 200 || resp.Header.Get("ETag") != `"1"` || resp.Header.Get("Content-Type") != admin.TypeYAML {
 		t.Errorf("have %d %v", resp.StatusCode, resp.Header)
 	}
-	if _, err := rules.Parse([]byte(body)); err != nil {
+	if _, err := document.Parse([]byte(body)); err != nil {
 		t.Errorf("the document in force can't be read back: %v", err)
 	}
 	for accept, want := range map[string]string{

@@ -17,6 +17,7 @@ import (
 	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 func TestMembership(t *testing.T) {
@@ -55,7 +56,7 @@ func TestMembership(t *testing.T) {
 // bring makes a document version 2 of the rules in force, as if it had been
 // written at another node.
 func bring(l *limiter.Limiter, text string) error {
-	doc, err := l.Rules().Document.Apply(rules.Change{Part: rules.WholeDocument, Body: []byte(text)})
+	doc, err := l.Rules().Document.Apply(document.Change{Part: document.WholeDocument, Body: []byte(text)})
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
@@ -76,15 +77,15 @@ type Levels interface {
 // RuleStore keeps the rules document across restarts.
 type RuleStore interface {
 	// Write makes a change. When it returns a version, the change is durable and in
-	// force. The error is or wraps rules.Errors, rules.ErrNotFound,
+	// force. The error is or wraps document.Errors, document.ErrNotFound,
 	// rules.ErrConflict, cluster.ErrLeaderUnavailable, cluster.ErrNoPrimary or
 	// cluster.ErrOutcomeUnknown.
-	Write(ctx context.Context, change rules.Change, options cluster.WriteOptions) (version int64, err error)
+	Write(ctx context.Context, change document.Change, options cluster.WriteOptions) (version int64, err error)
 	// Versions lists the latest versions, newest first.
 	Versions() []rules.Version
-	// Version returns the document of version n. The error wraps rules.ErrNotFound
+	// Version returns the document of version n. The error wraps document.ErrNotFound
 	// if that version is not kept.
-	Version(n int64) (*rules.Document, error)
+	Version(n int64) (*document.Document, error)
 }
 
 // EntryStore keeps the entries beside the rules.

@@ -12,6 +12,7 @@ import (
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
@@ -27,21 +28,21 @@ type Difference struct {
 	// Outside lists the versions since the last document that was applied as a
 	// whole, oldest first, if the other document lacks their changes: writes of
 	// pieces, and those of the dashboard. OutsidePieces lists these changes.
-	Outside       []rules.Version     `json:"outside,omitempty"`
-	OutsidePieces []rules.PieceChange `json:"outside_pieces,omitempty"`
+	Outside       []rules.Version        `json:"outside,omitempty"`
+	OutsidePieces []document.PieceChange `json:"outside_pieces,omitempty"`
 	// UseUnknown says why every rule counts as in use. It is empty if their use is known.
 	UseUnknown []string `json:"use_unknown,omitempty"`
 	// Asleep is how many entries name a tier or a rule that the other document
 	// lacks. They wake when the name is back.
-	Asleep   int           `json:"asleep,omitempty"`
-	Warnings []rules.Error `json:"warnings,omitempty"`
+	Asleep   int              `json:"asleep,omitempty"`
+	Warnings []document.Error `json:"warnings,omitempty"`
 
 	newlyAsleep []string // the entries that sleep only under the other document, such as "tenant=acme"
 }
 
 // RuleChange is a piece that changes, and how a rule is used.
 type RuleChange struct {
-	rules.PieceChange
+	document.PieceChange
 	InUse  bool  `json:"in_use,omitempty"`           // some check may have used the rule in the last hour
 	Checks int64 `json:"checks_last_hour,omitempty"` // those that are known
 }
@@ -86,14 +87,14 @@ func (s *Server) diffRules(w http.ResponseWriter, r *http.Request) error {
 	}
 	d := &Difference{From: number}
 
-	var after *rules.Document
+	var after *document.Document
 	number = 0 // a document that was sent has none yet
 	name := r.URL.Query().Get("rule")
 	switch {
 	case sent && name != "":
 		after, err = withRule(before, name, body)
 	case sent:
-		after, err = rules.Review(body)
+		after, err = document.Review(body)
 	default:
 		after, number, err = s.documentOf(to)
 	}
@@ -108,11 +109,11 @@ func (s *Server) diffRules(w http.ResponseWriter, r *http.Request) error {
 }
 
 // withRule returns doc with another definition of a rule, or with one more rule.
-func withRule(doc *rules.Document, name string, body []byte) (*rules.Document, error) {
+func withRule(doc *document.Document, name string, body []byte) (*document.Document, error) {
 	if doc == nil {
 		return nil, api.Errorf(api.NotReady, "there are no rules in force yet")
 	}
-	after, err := doc.Apply(rules.Change{Part: rules.RulePart, Name: name, Body: body})
+	after, err := doc.Apply(document.Change{Part: document.RulePart, Name: name, Body: body})
 	if err == nil && bytes.Equal(after.JSON(), doc.JSON()) {
 		return doc, nil // only the rule's layout differs
 	}
@@ -134,7 +135,7 @@ func versionParam(r *http.Request, name string) (int64, error) {
 
 // documentOf returns version n of the rules; with 0, the one in force and its
 // number, or nil if there is none.
-func (s *Server) documentOf(n int64) (*rules.Document, int64, error) {
+func (s *Server) documentOf(n int64) (*document.Document, int64, error) {
 	set := s.doors.Decider.Rules()
 	switch {
 	case n == 0 && set == nil:
@@ -147,8 +148,8 @@ func (s *Server) documentOf(n int64) (*rules.Document, int64, error) {
 }
 
 // compare fills in what changes from version d.From, whose document is before, to after.
-func (s *Server) compare(d *Difference, before, after *rules.Document) {
-	changes := rules.Diff(before, after)
+func (s *Server) compare(d *Difference, before, after *document.Document) {
+	changes := document.Diff(before, after)
 	use := s.useOfRules()
 	d.UseUnknown = s.reasonsUnknown(use)
 	d.Changed = len(changes) > 0
@@ -166,12 +167,12 @@ func (s *Server) compare(d *Difference, before, after *rules.Document) {
 		}
 
 		change := RuleChange{PieceChange: c}
-		if c.Kind == rules.KindRule && c.Change != rules.Added {
+		if c.Kind == document.KindRule && c.Change != document.Added {
 			change.Checks = use.Checks[c.Name]
 			change.InUse = change.Checks > 0 || len(d.UseUnknown) > 0
 		}
 
-		if c.Kind == rules.KindEnvoy && c.Change == rules.Removed {
+		if c.Kind == document.KindEnvoy && c.Change == document.Removed {
 			change.Checks = use.Checks["envoy/"+c.Name]
 			change.InUse = change.Checks > 0 || len(d.UseUnknown) > 0
 		}
@@ -190,8 +191,8 @@ const maxSmallChanges = 1000
 
 // isSmall reports whether a change is of a kind of which there may be very
 // many.
-func isSmall(c *rules.PieceChange) bool {
-	return c.Kind == rules.KindSubject || c.Kind == rules.KindDeny || c.Kind == rules.KindAllow
+func isSmall(c *document.PieceChange) bool {
+	return c.Kind == document.KindSubject || c.Kind == document.KindDeny || c.Kind == document.KindAllow
 }
 
 // useOfRules asks all nodes and regions which rules were used in the last hour.
@@ -225,7 +226,7 @@ func (s *Server) reasonsUnknown(use *limiter.Use) (reasons []string) {
 // findOutside finds the changes since the last applied document that are not in
 // after. It does so only if before is the version in force: changes to older
 // versions are no news.
-func (s *Server) findOutside(d *Difference, before, after *rules.Document) {
+func (s *Server) findOutside(d *Difference, before, after *document.Document) {
 	set := s.doors.Decider.Rules()
 	if set == nil || d.From != set.Version || !d.Changed {
 		return
@@ -247,13 +248,13 @@ func (s *Server) findOutside(d *Difference, before, after *rules.Document) {
 		return
 	}
 
-	d.OutsidePieces = rules.NotIn(rules.Diff(applied, before), after)
+	d.OutsidePieces = document.NotIn(document.Diff(applied, before), after)
 	if len(d.OutsidePieces) == 0 {
 		return
 	}
 
 	touches := func(v rules.Version) bool {
-		return slices.ContainsFunc(d.OutsidePieces, func(c rules.PieceChange) bool { return changesPiece(v.What, &c) })
+		return slices.ContainsFunc(d.OutsidePieces, func(c document.PieceChange) bool { return changesPiece(v.What, &c) })
 	}
 	if slices.ContainsFunc(since, touches) {
 		since = slices.DeleteFunc(since, func(v rules.Version) bool { return !touches(v) })
@@ -264,13 +265,13 @@ func (s *Server) findOutside(d *Difference, before, after *rules.Document) {
 }
 
 // findAsleep finds the entries that sleep under a document.
-func (s *Server) findAsleep(d *Difference, before, after *rules.Document) {
+func (s *Server) findAsleep(d *Difference, before, after *document.Document) {
 	set := s.doors.Decider.Rules()
 	if set == nil || set.Entries() == nil || !d.Changed {
 		return
 	}
 
-	under := func(doc *rules.Document) *rules.Set {
+	under := func(doc *document.Document) *rules.Set {
 		if doc == nil || doc == set.Document {
 			return set
 		}
@@ -304,12 +305,12 @@ func nameOf(e *entries.Entry) string {
 
 // changesPiece reports whether a version described by what, such as "delete
 // rule login", may have changed a piece.
-func changesPiece(what string, c *rules.PieceChange) bool {
+func changesPiece(what string, c *document.PieceChange) bool {
 	what = strings.TrimPrefix(what, "delete ")
 	switch {
 	case what == "document":
 		return true
-	case c.Kind == rules.KindDeny || c.Kind == rules.KindAllow:
+	case c.Kind == document.KindDeny || c.Kind == document.KindAllow:
 		return what == "list "+c.Kind
 	}
 	return what == c.String()
@@ -330,22 +331,22 @@ func (d *Difference) summarize() []string {
 	var used []string
 	for i := range d.Changes {
 		c := &d.Changes[i]
-		if c.Kind != rules.KindRule {
+		if c.Kind != document.KindRule {
 			continue
 		}
 		count[c.Change]++
-		if c.Change == rules.Removed && c.InUse {
+		if c.Change == document.Removed && c.InUse {
 			used = append(used, c.Name+" "+c.useText())
 		}
 	}
 
-	for _, change := range []string{rules.Removed, rules.Changed, rules.Added} {
+	for _, change := range []string{document.Removed, document.Changed, document.Added} {
 		n := count[change]
 		if n == 0 {
 			continue
 		}
 		sentence := fmt.Sprintf("%s %s", plural(n, "rule"), change)
-		if change == rules.Removed && len(used) > 0 {
+		if change == document.Removed && len(used) > 0 {
 			sentence += "; " + joinSome(used)
 		}
 		out = append(out, sentence)
@@ -425,7 +426,7 @@ func (s *Server) notes(version int64) (out []string) {
 		return nil // the first version, or one from another region
 	}
 
-	for _, c := range rules.Diff(before, after) {
+	for _, c := range document.Diff(before, after) {
 		if c.Anew != "" {
 			out = append(out, fmt.Sprintf("%s: counts begin anew: %s", c.String(), c.Anew))
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/rlnode/rlnode/api/framing"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
@@ -114,7 +115,7 @@ func (s *Server) putRules(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if n == 0 {
-		return s.write(w, r, rules.Change{Part: rules.WholeDocument})
+		return s.write(w, r, document.Change{Part: document.WholeDocument})
 	}
 
 	body, release, err := s.readDocument(r)
@@ -138,19 +139,19 @@ func (s *Server) putRules(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	return s.writeChange(w, r, rules.Change{Part: rules.WholeDocument, Body: []byte(text)}, rules.ViaRollback)
+	return s.writeChange(w, r, document.Change{Part: document.WholeDocument, Body: []byte(text)}, rules.ViaRollback)
 }
 
 // pieceOf returns the piece of the document that r's path names.
-func pieceOf(r *http.Request) (c rules.Change, err error) {
+func pieceOf(r *http.Request) (c document.Change, err error) {
 	kind, _, _ := strings.Cut(strings.TrimPrefix(r.Pattern, "/v1/"), "/")
 	switch kind {
 	case "rules":
-		c.Part, c.Name = rules.RulePart, r.PathValue("name")
+		c.Part, c.Name = document.RulePart, r.PathValue("name")
 	case "tiers":
-		c.Part, c.Name = rules.TierPart, r.PathValue("name")
+		c.Part, c.Name = document.TierPart, r.PathValue("name")
 	default:
-		c.Part, c.Name = rules.ListPart, r.PathValue("list")
+		c.Part, c.Name = document.ListPart, r.PathValue("list")
 		if c.Name != "allow" && c.Name != "deny" {
 			return c, api.Errorf(api.NotFound, "there is no list %q: the lists are allow and deny", api.Excerpt(c.Name))
 		}
@@ -160,7 +161,7 @@ func pieceOf(r *http.Request) (c rules.Change, err error) {
 
 // withPiece calls serve with the piece of the document that the path names.
 func (s *Server) withPiece(
-	serve func(http.ResponseWriter, *http.Request, rules.Change) error,
+	serve func(http.ResponseWriter, *http.Request, document.Change) error,
 ) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		c, err := pieceOf(r)
@@ -172,10 +173,10 @@ func (s *Server) withPiece(
 }
 
 // getPiece answers with a piece of the document; lists include the entries beside it.
-func (s *Server) getPiece(w http.ResponseWriter, r *http.Request, c rules.Change) error {
+func (s *Server) getPiece(w http.ResponseWriter, r *http.Request, c document.Change) error {
 	return s.answerPiece(w, r, func(set *rules.Set) (asJSON, asYAML []byte, err error) {
-		if c.Part == rules.ListPart {
-			asJSON, asYAML = set.MergedList(entries.ParseKind(c.Name), time.Now().UnixMilli())
+		if c.Part == document.ListPart {
+			asJSON, asYAML = set.Document.MergedList(entries.ParseKind(c.Name), set.Entries(), time.Now().UnixMilli())
 			return asJSON, asYAML, nil
 		}
 		return set.Document.Piece(c)
@@ -208,7 +209,7 @@ func (s *Server) answerPiece(
 }
 
 // write makes the change c, with r's body, and answers with the new version.
-func (s *Server) write(w http.ResponseWriter, r *http.Request, c rules.Change) error {
+func (s *Server) write(w http.ResponseWriter, r *http.Request, c document.Change) error {
 	if !c.Delete {
 		body, release, err := s.readDocument(r)
 		if err != nil {
@@ -217,7 +218,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, c rules.Change) e
 		defer release()
 		c.Body = body
 
-		var doc *rules.Document
+		var doc *document.Document
 		if set := s.doors.Decider.Rules(); set != nil {
 			doc = set.Document
 		}
@@ -237,7 +238,7 @@ func (s *Server) write(w http.ResponseWriter, r *http.Request, c rules.Change) e
 
 // writeChange makes the change c, under the conditions of r's headers, and
 // answers with the new version.
-func (s *Server) writeChange(w http.ResponseWriter, r *http.Request, c rules.Change, via string) error {
+func (s *Server) writeChange(w http.ResponseWriter, r *http.Request, c document.Change, via string) error {
 	options, err := writeOptions(r, via)
 	if err != nil {
 		return err
@@ -288,9 +289,9 @@ func acquire(r *http.Request, writes chan struct{}) (release func(), err error) 
 
 // Written is the answer to a write of rules.
 type Written struct {
-	Version  int64         `json:"version"`
-	Warnings []rules.Error `json:"warnings,omitempty"` // what part of the rules has no effect
-	Notes    []string      `json:"notes,omitempty"`    // what else the change means, such as that counts begin anew
+	Version  int64            `json:"version"`
+	Warnings []document.Error `json:"warnings,omitempty"` // what part of the rules has no effect
+	Notes    []string         `json:"notes,omitempty"`    // what else the change means, such as that counts begin anew
 }
 
 // answerWrite answers a write that returned version and err. changed is false

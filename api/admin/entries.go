@@ -14,6 +14,7 @@ import (
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
@@ -32,13 +33,13 @@ type EntryWritten struct {
 }
 
 // changeListed adds an entry to a list, or removes it if the method is DELETE.
-func (s *Server) changeListed(w http.ResponseWriter, r *http.Request, list rules.Change) error {
+func (s *Server) changeListed(w http.ResponseWriter, r *http.Request, list document.Change) error {
 	body, err := readAll(r, codec.MaxBody)
 	if err != nil {
 		return err
 	}
 
-	f, err := s.readEntry(w, r, func(set *rules.Set) (rules.EntryForm, error) {
+	f, err := s.readEntry(w, r, func(set *rules.Set) (document.EntryForm, error) {
 		return set.Document.ReadListed(entries.ParseKind(list.Name), body)
 	})
 	if err != nil {
@@ -52,8 +53,8 @@ func (s *Server) changeListed(w http.ResponseWriter, r *http.Request, list rules
 // force. If read fails, readEntry tries again once this node has caught up: the
 // tier or the rule may just have been written at another node.
 func (s *Server) readEntry(
-	w http.ResponseWriter, r *http.Request, read func(*rules.Set) (rules.EntryForm, error),
-) (f rules.EntryForm, err error) {
+	w http.ResponseWriter, r *http.Request, read func(*rules.Set) (document.EntryForm, error),
+) (f document.EntryForm, err error) {
 	before := s.doors.Decider.Rules()
 	if before != nil {
 		if f, err = read(before); err == nil {
@@ -76,7 +77,8 @@ func (s *Server) readEntry(
 // getSubject answers with what the document and the entries say about a subject.
 func (s *Server) getSubject(w http.ResponseWriter, r *http.Request) error {
 	return s.answerPiece(w, r, func(set *rules.Set) (asJSON, asYAML []byte, err error) {
-		return set.MergedSubject(r.PathValue("attribute"), r.PathValue("value"), time.Now().UnixMilli())
+		attribute, value := r.PathValue("attribute"), r.PathValue("value")
+		return set.Document.MergedSubject(attribute, value, set.Entries(), time.Now().UnixMilli())
 	})
 }
 
@@ -90,12 +92,12 @@ func (s *Server) changeSubject(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 
-	f, err := s.readEntry(w, r, func(set *rules.Set) (rules.EntryForm, error) {
+	f, err := s.readEntry(w, r, func(set *rules.Set) (document.EntryForm, error) {
 		attribute, value := r.PathValue("attribute"), r.PathValue("value")
 		if r.Method == http.MethodDelete {
 			return set.Document.SubjectForm(attribute, value), nil
 		}
-		return set.ReadSubject(attribute, value, body)
+		return set.Document.ReadSubject(attribute, value, body)
 	})
 	if err != nil {
 		return err
@@ -105,7 +107,7 @@ func (s *Server) changeSubject(w http.ResponseWriter, r *http.Request) error {
 }
 
 // changeEntry writes an entry, or removes it if the method is DELETE.
-func (s *Server) changeEntry(w http.ResponseWriter, r *http.Request, f rules.EntryForm) error {
+func (s *Server) changeEntry(w http.ResponseWriter, r *http.Request, f document.EntryForm) error {
 	change, err := entryChange(r, f)
 	if err != nil {
 		return err
@@ -162,7 +164,7 @@ func (s *Server) makeChange(
 	}
 
 	s.logEntry(r, c.Remove, version, entry)
-	return &EntryWritten{Entry: rules.EntryJSON(entry, ""), EntriesVersion: version}, nil
+	return &EntryWritten{Entry: document.EntryJSON(entry, ""), EntriesVersion: version}, nil
 }
 
 // writeEntry makes a change of an entry in all spellings that it has.
@@ -241,7 +243,7 @@ func (s *Server) rehearse(c *cluster.EntryChange) (*EntryWritten, error) {
 	if c.Remove {
 		after = before
 	}
-	answer := &EntryWritten{Entry: rules.EntryJSON(after, ""), EntriesVersion: state.Version(), DryRun: true}
+	answer := &EntryWritten{Entry: document.EntryJSON(after, ""), EntriesVersion: state.Version(), DryRun: true}
 	if before != nil && !before.IsOver(now) {
 		answer.Before = itemOf(before)
 	}
@@ -249,7 +251,7 @@ func (s *Server) rehearse(c *cluster.EntryChange) (*EntryWritten, error) {
 }
 
 // entryChange returns the change that a request asks for, if its token permits it.
-func entryChange(r *http.Request, f rules.EntryForm) (c cluster.EntryChange, err error) {
+func entryChange(r *http.Request, f document.EntryForm) (c cluster.EntryChange, err error) {
 	c.Entry = f.Entry
 	c.Remove = r.Method == http.MethodDelete
 	c.By = callerWithAddress(r)
@@ -288,7 +290,7 @@ func entryChange(r *http.Request, f rules.EntryForm) (c cluster.EntryChange, err
 	}
 
 	switch {
-	case !rules.NamesOneValue(f.Entry):
+	case !document.NamesOneValue(f.Entry):
 		return c, api.Errorf(api.Forbidden,
 			"with the scope entries, %s may only deny or block one value: an address, a /64 of IPv6, or a text without *",
 			t.Name)
@@ -324,11 +326,11 @@ func (s *Server) logEntry(r *http.Request, removed bool, version int64, e *entri
 		change = "removed"
 	}
 	s.doors.Logger.Info("an entry was changed", "change", change, "kind", e.Kind,
-		"entry", string(rules.EntryJSON(e, "")), "entries_version", version, "by", callerWithAddress(r))
+		"entry", string(document.EntryJSON(e, "")), "entries_version", version, "by", callerWithAddress(r))
 }
 
 // blockForm reads the block that a request names: in its body, or in the query.
-func (s *Server) blockForm(r *http.Request) (f rules.EntryForm, err error) {
+func (s *Server) blockForm(r *http.Request) (f document.EntryForm, err error) {
 	q := r.URL.Query()
 	if r.Method == http.MethodDelete && q.Has("rule") {
 		text, _ := json.Marshal(q.Get("rule")) // strings and numbers can't fail
@@ -336,7 +338,7 @@ func (s *Server) blockForm(r *http.Request) (f rules.EntryForm, err error) {
 		if values, e := codec.ParseKey(q.Get("key")); e == nil && len(values) > 1 {
 			key, _ = json.Marshal(values)
 		}
-		return rules.ReadBlock(fmt.Appendf(nil, `{"rule":%s,"key":%s}`, text, key))
+		return document.ReadBlock(fmt.Appendf(nil, `{"rule":%s,"key":%s}`, text, key))
 	}
 
 	body, err := readAll(r, codec.MaxBody)
@@ -344,7 +346,7 @@ func (s *Server) blockForm(r *http.Request) (f rules.EntryForm, err error) {
 		return f, err
 	}
 
-	return rules.ReadBlock(body)
+	return document.ReadBlock(body)
 }
 
 // changeBlock blocks a subject by hand. If the method is DELETE, it lifts the
@@ -414,7 +416,7 @@ func (s *Server) normalizeBlock(e *entries.Entry) (known bool, err error) {
 
 // unblock lifts both blocks of a subject. A token with the scope entries lifts
 // only the block by hand.
-func (s *Server) unblock(w http.ResponseWriter, r *http.Request, f rules.EntryForm) error {
+func (s *Server) unblock(w http.ResponseWriter, r *http.Request, f document.EntryForm) error {
 	change, err := entryChange(r, f)
 	if err != nil {
 		return err
@@ -477,7 +479,7 @@ func itemOf(e *entries.Entry) *EntryItem {
 	if e == nil {
 		return nil
 	}
-	item := &EntryItem{Kind: e.Kind, Entry: rules.EntryJSON(e, ""), Token: e.Token}
+	item := &EntryItem{Kind: e.Kind, Entry: document.EntryJSON(e, ""), Token: e.Token}
 	if e.Scoped {
 		item.Scope = "entries"
 	}
@@ -631,7 +633,7 @@ func (s *Server) restoreEntries(w http.ResponseWriter, r *http.Request) error {
 	now := time.Now().UnixMilli()
 	var changes []cluster.EntryChange
 	for i, item := range append(in.Remove, in.Entries...) {
-		e, err := rules.ReadStored(item.Kind, item.Entry)
+		e, err := document.ReadStored(item.Kind, item.Entry)
 		if err != nil {
 			return api.Errorf(api.BadValue, "item %d: %v", i, err)
 		}

@@ -26,7 +26,7 @@ func (s *Server) getTiers(w http.ResponseWriter, r *http.Request) error {
 // getSubjects lists the subjects of an attribute, in the document and beside it.
 func (s *Server) getSubjects(w http.ResponseWriter, r *http.Request) error {
 	return s.getPage(w, r, "subjects", func(set *rules.Set, after string, n int) ([]string, string) {
-		return set.ListSubjects(r.PathValue("attribute"), after, n, time.Now().UnixMilli())
+		return set.Document.ListSubjects(r.PathValue("attribute"), after, n, set.Entries(), time.Now().UnixMilli())
 	})
 }
 

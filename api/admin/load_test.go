@@ -12,7 +12,7 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/limiter/loads"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 const loadRules = `version: 1
@@ -31,7 +31,7 @@ func startLoads(t *testing.T) *apitest.Node {
 		follow.FollowLoads(known.Steps, known.Left)
 		c.Loads = known
 	})
-	doc, err := rules.Parse([]byte(loadRules))
+	doc, err := document.Parse([]byte(loadRules))
 	expect.NoError(t, err)
 	if _, err := n.Rules.Use(doc); err != nil {
 		t.Fatal(err)

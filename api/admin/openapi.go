@@ -4,7 +4,7 @@ import (
 	"net/http"
 
 	"github.com/rlnode/rlnode/api"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // getOpenAPI answers with the OpenAPI document of both planes.
@@ -17,6 +17,6 @@ func getOpenAPI(w http.ResponseWriter, _ *http.Request) error {
 // getSchema answers with a JSON Schema of the rules file.
 func getSchema(w http.ResponseWriter, _ *http.Request) error {
 	w.Header().Set("Content-Type", "application/schema+json")
-	_, _ = w.Write(rules.Schema()) // on an error the caller is gone
+	_, _ = w.Write(document.Schema()) // on an error the caller is gone
 	return nil
 }

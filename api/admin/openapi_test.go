@@ -5,7 +5,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 func TestOpenAPIIsTrue(t *testing.T) {
@@ -18,7 +18,7 @@ func TestOpenAPIIsTrue(t *testing.T) {
 	apitest.CheckOpenAPI(t, "admin plane", n.Admin.Routes())
 
 	resp, body := n.Do(apitest.Call{Method: "GET", URL: n.AdminURL + "/schema.json"})
-	if resp.StatusCode != 200 || body != string(rules.Schema()) ||
+	if resp.StatusCode != 200 || body != string(document.Schema()) ||
 		resp.Header.Get("Content-Type") != "application/schema+json" {
 		t.Errorf("schema: got %d %s of %d bytes", resp.StatusCode, resp.Header.Get("Content-Type"), len(body))
 	}

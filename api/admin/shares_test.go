@@ -8,13 +8,14 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // For a limit that regions share, answers have the whole limit and what is left
 // in this region; usage lists each region.
 func TestUsageOfRegions(t *testing.T) {
 	t.Parallel()
-	doc, err := rules.Parse([]byte(`version: 1
+	doc, err := document.Parse([]byte(`version: 1
 rules:
   - {name: world, key: [k], scope: global, regions: {eu: 0.5, us: 0.5}, limits: [{limit: 900, per: 1h, algorithm: fixed-window}]}`))
 	expect.NoError(t, err)

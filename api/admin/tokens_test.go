@@ -11,7 +11,7 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/internal/process"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // If any token is configured, every route requires its scope, except probes,
@@ -71,7 +71,7 @@ type notesWriters struct {
 	by *[]string
 }
 
-func (w notesWriters) Write(ctx context.Context, c rules.Change, o cluster.WriteOptions) (int64, error) {
+func (w notesWriters) Write(ctx context.Context, c document.Change, o cluster.WriteOptions) (int64, error) {
 	*w.by = append(*w.by, o.By)
 	return w.RuleStore.Write(ctx, c, o)
 }

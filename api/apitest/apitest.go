@@ -30,7 +30,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/limiter/loads"
 	"github.com/rlnode/rlnode/ring"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // Main runs a package's tests and returns the exit code. It fails if no test
@@ -234,7 +234,7 @@ func (n *Node) Close(ctx context.Context) error {
 // UseRules puts a document in force.
 func (n *Node) UseRules(src string) {
 	n.T.Helper()
-	doc, err := rules.Parse([]byte(src))
+	doc, err := document.Parse([]byte(src))
 	if err == nil {
 		_, err = n.Rules.Use(doc)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
@@ -25,12 +26,12 @@ type MemoryRules struct {
 	Writing func()                // called during each write, if not nil; set before the first one
 
 	mu      sync.Mutex // guards the fields below
-	docs    []*rules.Document
+	docs    []*document.Document
 	entries *entries.State
 }
 
 // Write makes a change.
-func (r *MemoryRules) Write(_ context.Context, c rules.Change, o cluster.WriteOptions) (int64, error) {
+func (r *MemoryRules) Write(_ context.Context, c document.Change, o cluster.WriteOptions) (int64, error) {
 	if err := r.Fail.Load(); err != nil {
 		r.Failed.Add(1)
 		return 0, *err
@@ -56,7 +57,7 @@ func (r *MemoryRules) Write(_ context.Context, c rules.Change, o cluster.WriteOp
 }
 
 // Use puts a document in force.
-func (r *MemoryRules) Use(doc *rules.Document) (int64, error) {
+func (r *MemoryRules) Use(doc *document.Document) (int64, error) {
 	set, err := rules.Compile(doc, int64(len(r.docs)+1))
 	if err != nil {
 		return 0, err
@@ -109,11 +110,11 @@ func (r *MemoryRules) Versions() []rules.Version {
 }
 
 // Version returns a version.
-func (r *MemoryRules) Version(n int64) (*rules.Document, error) {
+func (r *MemoryRules) Version(n int64) (*document.Document, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if n < 1 || n > int64(len(r.docs)) {
-		return nil, fmt.Errorf("look for version %d: %w", n, rules.ErrNotFound)
+		return nil, fmt.Errorf("look for version %d: %w", n, document.ErrNotFound)
 	}
 	return r.docs[n-1], nil
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 const maxBatch = 10_000 // checks in a batch
@@ -123,7 +124,7 @@ func (dec *Decoder) readPlain(attrs *[]rules.Attribute) bool {
 		return false
 	}
 
-	for at, n := len(plainStart), 0; n < rules.MaxAttributes; n++ {
+	for at, n := len(plainStart), 0; n < document.MaxAttributes; n++ {
 		colon := plainText(b, at)
 		if colon < 0 || b[colon+1] != ':' || b[colon+2] != '"' {
 			break

@@ -9,6 +9,7 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 var atByte = regexp.MustCompile(` at byte \d+ of \d+`)
@@ -33,7 +34,7 @@ func readBatch(check string) string {
 // else the general one. Both give the same result.
 func TestPlainChecks(t *testing.T) {
 	long := strings.Repeat("x", MaxValue)
-	many := make([]string, rules.MaxAttributes+1)
+	many := make([]string, document.MaxAttributes+1)
 	for i := range many {
 		many[i] = fmt.Sprintf(`"a%d":"v"`, i)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // maxHeaderItems bounds the limits named in RateLimit and RateLimit-Policy, so
@@ -60,7 +61,7 @@ var headerStyles = [...]string{"ietf", "x-ratelimit", "reset-delta"}
 // StyleHeader adds the header that names the styles of rate limit headers that
 // a single check would get. Clients use it to build those headers from the
 // results of a batch.
-func (r *Reply) StyleHeader(h rules.Headers) {
+func (r *Reply) StyleHeader(h document.Headers) {
 	from := len(r.values)
 	for i, enabled := range [...]bool{h.IETF, h.XRateLimit, h.ResetDelta} {
 		if enabled {

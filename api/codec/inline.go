@@ -8,6 +8,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // modeNames are the values of mode, by counters.Mode.
@@ -178,7 +179,7 @@ func (q *Request) readLimits(dec *Decoder) {
 		}
 
 		// Elements that are no objects have no place in Limits.
-		subject.Limits = append(subject.Limits, rules.InlineLimit{})
+		subject.Limits = append(subject.Limits, document.InlineLimit{})
 		q.readLimit(dec, &subject.Limits[len(subject.Limits)-1], n)
 	}
 
@@ -188,7 +189,7 @@ func (q *Request) readLimits(dec *Decoder) {
 }
 
 // readLimit reads the i-th limit of a subject.
-func (q *Request) readLimit(dec *Decoder, l *rules.InlineLimit, i int) {
+func (q *Request) readLimit(dec *Decoder, l *document.InlineLimit, i int) {
 	dec.enter()
 	given := 0
 	for n := 0; dec.hasMore(n, '}'); n++ {
@@ -262,7 +263,7 @@ const (
 
 // limitField returns a pointer to the named field of l, either number or text,
 // and its bit; 0 if there is no such field.
-func limitField(l *rules.InlineLimit, name string) (number *int64, text *string, bit int) {
+func limitField(l *document.InlineLimit, name string) (number *int64, text *string, bit int) {
 	switch name {
 	case "limit":
 		return &l.Limit, nil, bitLimit

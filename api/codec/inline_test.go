@@ -12,6 +12,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // inlineNamed reports whether a body has a field, at any depth, that the
@@ -128,21 +129,21 @@ func TestInlineFields(t *testing.T) {
 	read(`{"subjects":[{"namespace":"n","key":["a","b"],"limits":[{"limit":5,"per":"1m","algorithm":"a","burst":9,"unit":"u","name":"x","tz":"z","from":"f"},` +
 		`{"limit":6,"per_ms":7}],"costs":{"u":3},"mode":"count","consistency":"exact","shadow":true},{"key":"c","limits":[{"limit":8,"per":"day"}]}]}`)
 	one, two := r.Subjects[0], r.Subjects[1]
-	first := rules.InlineLimit{Limit: 5, Per: "1m", Algorithm: "a", Burst: 9, Unit: "u", Name: "x", TZ: "z", From: "f"}
+	first := document.InlineLimit{Limit: 5, Per: "1m", Algorithm: "a", Burst: 9, Unit: "u", Name: "x", TZ: "z", From: "f"}
 	if one.Namespace != "n" || !slices.Equal(one.Key, []string{"a", "b"}) ||
-		!slices.Equal(one.Limits, []rules.InlineLimit{first, {Limit: 6, PerMS: 7}}) ||
+		!slices.Equal(one.Limits, []document.InlineLimit{first, {Limit: 6, PerMS: 7}}) ||
 		len(one.Costs) != 1 || one.Costs[0].Cost != 3 || one.Mode != counters.CountMode || !one.Exact || !one.Shadow {
 		t.Errorf("have %+v", one)
 	}
 	if two.Namespace != "" || !slices.Equal(two.Key, []string{"c"}) ||
-		!slices.Equal(two.Limits, []rules.InlineLimit{{Limit: 8, Per: "day"}}) ||
+		!slices.Equal(two.Limits, []document.InlineLimit{{Limit: 8, Per: "day"}}) ||
 		len(two.Costs) != 0 || two.Mode != counters.CheckMode || two.Exact || two.Shadow {
 		t.Errorf("have %+v", two)
 	}
 	read(`{"key":"d","limits":[{"limit":1,"per":"1s"}],"cost":4}`)
 	if one := r.Subjects[0]; len(r.Subjects) != 1 || one.Namespace != "" ||
 		!slices.Equal(one.Key, []string{"d"}) || len(one.Limits) != 1 ||
-		one.Limits[0] != (rules.InlineLimit{Limit: 1, Per: "1s"}) || len(one.Costs) != 1 ||
+		one.Limits[0] != (document.InlineLimit{Limit: 1, Per: "1s"}) || len(one.Costs) != 1 ||
 		one.Costs[0].Cost != 4 || one.Mode != counters.CheckMode || one.Exact || one.Shadow {
 		t.Errorf("have %+v", r.Subjects)
 	}
@@ -180,7 +181,7 @@ func FuzzInlineRequest(f *testing.F) {
 		}
 		for _, one := range fresh.Subjects {
 			if len(one.Limits) < 1 || len(one.Limits) > rules.MaxInlineLimits ||
-				len(one.Namespace) > MaxValue || len(one.Key) > rules.MaxAttributes ||
+				len(one.Namespace) > MaxValue || len(one.Key) > document.MaxAttributes ||
 				len(one.Costs) > limiter.MaxCosts+1 {
 				t.Fatalf("%q: have %+v", body, one)
 			}

@@ -12,13 +12,14 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/limiter/loads"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // Bounds of a check.
 const (
-	MaxBody     = 64 << 10            // bytes of a body, except a batch's
-	MaxLoadBody = 4 << 10             // bytes of a report of a load
-	MaxValue    = rules.MaxValueBytes // bytes of a key's or an attribute's value, of a name or a unit
+	MaxBody     = 64 << 10               // bytes of a body, except a batch's
+	MaxLoadBody = 4 << 10                // bytes of a report of a load
+	MaxValue    = document.MaxValueBytes // bytes of a key's or an attribute's value, of a name or a unit
 )
 
 // FalsePositive is the only verdict that feedback can give: the check should not have been refused.
@@ -434,11 +435,11 @@ func (q *Request) validateInline(dec *Decoder) {
 func (q *Request) validateCosts(dec *Decoder) {
 	if q.given&fieldCost != 0 {
 		for i := range q.Costs {
-			if q.Costs[i].Unit == rules.Requests {
+			if q.Costs[i].Unit == document.Requests {
 				dec.failValue(api.BadValue, "cost and costs.requests exclude each other")
 			}
 		}
-		q.Costs = append(q.Costs, limiter.UnitCost{Unit: rules.Requests, Cost: q.Cost})
+		q.Costs = append(q.Costs, limiter.UnitCost{Unit: document.Requests, Cost: q.Cost})
 	}
 }
 
@@ -561,8 +562,8 @@ func (q *Request) readKey(dec *Decoder) {
 	case '[':
 		dec.enter()
 		for n := 0; dec.hasMore(n, ']'); n++ {
-			if n >= rules.MaxAttributes {
-				dec.failValue(api.BadValue, "key must not have more than %d values", rules.MaxAttributes)
+			if n >= document.MaxAttributes {
+				dec.failValue(api.BadValue, "key must not have more than %d values", document.MaxAttributes)
 				dec.skip()
 				continue
 			}
@@ -611,8 +612,8 @@ func (q *Request) readAttributes(dec *Decoder) {
 			}
 		}
 
-		if n >= rules.MaxAttributes {
-			dec.failValue(api.BadValue, "attributes: at most %d are allowed", rules.MaxAttributes)
+		if n >= document.MaxAttributes {
+			dec.failValue(api.BadValue, "attributes: at most %d are allowed", document.MaxAttributes)
 			dec.skip()
 			continue
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // member is a member of an object, in text order.
@@ -174,11 +175,11 @@ func referenceSettle(r *Request, seen map[string]bool) api.Code {
 	}
 	if seen["cost"] {
 		for _, c := range r.Costs {
-			if c.Unit == rules.Requests {
+			if c.Unit == document.Requests {
 				return api.BadValue
 			}
 		}
-		r.Costs = append(r.Costs, limiter.UnitCost{Unit: rules.Requests, Cost: r.Cost})
+		r.Costs = append(r.Costs, limiter.UnitCost{Unit: document.Requests, Cost: r.Cost})
 	}
 	return ""
 }
@@ -202,8 +203,8 @@ func (q *Request) reference(t testing.TB, m member, note func(bool, api.Code)) (
 				t.Fatalf("reference: %v", err)
 			}
 		}
-		note(len(values) <= rules.MaxAttributes, api.BadValue)
-		for _, raw := range values[:min(len(values), rules.MaxAttributes)] {
+		note(len(values) <= document.MaxAttributes, api.BadValue)
+		for _, raw := range values[:min(len(values), document.MaxAttributes)] {
 			v, code := referenceValue(raw)
 			note(code == "", code)
 			q.Key = append(q.Key, v)
@@ -253,7 +254,7 @@ func (q *Request) referenceInner(field string, i int, m member, note func(bool, 
 	for _, a := range q.Attributes {
 		twice = twice || a.Name == m.name
 	}
-	if note(i < rules.MaxAttributes, api.BadValue); i < rules.MaxAttributes {
+	if note(i < document.MaxAttributes, api.BadValue); i < document.MaxAttributes {
 		v, code := referenceValue(m.value)
 		note(code == "" || code == api.MissingKey, code)
 		q.Attributes = append(q.Attributes, rules.Attribute{Name: m.name, Value: v})

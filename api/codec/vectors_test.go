@@ -15,6 +15,7 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 var printVectors = flag.Bool("print-vectors", false, "print the vectors of headers as this package answers them")
@@ -61,7 +62,7 @@ func TestHeaderVectors(t *testing.T) {
 
 func (v *headerVector) run(t *testing.T) {
 	text := fmt.Sprintf(`{"version": 1, "headers": {"reset": "delta"}, "rules": [%s]}`, v.Rule)
-	doc, err := rules.Parse([]byte(text))
+	doc, err := document.Parse([]byte(text))
 	expect.NoError(t, err)
 	set, err := rules.Compile(doc, 1)
 	expect.NoError(t, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 const slotRules = `
@@ -32,7 +33,7 @@ rules:
 func startWithSlots(t *testing.T, change func(*apitest.Config)) *node {
 	t.Helper()
 	return startNode(t, func(c *apitest.Config) {
-		doc, err := rules.Parse([]byte(slotRules))
+		doc, err := document.Parse([]byte(slotRules))
 		expect.NoError(t, err)
 		set, err := rules.Compile(doc, 2)
 		expect.NoError(t, err)

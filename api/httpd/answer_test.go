@@ -14,6 +14,7 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // fixed is a decider that gives every check the same answer.
@@ -74,7 +75,7 @@ func newFixed() *fixed {
 			Limit: algorithms.Limit{Kind: algorithms.FixedWindow, Amount: amount, Window: d}}
 	}
 	tenant, ip, shadow := &rules.Rule{Name: "tenant"}, &rules.Rule{Name: "ip"}, &rules.Rule{Name: "new", Shadow: true}
-	set := &rules.Set{Version: 17, Headers: rules.Headers{IETF: true, XRateLimit: true}}
+	set := &rules.Set{Version: 17, Headers: document.Headers{IETF: true, XRateLimit: true}}
 	return &fixed{set: set, answer: limiter.Answer{
 		Allowed: true, DecidedBy: limiter.ByOwner, RulesVersion: 17, Set: set, TightestIndex: 1,
 		Now: algorithms.At(time.Unix(1_700_000_000, 500_000_000)),
@@ -215,7 +216,9 @@ Retry-After: 2
 		},
 		{
 			name: "delta, x only", body: plainCheck, status: 200,
-			change: func(f *fixed) { f.answer.Set = &rules.Set{Headers: rules.Headers{XRateLimit: true, ResetDelta: true}} },
+			change: func(f *fixed) {
+				f.answer.Set = &rules.Set{Headers: document.Headers{XRateLimit: true, ResetDelta: true}}
+			},
 			headers: `X-RateLimit-Limit: 1000
 X-RateLimit-Remaining: 412
 X-RateLimit-Reset: 36

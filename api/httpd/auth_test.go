@@ -18,6 +18,7 @@ import (
 	"github.com/rlnode/rlnode/api/codec"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 const authRules = `
@@ -370,7 +371,7 @@ func TestAuthAllocatesNothing(t *testing.T) {
 	for _, forwarded := range []string{"203.0.113.9, [2001:db8::1]:443", ""} {
 		for _, refused := range []bool{false, true} {
 			f := newFixed()
-			doc, err := rules.Parse([]byte(authRules))
+			doc, err := document.Parse([]byte(authRules))
 			expect.NoError(t, err)
 			if f.set, err = rules.Compile(doc, 17); err != nil {
 				t.Fatal(err)
@@ -402,7 +403,7 @@ func TestAuthAllocatesNothing(t *testing.T) {
 // BenchmarkServerAuth measures a proxy's request through the server library, without a connection.
 func BenchmarkServerAuth(b *testing.B) {
 	f := newFixed()
-	doc, err := rules.Parse([]byte(authRules))
+	doc, err := document.Parse([]byte(authRules))
 	expect.NoError(b, err)
 	if f.set, err = rules.Compile(doc, 17); err != nil {
 		b.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // causeRules has a rule for each cause of a refusal. The limits of busy are lowered to a half.
@@ -32,7 +33,7 @@ func startWithCauses(t *testing.T) *node {
 		l := c.Decider.(*limiter.Limiter)
 		l.FollowLoads(func(*rules.Set) []int { return []int{-1, -1, 0} },
 			func(string) time.Duration { return 5 * time.Second })
-		doc, err := rules.Parse([]byte(causeRules))
+		doc, err := document.Parse([]byte(causeRules))
 		expect.NoError(t, err)
 		set, err := rules.Compile(doc, 2)
 		expect.NoError(t, err)

@@ -18,7 +18,7 @@ import (
 
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/internal/expect"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 const plentyRules = `
@@ -59,7 +59,7 @@ func (e *endless) SetReadDeadline(time.Time) error { return nil }
 // endlessChecks returns checks of a thousand subjects, and a node that allows all of them.
 func endlessChecks(tb testing.TB, change func(*apitest.Config)) (*node, [][]byte) {
 	n := startNode(tb, change)
-	doc, err := rules.Parse([]byte(plentyRules))
+	doc, err := document.Parse([]byte(plentyRules))
 	expect.NoError(tb, err)
 	if _, err := n.Rules.Use(doc); err != nil {
 		tb.Fatal(err)

@@ -18,6 +18,7 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // pipes is a listener with in-memory connections, so that the bound on open files does not matter.
@@ -76,7 +77,7 @@ func waitInACrowd(t *testing.T) {
 	table, clock := counters.New(1000), limiter.NewClock()
 	t.Cleanup(func() { clock.Close(); table.Close() })
 	l := limiter.New(table, clock)
-	doc, err := rules.Parse([]byte(crowdRules))
+	doc, err := document.Parse([]byte(crowdRules))
 	expect.NoError(t, err)
 	set, err := rules.Compile(doc, 1)
 	expect.NoError(t, err)
@@ -96,7 +97,7 @@ func waitInACrowd(t *testing.T) {
 	}
 	// Start with a queue seven seconds long, so that no check is answered before all of them wait.
 	if _, err := l.Adjust(&limiter.Query{Rule: "crowd", Key: []string{"x"},
-		Costs: []limiter.UnitCost{{Unit: rules.Requests, Cost: 7 * 10_000}}}); err != nil {
+		Costs: []limiter.UnitCost{{Unit: document.Requests, Cost: 7 * 10_000}}}); err != nil {
 		t.Fatal(err)
 	}
 	before := memoryInUse()

@@ -14,7 +14,7 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/testca"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // The queue "slow" allows one check in ten minutes; "quick" allows 20 per
@@ -29,7 +29,7 @@ rules:
 
 func startWaiting(t *testing.T, change func(*apitest.Config)) *node {
 	n := startNode(t, change)
-	doc, err := rules.Parse([]byte(waitingRules))
+	doc, err := document.Parse([]byte(waitingRules))
 	expect.NoError(t, err)
 	if _, err := n.Rules.Use(doc); err != nil {
 		t.Fatal(err)

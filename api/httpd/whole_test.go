@@ -13,6 +13,7 @@ import (
 
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // These tests rely on pools, which drop objects at random under the race detector.
@@ -54,7 +55,7 @@ func wholeRequests(tb testing.TB, f *fixed) map[string]func() {
 // authFixed is a fixed answer for rules with a profile.
 func authFixed(tb testing.TB, refused bool) *fixed {
 	f := newFixed()
-	doc, err := rules.Parse([]byte(authRules))
+	doc, err := document.Parse([]byte(authRules))
 	expect.NoError(tb, err)
 	if f.set, err = rules.Compile(doc, 17); err != nil {
 		tb.Fatal(err)

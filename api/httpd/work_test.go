@@ -13,7 +13,7 @@ import (
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // manyRules returns a document with n rules that all checks with a user match.
@@ -31,7 +31,7 @@ func TestWorkOfABatchIsBounded(t *testing.T) {
 	t.Parallel()
 	const ruleCount, checks, most = 100, 1000, 5000
 	n := startNode(t, func(c *apitest.Config) { c.MaxMatched = most })
-	doc, err := rules.Parse([]byte(manyRules(ruleCount)))
+	doc, err := document.Parse([]byte(manyRules(ruleCount)))
 	expect.NoError(t, err)
 	if _, err := n.Rules.Use(doc); err != nil {
 		t.Fatal(err)

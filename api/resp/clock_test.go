@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // clockNode is a node whose clock a test sets.
@@ -49,7 +49,7 @@ func TestTooManyLimits(t *testing.T) {
 	t.Cleanup(table.Close)
 	t.Cleanup(func() { _ = clock.Close() })
 	l := limiter.New(table, clock)
-	doc, err := rules.Parse([]byte(apitest.Rules))
+	doc, err := document.Parse([]byte(apitest.Rules))
 	if err == nil {
 		_, err = (&apitest.MemoryRules{Limiter: l}).Use(doc)
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/limiter"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 const (
@@ -50,7 +50,7 @@ type unsentSlot struct {
 type check struct {
 	limiter.Query
 	subject [1]limiter.Subject // what Subjects is a part of, if the command brings its limit
-	limit   [1]rules.InlineLimit
+	limit   [1]document.InlineLimit
 	values  [1]string // what Key is a part of, mostly
 	answer  limiter.Answer
 	spec    *spec // of the command
@@ -143,7 +143,7 @@ func (q *check) reset() {
 }
 
 // setLimit makes q a check of one key under one limit that the command brings.
-func (q *check) setLimit(namespace string, key []byte, limit rules.InlineLimit, cost int64) {
+func (q *check) setLimit(namespace string, key []byte, limit document.InlineLimit, cost int64) {
 	q.values[0] = keyText(key)
 	q.limit[0] = limit
 	subject := &q.subject[0]
@@ -151,7 +151,7 @@ func (q *check) setLimit(namespace string, key []byte, limit rules.InlineLimit, 
 	subject.Key = q.values[:]
 	subject.Limits = q.limit[:]
 	subject.Exact = true
-	subject.Costs = append(subject.Costs[:0], limiter.UnitCost{Unit: rules.Requests, Cost: cost})
+	subject.Costs = append(subject.Costs[:0], limiter.UnitCost{Unit: document.Requests, Cost: cost})
 	q.Subjects = q.subject[:]
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // INCREX of Redis 8.8 is a limiter if it has an upper bound and an expiry that
@@ -174,8 +175,8 @@ func (call *increxCall) judge() failure {
 }
 
 // limit returns the window as a limit.
-func (call *increxCall) limit() rules.InlineLimit {
-	return rules.InlineLimit{Limit: max(0, call.upper), PerMS: call.window.Milliseconds(),
+func (call *increxCall) limit() document.InlineLimit {
+	return document.InlineLimit{Limit: max(0, call.upper), PerMS: call.window.Milliseconds(),
 		Algorithm: "fixed-window", From: "first"}
 }
 

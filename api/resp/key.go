@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 	"unsafe"
 
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // keptOfLongKey is how many bytes are kept of a key that is too long to be a
@@ -33,7 +33,7 @@ func keyText(key []byte) string {
 		}
 		rest = rest[size:]
 	}
-	if len(text) <= rules.MaxValueBytes {
+	if len(text) <= document.MaxValueBytes {
 		return string(text)
 	}
 
@@ -54,5 +54,5 @@ func isPlainKey(key []byte) bool {
 		}
 		ascii = ascii && c < utf8.RuneSelf
 	}
-	return len(key) <= rules.MaxValueBytes && (ascii || utf8.Valid(key))
+	return len(key) <= document.MaxValueBytes && (ascii || utf8.Valid(key))
 }

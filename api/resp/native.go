@@ -12,6 +12,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // The commands of rlnode itself ask about rules of the document, as calls over
@@ -97,7 +98,7 @@ func (n *keyQuery) read(set *rules.Set, words [][]byte, allowed option) (f failu
 	}
 
 	for range min(len(rule.Key), len(rest)) {
-		value, f := text(rest[0], "key", 0, rules.MaxValueBytes)
+		value, f := text(rest[0], "key", 0, document.MaxValueBytes)
 		if f != "" {
 			return f
 		}
@@ -194,7 +195,7 @@ func (cr *costReader) next() failure {
 	if len(cr.list) == limiter.MaxCosts {
 		return badValue("COST must not be given for more than %d units", limiter.MaxCosts)
 	}
-	cr.list = append(cr.list, limiter.UnitCost{Unit: rules.Requests, Cost: 1})
+	cr.list = append(cr.list, limiter.UnitCost{Unit: document.Requests, Cost: 1})
 	cr.hasCost, cr.hasUnit = false, false
 	return ""
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // CL.THROTTLE is the command of redis-cell; Dragonfly has it as well. Its limit
@@ -85,11 +86,11 @@ func (b *bucket) validate(leastBurst int64) failure {
 
 // ask makes q a check of the bucket, which holds capacity units.
 func (b *bucket) ask(c *session, q *check, namespace string, key []byte, capacity int64) failure {
-	limit := rules.InlineLimit{Limit: b.count, PerMS: 1000 * b.period, Algorithm: "token-bucket", Burst: capacity}
+	limit := document.InlineLimit{Limit: b.count, PerMS: 1000 * b.period, Algorithm: "token-bucket", Burst: capacity}
 	// A burst of 0 stands for that of the limit. So a bucket that holds nothing
 	// needs a limit of 0.
 	if capacity == 0 {
-		limit = rules.InlineLimit{PerMS: limit.PerMS, Algorithm: limit.Algorithm}
+		limit = document.InlineLimit{PerMS: limit.PerMS, Algorithm: limit.Algorithm}
 	}
 	q.setLimit(namespace, key, limit, b.quantity)
 	return c.confine(&q.Query)

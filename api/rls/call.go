@@ -13,6 +13,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // Returner gives costs back to subjects. *limiter.Limiter is one.
@@ -326,7 +327,7 @@ func (c *Call) nextSubject() *limiter.Subject {
 
 // fillSubject makes s the subject of d.
 func (c *Call) fillSubject(s *limiter.Subject, d *descriptor, cost int64, mode counters.Mode) {
-	s.Costs = append(s.Costs[:0], limiter.UnitCost{Unit: rules.Requests, Cost: cost})
+	s.Costs = append(s.Costs[:0], limiter.UnitCost{Unit: document.Requests, Cost: cost})
 	s.Mode = mode
 	s.Node = d.node
 	s.Entries = c.entries[d.first:d.end]
@@ -345,7 +346,7 @@ func (c *Call) fillSubject(s *limiter.Subject, d *descriptor, cost int64, mode c
 	}
 
 	s.Limits = append(s.Limits[:0],
-		rules.InlineLimit{Limit: int64(d.requests), Per: units[d.unit].per, Algorithm: "fixed-window"})
+		document.InlineLimit{Limit: int64(d.requests), Per: units[d.unit].per, Algorithm: "fixed-window"})
 }
 
 // concat concatenates two strings in c's scratch space.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // ErrRejected means that an entry is invalid or that its conditions don't hold.
@@ -17,8 +18,8 @@ var ErrRejected = errors.New("entry is rejected")
 // Result is the outcome of an entry.
 type Result struct {
 	Version int64 // of the rules, after an accepted Rules entry; of the entries beside them, after a change of those
-	// Err is nil, or wraps ErrRejected, rules.ErrConflict, rules.ErrNotFound or an
-	// error of package entries, or is of type rules.Errors.
+	// Err is nil, or wraps ErrRejected, rules.ErrConflict, document.ErrNotFound or an
+	// error of package entries, or is of type document.Errors.
 	Err error
 }
 
@@ -371,13 +372,13 @@ func (s *State) adoptHistory(history *rules.History, err error) (int64, error) {
 
 	doc, version := history.Current()
 	if Level(doc.FeatureLevel()) > s.Level {
-		return 0, rules.Errors{{Message: fmt.Sprintf("the document has keys or values that older releases can't read: it needs feature level %d, and the cluster is at %d",
+		return 0, document.Errors{{Message: fmt.Sprintf("the document has keys or values that older releases can't read: it needs feature level %d, and the cluster is at %d",
 			doc.FeatureLevel(), s.Level)}}
 	}
 
 	regions := s.Regions.nextRevision()
 	if regions.holdVersion(history) != nil {
-		return 0, rules.Errors{{Message: errTooManyHeld.Error()}}
+		return 0, document.Errors{{Message: errTooManyHeld.Error()}}
 	}
 
 	s.History = history

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/internal/expect"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // A prepared entry has the same result as an unprepared one. The preparation is
@@ -15,7 +15,7 @@ func TestApplyPrepared(t *testing.T) {
 	write := func(id byte, body string) Rules {
 		return Rules{
 			Request: RequestID{id}, By: "a test", When: time.UnixMilli(1000),
-			Change: rules.Change{Part: rules.WholeDocument, Body: []byte("version: 1\n" + body)},
+			Change: document.Change{Part: document.WholeDocument, Body: []byte("version: 1\n" + body)},
 		}
 	}
 	good := write(1, "rules:\n  - {name: a, key: [k], limits: [{limit: 1, per: 1m}]}\n")
@@ -40,7 +40,7 @@ func TestApplyPrepared(t *testing.T) {
 	}
 	stale := New().Prepare(write(9, ""))
 	entry, _ := ThisBuild.Encode(write(4, "rulez: []\n"))
-	if _, r := ThisBuild.Apply(prepared, index+1, entry, stale); !errors.As(r.Err, new(rules.Errors)) {
+	if _, r := ThisBuild.Apply(prepared, index+1, entry, stale); !errors.As(r.Err, new(document.Errors)) {
 		t.Errorf("another entry's preparation was used: %+v", r)
 	}
 }

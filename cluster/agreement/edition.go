@@ -33,12 +33,12 @@ type Transition struct{ Base, Result Edition }
 // Edition returns the edition of s.
 func (s *State) Edition() (Edition, error) {
 	_, v := s.History.Current()
-	document := s.History.Hash()
+	rulesHash := s.History.Hash()
 	text, err := json.Marshal(s.Regions)
 	if err != nil {
 		return Edition{}, fmt.Errorf("encode the agreed regions: %w", err)
 	}
-	return Edition{Number: v.Number, Hash: sha256.Sum256(append(document[:], text...))}, nil
+	return Edition{Number: v.Number, Hash: sha256.Sum256(append(rulesHash[:], text...))}, nil
 }
 
 // decodeTransition reads the transition of an entry. It returns nil if there is none.

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/rlnode/rlnode/internal/wire"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // An entry is written as:
@@ -96,8 +96,8 @@ func appendBody(b []byte, e Entry) ([]byte, error) {
 			return nil, fmt.Errorf("%w: the name of a part of the rules must be valid UTF-8", ErrEntry)
 		}
 		tail = x.Change.Body
-		if len(tail) > rules.MaxDocument {
-			return nil, fmt.Errorf("%w: the change has %d bytes, more than %d", ErrEntry, len(tail), rules.MaxDocument)
+		if len(tail) > document.MaxDocument {
+			return nil, fmt.Errorf("%w: the change has %d bytes, more than %d", ErrEntry, len(tail), document.MaxDocument)
 		}
 		x.Change.Body = nil
 		x.When = inMillis(x.When)
@@ -214,7 +214,7 @@ func decodeBody(kind int, b []byte) (Entry, error) {
 
 	switch e := to.Interface().(type) {
 	case *Rules:
-		if e.Change.Part > rules.ListPart {
+		if e.Change.Part > document.ListPart {
 			return nil, fmt.Errorf("%w: rules: unknown part %d", ErrEntry, e.Change.Part)
 		}
 		e.Change.Body = tail

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/ring"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // Bounds of an entry's content.
@@ -116,14 +116,14 @@ type Skipped struct {
 // repeated answer has only the first ones and the number of the others. An
 // answer to a zero Request is not remembered.
 type Rules struct {
-	Request   RequestID    `json:"request"`
-	Change    rules.Change `json:"change"`               // its body has at most rules.MaxDocument bytes
-	IfMatch   int64        `json:"if_match,omitempty"`   // the version that must be in force; 0 for any
-	OnlyFirst bool         `json:"only_first,omitempty"` // write only if there is no version yet
-	By        string       `json:"by,omitempty"`
-	Message   string       `json:"message,omitempty"` // why
-	Via       string       `json:"via,omitempty"`     // how it is written; see rules.ViaApply
-	When      time.Time    `json:"when"`              // with a precision of 1 ms
+	Request   RequestID       `json:"request"`
+	Change    document.Change `json:"change"`               // its body has at most document.MaxDocument bytes
+	IfMatch   int64           `json:"if_match,omitempty"`   // the version that must be in force; 0 for any
+	OnlyFirst bool            `json:"only_first,omitempty"` // write only if there is no version yet
+	By        string          `json:"by,omitempty"`
+	Message   string          `json:"message,omitempty"` // why
+	Via       string          `json:"via,omitempty"`     // how it is written; see rules.ViaApply
+	When      time.Time       `json:"when"`              // with a precision of 1 ms
 }
 
 // Member is the agreed description of a node.

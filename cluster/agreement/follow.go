@@ -8,6 +8,7 @@ import (
 
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 const (
@@ -15,7 +16,7 @@ const (
 	// fit in one message.
 	MaxAdopt = 15 << 20
 
-	maxTexts = MaxHeldBytes + 5*rules.MaxDocument // bounds all documents of an Adopt, in bytes, when uncompressed
+	maxTexts = MaxHeldBytes + 5*document.MaxDocument // bounds all documents of an Adopt, in bytes, when uncompressed
 )
 
 // Adopt copies the primary's regions and rules, as [State.AppendAdopt] wrote
@@ -152,9 +153,9 @@ func parseTexts(b []byte, n int) ([]string, error) {
 
 	d := wire.NewDecoder(b)
 	for range n {
-		begin, end := int(d.UpTo(rules.MaxDocument)), int(d.UpTo(rules.MaxDocument))
-		between := d.View(rules.MaxDocument)
-		if d.Failed() || begin+end > len(before) || begin+end+len(between) > rules.MaxDocument {
+		begin, end := int(d.UpTo(document.MaxDocument)), int(d.UpTo(document.MaxDocument))
+		between := d.View(document.MaxDocument)
+		if d.Failed() || begin+end > len(before) || begin+end+len(between) > document.MaxDocument {
 			return nil, errors.New("a document is truncated or too long")
 		}
 		before = before[:begin] + string(between) + before[len(before)-end:]
@@ -249,7 +250,7 @@ func (r *Regions) compileHeld(a *Held) (*rules.Set, error) {
 }
 
 func compileText(text string, version int64) (*rules.Set, error) {
-	doc, err := rules.Parse([]byte(text))
+	doc, err := document.Parse([]byte(text))
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/golden"
 	"github.com/rlnode/rlnode/ring"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
@@ -31,14 +31,14 @@ func goldenEntries() []Entry {
 		Primary{Region: "eu", World: WorldID{3}, PrimaryEpoch: 4, When: when.UnixMilli()},
 		Rules{
 			Request: RequestID{5}, By: "n1", When: when, OnlyFirst: true,
-			Change: rules.Change{Body: []byte("version: 1\nrules:\n  - {name: day, key: [ip], scope: global, limits: [{limit: 9, per: day, tz: Europe/Berlin}]}\n")},
+			Change: document.Change{Body: []byte("version: 1\nrules:\n  - {name: day, key: [ip], scope: global, limits: [{limit: 9, per: day, tz: Europe/Berlin}]}\n")},
 		},
 		Region{Name: "us", By: "region us", When: when.UnixMilli()},
 		Mark{Version: 2},
 		Mark{Version: 2, RecordedAt: when.UnixMilli()},
 		Rules{
 			Request: RequestID{6}, By: "n2", When: when.Add(time.Second), IfMatch: 2,
-			Change: rules.Change{Part: rules.TierPart, Name: "free", Body: []byte("limits: [{limit: 1, per: 1m}]")},
+			Change: document.Change{Part: document.TierPart, Name: "free", Body: []byte("limits: [{limit: 1, per: 1m}]")},
 		},
 		Leave{Epoch: 2, Node: node(3), Reason: Unreachable, When: when.UnixMilli()},
 		Settled{Epoch: 2, Revision: 13},

@@ -40,8 +40,8 @@ func (next *State) setHash(s *State, entry []byte, r Result) {
 	h := sha256.New()
 	h.Write(s.Hash[:])
 	h.Write(entry)
-	document := next.History.Hash()
-	h.Write(document[:])
+	rulesHash := next.History.Hash()
+	h.Write(rulesHash[:])
 	_, v := next.History.Current()
 	fmt.Fprintln(h, len(entry), next.Index, r.Version, r.Err != nil, v.Number, next.Level,
 		next.Revision, next.Epoch, next.Settled,

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/rlnode/rlnode/ring"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
@@ -127,7 +127,7 @@ func entryFor(t *rapid.T, s *State) Entry {
 	w.OnlyFirst = rapid.IntRange(0, 9).Draw(t, "first") == 0
 	w.IfMatch = int64(rapid.IntRange(0, 2).Draw(t, "match"))
 	if rapid.Bool().Draw(t, "piece") {
-		w.Change = rules.Change{Part: rules.TierPart, Name: "free", Body: []byte("{limits: [{limit: 3, per: 1m}]}")}
+		w.Change = document.Change{Part: document.TierPart, Name: "free", Body: []byte("{limits: [{limit: 3, per: 1m}]}")}
 	}
 	return w
 }

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // Bounds of Regions.
@@ -235,7 +236,7 @@ func (e Region) apply(next *State) Result {
 	case e.Remove && e.Name == r.Primary:
 		return rejected("%s is the primary region", e.Name)
 	case e.Remove && !committed:
-		return Result{Err: fmt.Errorf("remove region %q: %w", e.Name, rules.ErrNotFound)}
+		return Result{Err: fmt.Errorf("remove region %q: %w", e.Name, document.ErrNotFound)}
 	case !e.Remove && committed:
 		return rejected("the region %s is already committed", e.Name)
 	}

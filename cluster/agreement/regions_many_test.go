@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/internal/expect"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // TestManyVersionsAreRecorded: even if rules are written faster than they are
@@ -23,7 +23,7 @@ func TestManyVersionsAreRecorded(t *testing.T) {
 	}
 	write := func(limit int) error {
 		return apply(Rules{When: time.UnixMilli(now),
-			Change: rules.Change{Body: fmt.Appendf(nil, "version: 1\nrules:\n  - name: a\n    key: [ip]\n"+
+			Change: document.Change{Body: fmt.Appendf(nil, "version: 1\nrules:\n  - name: a\n    key: [ip]\n"+
 				"    scope: global\n    limits:\n      - {limit: %d, per: 1m, algorithm: fixed-window}\n", limit)}})
 	}
 	for _, e := range []Entry{

@@ -13,6 +13,7 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // begun returns a state with the primary region eu, and with other regions.
@@ -28,7 +29,7 @@ func begun(t testing.TB, regions ...string) *State {
 // global returns a write of one global limit, with some parts.
 func global(limit int, parts string) Rules {
 	return Rules{
-		Change: rules.Change{Body: fmt.Appendf(nil,
+		Change: document.Change{Body: fmt.Appendf(nil,
 			"version: 1\nrules:\n  - {name: w, key: [tenant], scope: global%s, limits: [{limit: %d, per: 1m, algorithm: fixed-window}]}\n",
 			parts, limit)},
 		By: "test", When: time.UnixMilli(1_800_000_000_000),
@@ -212,7 +213,7 @@ func TestRejectedRegions(t *testing.T) {
 		t.Error(err)
 	}
 	next, r := s.Apply(s.Index+1, encoded(t, Region{Name: "za", Remove: true}))
-	if !errors.Is(r.Err, rules.ErrNotFound) || next.Regions != s.Regions {
+	if !errors.Is(r.Err, document.ErrNotFound) || next.Regions != s.Regions {
 		t.Errorf("have %v", r.Err)
 	}
 }
@@ -229,7 +230,7 @@ func TestHeldVersionsAreBounded(t *testing.T) {
 		t.Fatalf("have %s", held(s))
 	}
 	next, r := s.Apply(s.Index+1, encoded(t, global(1000, "")))
-	var wrong rules.Errors
+	var wrong document.Errors
 	if !errors.As(r.Err, &wrong) || next.History != s.History || next.Regions != s.Regions {
 		t.Errorf("have %v", r.Err)
 	}
@@ -314,7 +315,7 @@ func TestFollow(t *testing.T) {
 		}
 		// Later versions are added.
 		later := do(t, s, Mark{3, 1_800_000_000_000},
-			Rules{Change: rules.Change{Part: rules.RulePart, Name: "w", Delete: true}})
+			Rules{Change: document.Change{Part: document.RulePart, Name: "w", Delete: true}})
 		next, r = ahead(t, later, reread(t, next))
 		if r.Err != nil || r.Version != 5 || held(next) != held(later) || len(next.History.Versions()) != 2 {
 			t.Errorf("have %+v, held %s", r, held(next))
@@ -404,10 +405,10 @@ func TestFollowIsSmall(t *testing.T) {
 	for i := range 1000 {
 		fmt.Fprintf(&b, "    tenant-%x: {limits: {w: [{limit: %d, per: 1m, algorithm: fixed-window}]}}\n", i*i, i+1)
 	}
-	s := do(t, begun(t, "us"), Rules{Change: rules.Change{Body: b.Bytes()}, When: time.UnixMilli(1)})
+	s := do(t, begun(t, "us"), Rules{Change: document.Change{Body: b.Bytes()}, When: time.UnixMilli(1)})
 	for i := range 6 {
 		s = do(t, s,
-			Rules{Change: rules.Change{Part: rules.RulePart, Name: "w",
+			Rules{Change: document.Change{Part: document.RulePart, Name: "w",
 				Body: fmt.Appendf(nil,
 					"{key: [tenant], scope: global, limits: [{limit: %d, per: 1m, algorithm: fixed-window}]}",
 					i+7)}})

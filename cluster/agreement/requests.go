@@ -9,6 +9,7 @@ import (
 
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
@@ -27,10 +28,10 @@ type answer struct {
 
 // resultText is the JSON form of a Result.
 type resultText struct {
-	Version int64        `json:"version,omitempty"`
-	Error   string       `json:"error,omitempty"` // one of the words below, or empty
-	Text    string       `json:"text,omitempty"`
-	Wrong   rules.Errors `json:"wrong,omitempty"` // the mistakes in a document
+	Version int64           `json:"version,omitempty"`
+	Error   string          `json:"error,omitempty"` // one of the words below, or empty
+	Text    string          `json:"text,omitempty"`
+	Wrong   document.Errors `json:"wrong,omitempty"` // the mistakes in a document
 }
 
 // errorKinds are the words of resultText.Error. The last one stands for all other errors.
@@ -38,7 +39,7 @@ var errorKinds = []struct {
 	word string
 	kind error
 }{
-	{"conflict", rules.ErrConflict}, {"not found", rules.ErrNotFound},
+	{"conflict", rules.ErrConflict}, {"not found", document.ErrNotFound},
 	{"full", entries.ErrFull}, {"no entry", entries.ErrNotFound}, {"scope", entries.ErrScope},
 	{"invalid", entries.ErrInvalid},
 	{"other", ErrRejected},
@@ -54,7 +55,7 @@ func kindOfError(err error) int {
 	return len(errorKinds) - 1
 }
 
-// MarshalJSON encodes the error as its text and its kind: rules.Errors, or a word of errorKinds.
+// MarshalJSON encodes the error as its text and its kind: document.Errors, or a word of errorKinds.
 func (res Result) MarshalJSON() ([]byte, error) {
 	t := resultText{Version: res.Version}
 	if res.Err != nil && !errors.As(res.Err, &t.Wrong) {
@@ -121,7 +122,7 @@ func (s *State) rememberAnswer(id RequestID, r Result) {
 	}
 
 	a := &answer{Request: id, Result: r}
-	if wrong, ok := errors.AsType[rules.Errors](r.Err); ok {
+	if wrong, ok := errors.AsType[document.Errors](r.Err); ok {
 		a.Result.Err = firstMistakes(wrong)
 	} else if r.Err != nil {
 		a.Result.Err = &ReportedError{truncatePhrase(r.Err.Error()), errorKinds[kindOfError(r.Err)].kind}
@@ -138,15 +139,15 @@ func (s *State) rememberAnswer(id RequestID, r Result) {
 
 // firstMistakes returns as many of the first mistakes as fit in an answer, and
 // the number of the others.
-func firstMistakes(wrong rules.Errors) rules.Errors {
+func firstMistakes(wrong document.Errors) document.Errors {
 	size := 0
-	var first rules.Errors
+	var first document.Errors
 	for i, e := range wrong {
 		e.Path = truncatePhrase(e.Path)
 		e.Message = truncatePhrase(e.Message)
 		size += len(e.Path) + len(e.Message)
 		if size > maxAnswer {
-			return append(first, rules.Error{Message: fmt.Sprintf("and %d more", len(wrong)-i)})
+			return append(first, document.Error{Message: fmt.Sprintf("and %d more", len(wrong)-i)})
 		}
 		first = append(first, e)
 	}

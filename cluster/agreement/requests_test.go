@@ -9,6 +9,7 @@ import (
 
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 func reread(t testing.TB, s *State) *State {
@@ -22,17 +23,17 @@ func reread(t testing.TB, s *State) *State {
 }
 
 func TestG9_RepeatedWriteIsAnsweredAsBefore(t *testing.T) {
-	change := func(part rules.Part, name, body string) rules.Change {
-		return rules.Change{Part: part, Name: name, Body: []byte(body)}
+	change := func(part document.Part, name, body string) document.Change {
+		return document.Change{Part: part, Name: name, Body: []byte(body)}
 	}
 	// Each fits the state before it.
 	writes := []Rules{
 		write(1, 10),
-		{Request: RequestID{2}, Change: rules.Change{Body: document(11)}, IfMatch: 7},
-		{Request: RequestID{3}, Change: rules.Change{Body: document(12)}, OnlyFirst: true},
-		{Request: RequestID{4}, Change: rules.Change{Part: rules.RulePart, Name: "no", Delete: true}},
-		{Request: RequestID{5}, Change: change(rules.TierPart, "free", "{limits: [{limit: 0, per: 1x}]}")},
-		{Request: RequestID{6}, Change: change(rules.TierPart, "free", "{limits: [{limit: 13, per: 1h}]}"), IfMatch: 1},
+		{Request: RequestID{2}, Change: document.Change{Body: documentText(11)}, IfMatch: 7},
+		{Request: RequestID{3}, Change: document.Change{Body: documentText(12)}, OnlyFirst: true},
+		{Request: RequestID{4}, Change: document.Change{Part: document.RulePart, Name: "no", Delete: true}},
+		{Request: RequestID{5}, Change: change(document.TierPart, "free", "{limits: [{limit: 0, per: 1x}]}")},
+		{Request: RequestID{6}, Change: change(document.TierPart, "free", "{limits: [{limit: 13, per: 1h}]}"), IfMatch: 1},
 	}
 	s, first := New(), []Result{}
 	for _, w := range writes {
@@ -54,12 +55,12 @@ func TestG9_RepeatedWriteIsAnsweredAsBefore(t *testing.T) {
 			if want.Err == nil {
 				continue
 			}
-			for _, kind := range []error{ErrRejected, rules.ErrConflict, rules.ErrNotFound} {
+			for _, kind := range []error{ErrRejected, rules.ErrConflict, document.ErrNotFound} {
 				if errors.Is(r.Err, kind) != errors.Is(want.Err, kind) {
 					t.Errorf("write %d: have %v, want %v", i, r.Err, want.Err)
 				}
 			}
-			var a, b rules.Errors
+			var a, b document.Errors
 			if errors.As(r.Err, &a) != errors.As(want.Err, &b) || r.Err.Error() != want.Err.Error() {
 				t.Errorf("write %d: have %v, want %v", i, r.Err, want.Err)
 			}
@@ -80,7 +81,7 @@ func TestWritesWithoutRequestAreAllMade(t *testing.T) {
 
 func TestLastRequestsAreRemembered(t *testing.T) {
 	request := func(i int) Rules {
-		w := Rules{Change: rules.Change{Part: rules.RulePart, Name: "no", Delete: true}}
+		w := Rules{Change: document.Change{Part: document.RulePart, Name: "no", Delete: true}}
 		binary.BigEndian.PutUint32(w.Request[:], uint32(i+1))
 		return w
 	}
@@ -108,9 +109,9 @@ func TestLastRequestsAreRemembered(t *testing.T) {
 // once, and remembered in part.
 func TestRememberedMistakesAreBounded(t *testing.T) {
 	body := "version: 1\nrules:\n" + strings.Repeat("  - {nam: "+strings.Repeat("ä", 100)+"}\n", 500)
-	w := Rules{Request: RequestID{1}, Change: rules.Change{Body: []byte(body)}}
+	w := Rules{Request: RequestID{1}, Change: document.Change{Body: []byte(body)}}
 	s, r := New().Apply(1, encoded(t, w))
-	var all, some rules.Errors
+	var all, some document.Errors
 	if !errors.As(r.Err, &all) || len(all) < 500 {
 		t.Fatalf("have %v", r.Err)
 	}
@@ -121,7 +122,7 @@ func TestRememberedMistakesAreBounded(t *testing.T) {
 	if last := some[len(some)-1].Message; !strings.HasPrefix(last, "and ") || len(r.Err.Error()) > 4*maxAnswer {
 		t.Errorf("the last is %q", last)
 	}
-	long := firstMistakes(rules.Errors{{Path: strings.Repeat("ä", maxPhrase),
+	long := firstMistakes(document.Errors{{Path: strings.Repeat("ä", maxPhrase),
 		Message: "\xff" + strings.Repeat("x", maxPhrase)}})
 	if len(long) != 1 || len(long[0].Path) > maxPhrase || len(long[0].Message) > maxPhrase {
 		t.Errorf("have %v", long)

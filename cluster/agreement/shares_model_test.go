@@ -14,6 +14,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // The model of shares. Its regions follow late and at random, or not at all for
@@ -235,7 +236,7 @@ func (w *world) step() {
 	case 0, 1:
 		text := w.document()
 		err := w.do(primary,
-			Rules{Change: rules.Change{Body: []byte(text)}, When: time.UnixMilli(w.now + primary.leader + w.misread())})
+			Rules{Change: document.Change{Body: []byte(text)}, When: time.UnixMilli(w.now + primary.leader + w.misread())})
 		what = fmt.Sprintf("writes %s: %v", text, err)
 	case 2:
 		if !other.gone {

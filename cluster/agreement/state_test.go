@@ -14,7 +14,7 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // node returns the i-th node ID.
@@ -74,15 +74,15 @@ func table(t testing.TB, of ...int) *ring.Table {
 	return out
 }
 
-// document returns a small rules file whose tier has the limit n.
-func document(n int) []byte {
+// documentText returns a small rules file whose tier has the limit n.
+func documentText(n int) []byte {
 	return fmt.Appendf(nil, "version: 1\nrules:\n  - {name: tenant, key: [tenant], tiered: true}\n"+
 		"tiers:\n  free: {limits: [{limit: %d, per: 1h}]}\ndefault_tier: free\n", n)
 }
 
 func write(request byte, n int) Rules {
 	return Rules{
-		Request: RequestID{request}, Change: rules.Change{Body: document(n)}, By: "test",
+		Request: RequestID{request}, Change: document.Change{Body: documentText(n)}, By: "test",
 		When: time.Date(2026, 1, 2, 3, 4, 5, 678, time.UTC),
 	}
 }
@@ -428,7 +428,7 @@ func TestKnownNodesAreBounded(t *testing.T) {
 
 func TestEntriesAreWrittenAndRead(t *testing.T) {
 	w := write(1, 2)
-	w.Change = rules.Change{Part: rules.TierPart, Name: "<&>ä ", Delete: true, Body: []byte("\xff\x00")}
+	w.Change = document.Change{Part: document.TierPart, Name: "<&>ä ", Delete: true, Body: []byte("\xff\x00")}
 	w.IfMatch, w.OnlyFirst, w.When = 9, true, w.When.Truncate(time.Millisecond)
 	for _, want := range []Entry{
 		found, Empty{}, ringOf(7, 1, 2), Leave{Epoch: 3, Node: node(1)}, Settled{Epoch: 4},
@@ -443,15 +443,15 @@ func TestEntriesAreWrittenAndRead(t *testing.T) {
 		}
 	}
 	// A large body costs only its length.
-	w.Change.Body = make([]byte, rules.MaxDocument)
-	if n := len(encoded(t, w)); n > rules.MaxDocument+500 {
+	w.Change.Body = make([]byte, document.MaxDocument)
+	if n := len(encoded(t, w)); n > document.MaxDocument+500 {
 		t.Errorf("%d bytes", n)
 	}
-	w.Change.Body = make([]byte, rules.MaxDocument+1)
+	w.Change.Body = make([]byte, document.MaxDocument+1)
 	for name, e := range map[string]Entry{
 		"large body": w, "nil": nil, "pointer": &Empty{},
-		"name":      Rules{Change: rules.Change{Name: "\xff"}},
-		"long name": Rules{Change: rules.Change{Name: strings.Repeat("x", maxHead)}},
+		"name":      Rules{Change: document.Change{Name: "\xff"}},
+		"long name": Rules{Change: document.Change{Name: strings.Repeat("x", maxHead)}},
 	} {
 		if b, err := ThisBuild.Encode(e); !errors.Is(err, ErrEntry) || b != nil {
 			t.Errorf("%s: have %v", name, err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // permissionFlags say what a change of the rules may do without a question.
@@ -253,7 +254,7 @@ func (ch *change) reasons(d *admin.Difference) (out []reason) {
 	removed := map[string]bool{}
 	for i := range d.Changes {
 		piece := &d.Changes[i]
-		if piece.Change != rules.Removed {
+		if piece.Change != document.Removed {
 			continue
 		}
 
@@ -272,7 +273,7 @@ func (ch *change) reasons(d *admin.Difference) (out []reason) {
 
 	// What somebody wrote since the last apply would be lost, unless --remove
 	// names it.
-	lost := slices.DeleteFunc(slices.Clone(d.OutsidePieces), func(p rules.PieceChange) bool {
+	lost := slices.DeleteFunc(slices.Clone(d.OutsidePieces), func(p document.PieceChange) bool {
 		return removed[p.Name] && slices.Contains(ch.Remove, p.Name)
 	})
 	if len(d.Outside) == 0 || len(d.OutsidePieces) > 0 && len(lost) == 0 {
@@ -350,8 +351,8 @@ func printDifference(w io.Writer, name string, d *admin.Difference) {
 
 	for i := range d.Changes[:min(len(d.Changes), maxNamed)] {
 		c := &d.Changes[i]
-		mark := map[string]string{rules.Added: p.paint(green, "+"),
-			rules.Removed: p.paint(red, "-"), rules.Changed: p.paint(yellow, "~")}[c.Change]
+		mark := map[string]string{document.Added: p.paint(green, "+"),
+			document.Removed: p.paint(red, "-"), document.Changed: p.paint(yellow, "~")}[c.Change]
 		fmt.Fprintf(w, "%s %s", mark, printable(c.String()))
 
 		for j, detail := range c.Details {
@@ -388,21 +389,21 @@ func readDocument(env *environment, names []string) (name string, source []byte,
 	}
 
 	if len(files) == 1 {
-		source, err = readFile(env, files[0], rules.MaxDocument)
+		source, err = readFile(env, files[0], document.MaxDocument)
 		return shownName(files[0]), source, err
 	}
 
-	parts := make([]rules.File, len(files))
+	parts := make([]document.File, len(files))
 	for i, file := range files {
-		text, err := readFile(env, file, rules.MaxDocument)
+		text, err := readFile(env, file, document.MaxDocument)
 		if err != nil {
 			return "", nil, err
 		}
-		parts[i] = rules.File{Name: shownName(file), Text: text}
+		parts[i] = document.File{Name: shownName(file), Text: text}
 	}
 
-	doc, err := rules.Join(parts)
-	if mistakes, ok := errors.AsType[rules.Errors](err); ok {
+	doc, err := document.Join(parts)
+	if mistakes, ok := errors.AsType[document.Errors](err); ok {
 		printMistakes(env.stderr, strings.Join(names, " "), "", mistakes)
 		return "", nil, fmt.Errorf("the files have %s; the rules in force are unchanged",
 			countText(len(mistakes), "mistake"))

@@ -15,7 +15,7 @@ import (
 
 	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/persist"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // backup is the file that the command backup writes: the rules in force as one
@@ -115,7 +115,7 @@ func (c *backupCmd) Run(env *environment) error {
 func readBackup(text []byte) (*backup, error) {
 	var b backup
 	if err := json.Unmarshal(text, &b); err != nil {
-		if _, e := rules.Parse(text); e == nil {
+		if _, e := document.Parse(text); e == nil {
 			return nil, errors.New("this is a rules file, not a backup: rlnode apply -f puts it in force")
 		}
 		return nil, fmt.Errorf("not a backup: %w", err)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/client"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // checkFlags has the flags that describe a check.
@@ -104,7 +104,7 @@ func (f *checkFlags) hideLimits(d *client.Decision, fields map[string]any) {
 	costs, _ := fields["costs"].(map[string]int64)
 	d.Limits = slices.DeleteFunc(d.Limits, func(l client.LimitDecision) bool {
 		_, named := costs[l.Unit]
-		named = named || l.Unit == rules.Requests && fields["cost"] != nil
+		named = named || l.Unit == document.Requests && fields["cost"] != nil
 		return !named || d.Unit == l.Unit
 	})
 }

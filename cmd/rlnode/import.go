@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/rlnode/rlnode/persist"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // importCmd makes rules from other programs' configuration.
@@ -29,18 +29,18 @@ const envoyDifferences = `Differences from the reference server that hold for ev
 
 // Run reads the files and writes the rules.
 func (c *importEnvoyCmd) Run(env *environment) error {
-	var domains []*rules.EnvoySpec
+	var domains []*document.EnvoySpec
 	from := map[string]string{} // file by domain
 	mistaken := false
 
 	for _, name := range c.Files {
-		src, err := readFile(env, name, rules.MaxDocument)
+		src, err := readFile(env, name, document.MaxDocument)
 		if err != nil {
 			return err
 		}
 
-		domain, changed, err := rules.ReadEnvoy(src)
-		if mistakes, ok := errors.AsType[rules.Errors](err); ok {
+		domain, changed, err := document.ReadEnvoy(src)
+		if mistakes, ok := errors.AsType[document.Errors](err); ok {
 			printMistakes(env.stderr, name, "", mistakes)
 			mistaken = true
 			continue
@@ -70,8 +70,8 @@ func (c *importEnvoyCmd) Run(env *environment) error {
 		return &exitError{code: exitFailed}
 	}
 
-	doc, err := rules.EnvoyDocument(domains)
-	if mistakes, ok := errors.AsType[rules.Errors](err); ok {
+	doc, err := document.EnvoyDocument(domains)
+	if mistakes, ok := errors.AsType[document.Errors](err); ok {
 		printMistakes(env.stderr, "the files together", "", mistakes)
 		return &exitError{code: exitFailed}
 	}

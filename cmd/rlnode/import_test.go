@@ -7,14 +7,14 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/internal/expect"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // TestImportEnvoy: files of the reference server become one rules file.
 // Differences and mistakes are reported with their place.
 func TestImportEnvoy(t *testing.T) {
 	t.Parallel()
-	const shop, changed = "../../rules/testdata/envoy/shop.yaml", "../../rules/testdata/envoy/changed.yaml"
+	const shop, changed = "../../rules/document/testdata/envoy/shop.yaml", "../../rules/document/testdata/envoy/changed.yaml"
 	mistaken, more := file(t, "mistaken.yaml", "domain: d\ndescriptors: [{key: ''}]\n"), file(t,
 		"more.yaml", "domain: shop\ndescriptors: [{key: more}]\n")
 	out := filepath.Join(t.TempDir(), "rules.yaml")
@@ -31,7 +31,7 @@ func TestImportEnvoy(t *testing.T) {
 	}
 	text, err := os.ReadFile(out)
 	expect.NoError(t, err)
-	doc, err := rules.Parse(text)
+	doc, err := document.Parse(text)
 	if err != nil || len(doc.Envoy) != 2 || doc.Envoy[0].Domain != "shop" || doc.Envoy[1].Domain != "changed" {
 		t.Errorf("have %v\n%s", err, text)
 	}

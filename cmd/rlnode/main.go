@@ -15,7 +15,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/rlnode/rlnode/node"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 func main() {
@@ -96,7 +96,7 @@ func decodeDuration(ctx *kong.DecodeContext, target reflect.Value) error {
 	if err := ctx.Scan.PopValueInto("duration", &text); err != nil {
 		return err
 	}
-	v, err := rules.ParseDuration(text)
+	v, err := document.ParseDuration(text)
 	if err != nil {
 		return fmt.Errorf("%q: %w", text, err)
 	}

@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/rlnode/rlnode/internal/expect"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // readExample reads an example's YAML into v, which must have all keys that occur.
@@ -30,7 +30,7 @@ func readExample(t *testing.T, name string, v any) {
 func TestProxyExamplesRules(t *testing.T) {
 	src, err := os.ReadFile(filepath.Join(proxyExamples, "rules.yaml"))
 	expect.NoError(t, err)
-	doc, err := rules.Parse(src)
+	doc, err := document.Parse(src)
 	expect.NoError(t, err)
 	if w := doc.Warnings(); len(doc.Profiles) != 1 || doc.Profiles[0].Name != "web" || len(w) > 0 {
 		t.Errorf("profiles: have %d, warnings %v", len(doc.Profiles), w)

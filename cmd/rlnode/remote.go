@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // post returns a request with a body in JSON.
@@ -242,7 +242,7 @@ type problem struct {
 	Title  string `json:"title"`
 	Detail string `json:"detail"`
 	Code   string `json:"code"`
-	Errors []rules.Error
+	Errors []document.Error
 	hint   string
 }
 

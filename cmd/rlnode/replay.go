@@ -16,6 +16,7 @@ import (
 	"github.com/rlnode/rlnode/node"
 	"github.com/rlnode/rlnode/replay"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
@@ -164,7 +165,7 @@ func (c *replayCmd) readEntries(env *environment) (*entries.State, error) {
 			return nil, fmt.Errorf("read %s: entry %d is null", shownName(c.Entries), i)
 		}
 
-		e, err := rules.ReadStored(item.Kind, item.Entry)
+		e, err := document.ReadStored(item.Kind, item.Entry)
 		if err == nil {
 			state, err = state.With(entries.Change{Entry: e, When: e.When})
 		}
@@ -179,7 +180,7 @@ func (c *replayCmd) readEntries(env *environment) (*entries.State, error) {
 
 // compile reads the rules. Mistakes and warnings go to standard error.
 func (c *replayCmd) compile(env *environment) (*rules.Set, error) {
-	doc, err := loadRules(env, c.Rules, rules.Parse, env.stderr)
+	doc, err := loadRules(env, c.Rules, document.Parse, env.stderr)
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +200,7 @@ func (c *replayCmd) compileAgainst(env *environment) (*rules.Set, error) {
 
 	number, err := strconv.ParseInt(c.Against, 10, 64)
 	if err != nil || fileExists(c.Against) {
-		doc, err := loadRules(env, c.Against, rules.Parse, env.stderr)
+		doc, err := loadRules(env, c.Against, document.Parse, env.stderr)
 		if err != nil {
 			return nil, err
 		}
@@ -221,7 +222,7 @@ func (c *replayCmd) compileAgainst(env *environment) (*rules.Set, error) {
 		return nil, err
 	}
 
-	doc, err := rules.Parse(reply.body)
+	doc, err := document.Parse(reply.body)
 	if err != nil {
 		return nil, fmt.Errorf("read version %d of the rules: %w", number, err)
 	}

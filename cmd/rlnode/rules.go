@@ -12,6 +12,7 @@ import (
 
 	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // positionText returns file:line:column, as far as known.
@@ -29,7 +30,7 @@ type validateCmd struct {
 
 // Run checks the file.
 func (c *validateCmd) Run(env *environment) error {
-	doc, err := loadRules(env, c.File, rules.Review, env.stdout)
+	doc, err := loadRules(env, c.File, document.Review, env.stdout)
 	if err != nil {
 		return err
 	}
@@ -38,12 +39,12 @@ func (c *validateCmd) Run(env *environment) error {
 	return nil
 }
 
-// loadRules reads a rules file and parses it by parse, rules.Parse or
-// rules.Review. It writes the mistakes to out, one per line.
+// loadRules reads a rules file and parses it by parse, document.Parse or
+// document.Review. It writes the mistakes to out, one per line.
 func loadRules(
-	env *environment, name string, parse func([]byte) (*rules.Document, error), out io.Writer,
-) (*rules.Document, error) {
-	src, err := readFile(env, name, rules.MaxDocument)
+	env *environment, name string, parse func([]byte) (*document.Document, error), out io.Writer,
+) (*document.Document, error) {
+	src, err := readFile(env, name, document.MaxDocument)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +53,7 @@ func loadRules(
 	if err == nil {
 		return doc, nil
 	}
-	if mistakes, ok := errors.AsType[rules.Errors](err); ok {
+	if mistakes, ok := errors.AsType[document.Errors](err); ok {
 		printMistakes(out, name, "", mistakes)
 		return nil, &exitError{code: exitFailed}
 	}
@@ -69,7 +70,7 @@ func withPath(path, message string) string {
 }
 
 // printMistakes prints mistakes or warnings about a file, one per line.
-func printMistakes(w io.Writer, name, kind string, list []rules.Error) {
+func printMistakes(w io.Writer, name, kind string, list []document.Error) {
 	for _, m := range list {
 		at := name
 		if m.File != "" {
@@ -79,7 +80,7 @@ func printMistakes(w io.Writer, name, kind string, list []rules.Error) {
 	}
 }
 
-func printWarnings(w io.Writer, name string, list []rules.Error) {
+func printWarnings(w io.Writer, name string, list []document.Error) {
 	printMistakes(w, name, "warning: ", list)
 }
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/rlnode/rlnode/internal/tracing"
 	"github.com/rlnode/rlnode/node"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // Run runs a node until a signal arrives.
@@ -43,7 +43,7 @@ func (c *serveCmd) Run(env *environment) error {
 		tracing.LogFailures(config.Logger)
 	}
 	if c.Rules != "" { // refuse a file with mistakes even if the cluster already has rules: the user meant to use it
-		doc, err := loadRules(env, c.Rules, rules.Parse, env.stderr)
+		doc, err := loadRules(env, c.Rules, document.Parse, env.stderr)
 		if err != nil {
 			return err
 		}

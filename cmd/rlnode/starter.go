@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // starterCmd prints sets of rules to begin with.
@@ -15,14 +15,14 @@ type starterCmd struct {
 // Run prints a set, or the list of them.
 func (c *starterCmd) Run(env *environment) error {
 	if c.Name == "" {
-		for _, name := range rules.StarterNames {
-			fmt.Fprintf(env.stdout, "%-12s %s\n", name, rules.StarterTitle(name))
+		for _, name := range document.StarterNames {
+			fmt.Fprintf(env.stdout, "%-12s %s\n", name, document.StarterTitle(name))
 		}
 		return nil
 	}
-	text := rules.StarterSet(c.Name)
+	text := document.StarterSet(c.Name)
 	if text == nil {
-		return usageError("there is no set %q: the sets are %s", c.Name, strings.Join(rules.StarterNames, ", "))
+		return usageError("there is no set %q: the sets are %s", c.Name, strings.Join(document.StarterNames, ", "))
 	}
 	_, err := env.stdout.Write(text)
 	return err
@@ -33,6 +33,6 @@ type schemaCmd struct{}
 
 // Run prints the schema.
 func (schemaCmd) Run(env *environment) error {
-	_, err := fmt.Fprintf(env.stdout, "%s\n", rules.Schema())
+	_, err := fmt.Fprintf(env.stdout, "%s\n", document.Schema())
 	return err
 }

@@ -10,12 +10,13 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/replay"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // replayComment returns what a starter set says about its replay.
 func replayComment(t *testing.T, name string) string {
 	t.Helper()
-	doc, err := rules.Review(rules.StarterSet(name))
+	doc, err := document.Review(document.StarterSet(name))
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
@@ -42,16 +43,16 @@ func replayComment(t *testing.T, name string) string {
 
 // Each starter set is valid, and says what it does to the example log.
 func TestStarterSets(t *testing.T) {
-	for _, name := range rules.StarterNames[1:] {
-		if want := replayComment(t, name); !strings.Contains(string(rules.StarterSet(name)), want) {
+	for _, name := range document.StarterNames[1:] {
+		if want := replayComment(t, name); !strings.Contains(string(document.StarterSet(name)), want) {
 			t.Errorf("%s: its comment should say:\n%s", name, want)
 		}
-		if title := rules.StarterTitle(name); title == "" || !strings.HasSuffix(title, ".") {
+		if title := document.StarterTitle(name); title == "" || !strings.HasSuffix(title, ".") {
 			t.Errorf("%s: its first line is %q, not a sentence", name, title)
 		}
 	}
 	entries, err := os.ReadDir("../../rules/starters")
-	if err != nil || len(entries) != len(rules.StarterNames) {
-		t.Errorf("got %d files, %v, and %d names", len(entries), err, len(rules.StarterNames))
+	if err != nil || len(entries) != len(document.StarterNames) {
+		t.Errorf("got %d files, %v, and %d names", len(entries), err, len(document.StarterNames))
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/replay"
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // printTable prints rows in columns. Tabs separate the columns in header and line.
@@ -47,13 +47,13 @@ func yesNo(yes bool) string {
 func durationText(d time.Duration) string {
 	const day = 24 * time.Hour
 	if d < day {
-		return rules.FormatDuration(d)
+		return document.FormatDuration(d)
 	}
 	rest := (d % day).Truncate(time.Minute)
 	if rest == 0 {
 		return fmt.Sprintf("%dd", d/day)
 	}
-	return fmt.Sprintf("%dd%s", d/day, rules.FormatDuration(rest))
+	return fmt.Sprintf("%dd%s", d/day, document.FormatDuration(rest))
 }
 
 // millis returns n milliseconds.

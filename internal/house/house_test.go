@@ -35,42 +35,43 @@ var mayImport = map[string][]string{
 	"counters":           {"algorithms", "counters/notes", "counters/pages", "ring"},
 	"ring":               {},
 	"rules/entries":      {},
-	"rules":              {"algorithms", "rules/entries", "internal/ipaddr", "internal/yaml"},
-	"cluster/agreement":  {"ring", "rules", "rules/entries"},
+	"rules/document":     {"algorithms", "rules/entries", "internal/ipaddr", "internal/yaml"},
+	"rules":              {"algorithms", "rules/document", "rules/entries", "internal/ipaddr", "internal/yaml"},
+	"cluster/agreement":  {"ring", "rules", "rules/document", "rules/entries"},
 	"cluster/authority":  {"ring", "cluster/agreement", "cluster/gossip"},
 	"persist":            {"algorithms", "counters", "ring", "internal/hashilog"},
 	"localcache":         {"algorithms", "counters", "rules", "ring"},
 	"cluster/partitions": {"algorithms", "counters", "counters/notes", "ring", "cluster/agreement", "cluster/peer"},
-	"limiter/loads":      {"rules"},
-	"limiter": {"algorithms", "counters", "counters/notes", "rules", "rules/entries",
+	"limiter/loads":      {"rules", "rules/document"},
+	"limiter": {"algorithms", "counters", "counters/notes", "rules", "rules/document", "rules/entries",
 		"ring", "cluster/peer", "cluster/partitions", "localcache"},
 	"cluster/gossip":   {"ring"},
 	"cluster/regions":  {"ring", "cluster/gossip", "cluster/peer"},
-	"usage":            {"ring", "rules", "cluster/peer", "persist"},
+	"usage":            {"ring", "rules", "rules/document", "cluster/peer", "persist"},
 	"internal/tracing": {},
-	"replay":           {"algorithms", "counters", "rules", "rules/entries", "limiter"},
+	"replay":           {"algorithms", "counters", "rules", "rules/document", "rules/entries", "limiter"},
 	"api/ui":           {}, // files for browsers
 	// What all doors need. A door imports api, and no other door.
-	"api": {"persist", "rules", "rules/entries", "limiter", "cluster", "internal/ipaddr",
+	"api": {"persist", "rules", "rules/document", "rules/entries", "limiter", "cluster", "internal/ipaddr",
 		"internal/tracing", "limiter/loads", "internal/yaml"},
 	// bodies of the HTTP planes, and rate headers
-	"api/codec": {"api", "algorithms", "counters", "rules", "limiter", "limiter/loads"},
+	"api/codec": {"api", "algorithms", "counters", "rules", "rules/document", "limiter", "limiter/loads"},
 	// Envoy's messages, for two doors
-	"api/rls": {"api", "api/codec", "algorithms", "counters", "rules", "limiter"},
+	"api/rls": {"api", "api/codec", "algorithms", "counters", "rules", "rules/document", "limiter"},
 	// where requests end, for the HTTP planes
 	"api/framing": {},
 	"api/httpd": {"api", "api/codec", "api/framing", "api/rls", "rules", "limiter",
 		"internal/ipaddr", "internal/tracing"},
 	"api/envoy": {"api", "api/rls", "internal/tracing"},
 	// the Redis protocol
-	"api/resp": {"api", "api/codec", "algorithms", "counters", "internal/tracing", "limiter", "rules"},
-	"api/admin": {"api", "api/codec", "api/framing", "api/ui", "ring", "rules", "rules/entries",
+	"api/resp": {"api", "api/codec", "algorithms", "counters", "internal/tracing", "limiter", "rules", "rules/document"},
+	"api/admin": {"api", "api/codec", "api/framing", "api/ui", "ring", "rules", "rules/document", "rules/entries",
 		"limiter", "cluster", "cluster/gossip", "usage", "internal/history", "limiter/loads"},
 	// for tests
-	"api/apitest": {"api", "api/admin", "api/framing", "counters", "ring", "rules", "rules/entries",
+	"api/apitest": {"api", "api/admin", "api/framing", "counters", "ring", "rules", "rules/document", "rules/entries",
 		"limiter", "cluster", "internal/history", "limiter/loads", "internal/tracing"},
 	"node": {
-		"algorithms", "counters", "rules", "rules/entries", "ring", "persist", "cluster/peer",
+		"algorithms", "counters", "rules", "rules/document", "rules/entries", "ring", "persist", "cluster/peer",
 		"cluster/gossip", "cluster/authority", "cluster/agreement", "cluster/partitions", "cluster",
 		"localcache", "limiter", "internal/history", "limiter/loads", "usage", "internal/tracing",
 		"api", "api/codec", "api/httpd", "api/envoy", "api/resp", "api/admin", "api/apitest",
@@ -80,7 +81,7 @@ var mayImport = map[string][]string{
 	// commands use only the types that they print, and what works on the files of a
 	// node that is stopped.
 	"cmd/rlnode": {
-		"node", "rules", "rules/entries", "replay", "persist", "cluster", "usage",
+		"node", "rules", "rules/document", "rules/entries", "replay", "persist", "cluster", "usage",
 		"internal/tracing", "api", "api/admin", "client", "internal/yaml", "internal/secret",
 	},
 
@@ -88,16 +89,16 @@ var mayImport = map[string][]string{
 	// what Raft reads and writes through
 	"cluster/raftio": {"ring", "cluster/authority", "cluster/peer", "internal/hashilog"},
 	"cluster": {"ring", "cluster/agreement", "cluster/authority", "cluster/gossip",
-		"cluster/peer", "cluster/raftio", "rules", "rules/entries", "cluster/regions"},
+		"cluster/peer", "cluster/raftio", "rules", "rules/document", "rules/entries", "cluster/regions"},
 
 	"deploy/check":   {}, // a module of its own, like deploy/release
 	"deploy/release": {},
 	// a module of its own
-	"test/bench": {"algorithms", "counters", "rules", "limiter", "client", "node", "persist"},
-	"test/bench/curves": {"algorithms", "counters", "rules", "ring", "cluster/peer",
+	"test/bench": {"algorithms", "counters", "rules", "rules/document", "limiter", "client", "node", "persist"},
+	"test/bench/curves": {"algorithms", "counters", "rules", "rules/document", "ring", "cluster/peer",
 		"cluster/partitions", "localcache", "limiter"},
 	"test/redis":      {}, // a module of its own
-	"test/simulation": {"algorithms", "counters", "rules", "ring", "cluster/agreement", "limiter"},
+	"test/simulation": {"algorithms", "counters", "rules", "rules/document", "ring", "cluster/agreement", "limiter"},
 
 	"client":             {"internal/ipaddr"}, // for users of rlnode; beside this, the standard library only
 	"client/interceptor": {"client"},

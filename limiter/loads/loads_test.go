@@ -12,6 +12,7 @@ import (
 
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // clock is a node's clock, which the test sets.
@@ -23,7 +24,7 @@ func newLoads(id byte, c *clock) *Loads {
 
 func set(t testing.TB, text string) *rules.Set {
 	t.Helper()
-	doc, err := rules.Parse([]byte("version: 1\nrules:\n" + text))
+	doc, err := document.Parse([]byte("version: 1\nrules:\n" + text))
 	expect.NoError(t, err)
 	s, err := rules.Compile(doc, 1)
 	expect.NoError(t, err)

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 const (
@@ -24,20 +24,20 @@ func Margin(above float64) float64 { return min(above/2, max(0.05, above/20)) }
 // ruleSteps tracks the steps of a rule in force. If one is in force, all below it are.
 type ruleSteps struct {
 	source string
-	steps  []rules.AdaptiveStep
+	steps  []document.AdaptiveStep
 	on     []bool
 	above  []time.Duration // per step: when the load was last above it
 }
 
-func newRuleSteps(a *rules.Adaptive) *ruleSteps {
+func newRuleSteps(a *document.Adaptive) *ruleSteps {
 	return &ruleSteps{source: a.Source, steps: a.Steps, on: make([]bool, len(a.Steps)),
 		above: make([]time.Duration, len(a.Steps))}
 }
 
 // follows reports whether r fits a: the same source and steps. The factors don't matter.
-func (r *ruleSteps) follows(a *rules.Adaptive) bool {
+func (r *ruleSteps) follows(a *document.Adaptive) bool {
 	return r.source == a.Source &&
-		slices.EqualFunc(r.steps, a.Steps, func(x, y rules.AdaptiveStep) bool { return x.Above == y.Above })
+		slices.EqualFunc(r.steps, a.Steps, func(x, y document.AdaptiveStep) bool { return x.Above == y.Above })
 }
 
 // step returns the highest step in force at a load that may be unknown; -1: none.

@@ -8,5 +8,5 @@
 // those that both share. Every change raises the version by one, extends a
 // digest, and is kept in a log of the last 10,000.
 //
-// The package knows nothing of rules: package rules parses entries and matches checks against them.
+// The package knows nothing of rules: package document parses entries, and package rules matches checks against them.
 package entries

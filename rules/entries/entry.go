@@ -138,6 +138,9 @@ func (e *Entry) ID() string {
 	return e.Kind.String() + string(text)
 }
 
+// Forever stands for the end of an entry that has none: the last millisecond of the year 9999.
+const Forever = 253402300799999
+
 // IsOver reports whether the entry has ended by a time, in Unix ms.
 func (e *Entry) IsOver(now int64) bool { return e.Until != 0 && e.Until <= now }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 	rlnode "github.com/rlnode/rlnode/node"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // The limit that all contestants apply: a bucket that is never empty, and seldom full when checked.
@@ -97,7 +98,7 @@ func newOwnNode(count int) (contestant, error) {
 
 // newOwnCheck is a node's limiter, as it runs behind the API.
 func newOwnCheck(count int) (contestant, error) {
-	doc, err := rules.Parse(ownRules())
+	doc, err := document.Parse(ownRules())
 	if err != nil {
 		return contestant{}, fmt.Errorf("parse the rules: %w", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 const (
@@ -113,7 +114,7 @@ func leaseTTL(window time.Duration) time.Duration {
 
 // Query returns a check of subjects of different rules.
 func (l *Ledger) Query(cost int64, subjects ...int) limiter.Query {
-	q := limiter.Query{Costs: []limiter.UnitCost{{Unit: rules.Requests, Cost: cost}}}
+	q := limiter.Query{Costs: []limiter.UnitCost{{Unit: document.Requests, Cost: cost}}}
 	for _, i := range subjects {
 		s := &l.Subjects[i]
 		q.Attributes = append(q.Attributes, rules.Attribute{Name: attributeOf(s.Rule), Value: s.Key})

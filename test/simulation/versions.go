@@ -8,6 +8,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // Version is a version of the rules that regions share.
@@ -166,7 +167,7 @@ func newVersion(h *agreement.Held, now time.Duration) Version {
 }
 
 // divideAmount splits an amount by the largest-remainder method. names must be sorted.
-func divideAmount(amount int64, names []string, parts []rules.Region) map[string]int64 {
+func divideAmount(amount int64, names []string, parts []document.Region) map[string]int64 {
 	weights := map[string]float64{}
 	all := false
 	for _, p := range parts {

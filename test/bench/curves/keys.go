@@ -13,6 +13,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // keyBytes is the length of a key. All keys lie one after another in one text.
@@ -36,7 +37,7 @@ func keyAt(text string, i int) string { return text[i*keyBytes : (i+1)*keyBytes]
 
 // compiled compiles the text of rules.
 func compiled(text string) (*rules.Set, error) {
-	doc, err := rules.Parse([]byte(text))
+	doc, err := document.Parse([]byte(text))
 	if err != nil {
 		return nil, err
 	}
