@@ -263,7 +263,7 @@ func (k *Keeper) copiesAnswered(call pendingCall, boot uint64, list []int, found
 		delete(k.incoming, call.node)
 	}
 
-	if k.ctx.Err() != nil {
+	if k.isStopped() {
 		return
 	}
 
