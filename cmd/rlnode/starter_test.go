@@ -51,7 +51,7 @@ func TestStarterSets(t *testing.T) {
 			t.Errorf("%s: its first line is %q, not a sentence", name, title)
 		}
 	}
-	entries, err := os.ReadDir("../../rules/starters")
+	entries, err := os.ReadDir("../../rules/document/starters")
 	if err != nil || len(entries) != len(document.StarterNames) {
 		t.Errorf("got %d files, %v, and %d names", len(entries), err, len(document.StarterNames))
 	}
