@@ -4,6 +4,7 @@ package process
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -101,14 +102,23 @@ func Within(t testing.TB, bound time.Duration, what string, ok func() bool) {
 	t.Fatalf("%s: not within %v", what, bound)
 }
 
+// Ports that FreePort returns lie below those that the system hands out by itself,
+// to listeners on port 0 and to outgoing connections. One of these could be gone
+// before the program under test listens on it.
+const minFreePort, maxFreePort = 16_384, 32_767
+
 // FreePort returns a TCP port that is free on all addresses, unless another
 // process takes it meanwhile.
 func FreePort(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "0.0.0.0:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		port := minFreePort + rand.IntN(maxFreePort-minFreePort+1)
+		l, err := net.Listen("tcp", fmt.Sprintf("0.0.0.0:%d", port))
+		if err == nil {
+			l.Close()
+			return port
+		}
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	t.Fatal("no port is free")
+	return 0
 }
