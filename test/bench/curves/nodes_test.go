@@ -102,12 +102,12 @@ func (m *member) PathUnsure(ring.NodeID) bool                  { return false }
 func (m *member) await(context.Context, int64, int64) bool     { return true }
 func (m *member) authority() bool                              { return true }
 func (m *member) AdmitAlone(algorithms.Instant, []counters.Op) counters.Verdict {
-	return counters.Shut
+	return counters.Undecided
 }
 func (m *member) DecideAsStandby(
 	algorithms.Instant, []counters.Op, []algorithms.Limit, partitions.OwnerProblem,
 ) counters.Verdict {
-	return counters.Shut
+	return counters.Undecided
 }
 
 // Go implements limiter.Peers.
