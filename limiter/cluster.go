@@ -70,7 +70,7 @@ type Ownership interface {
 	ForgiveDebt(at algorithms.Instant, op *counters.Op)
 }
 
-// Standbys confirm that changes in a partition would outlive this node.
+// Standbys confirms that changes in a partition would outlive this node.
 // *partitions.Keeper implements it.
 type Standbys interface {
 	// CanConfirm reports whether Confirm is likely to succeed for p now.

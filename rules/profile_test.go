@@ -164,7 +164,8 @@ func FuzzTrustedAddress(f *testing.F) {
 	f.Add("[2001:db8::1]:443,,\"[::1]\"", 1)
 	f.Add(",\n,\n", 3)
 	f.Fuzz(func(t *testing.T, header string, n int) {
-		if n < 1 || n > 32 /* what documents allow */ {
+		const maxTrustedHops = 32 // as in a document
+		if n < 1 || n > maxTrustedHops {
 			t.Skip()
 		}
 		lines := strings.Split(header, "\n")

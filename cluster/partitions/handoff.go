@@ -192,6 +192,7 @@ func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int
 // hold mu.
 func (k *Keeper) offerAnswered(node ring.NodeID, p int, taken bool, err error) {
 	pt := &k.parts[p]
+
 	switch {
 	case err != nil:
 		// The flip may still arrive. Unless the other side has taken the token by
@@ -199,11 +200,13 @@ func (k *Keeper) offerAnswered(node ring.NodeID, p int, taken bool, err error) {
 		pt.attempt++
 		pt.complete = true // these are all counters as of the freeze
 		k.setPhase(p, doubtful)
+
 	case taken:
 		pt.complete = true // these are all counters as of the freeze
 		k.recordHandOver(p, node)
 		k.stats.HandOffs++
 		k.stats.Frozen += time.Since(pt.frozenAt)
+
 	default:
 		// The node declined although it has acknowledged everything, so its copy
 		// may not be what this node believes.

@@ -1,8 +1,8 @@
 package notes
 
-// What a note's two numbers, Rank and Minor, mean depends on its kind. Outside
-// this file, only what makes a note, copies it or compares two of them names
-// them so.
+// What a note's two numbers, Rank and Minor, mean depends on its kind. Code that
+// reads a note asks for them by these names. Rank and Minor themselves are for
+// what makes, copies, compares or encodes notes.
 
 // Status returns whether a reservation is Open, Ended or Settled.
 func (n *Note) Status() uint64 { return n.Rank }

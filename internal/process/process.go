@@ -102,9 +102,9 @@ func Within(t testing.TB, bound time.Duration, what string, ok func() bool) {
 	t.Fatalf("%s: not within %v", what, bound)
 }
 
-// Ports that FreePort returns lie below those that the system hands out by itself,
-// to listeners on port 0 and to outgoing connections. One of these could be gone
-// before the program under test listens on it.
+// FreePort returns no port that Linux gives, by default, to a listener on port 0
+// or to an outgoing connection: somebody could have it before the program under
+// test listens on it.
 const minFreePort, maxFreePort = 16_384, 32_767
 
 // FreePort returns a TCP port that is free on all addresses, unless another

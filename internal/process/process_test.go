@@ -2,8 +2,8 @@ package process
 
 import "testing"
 
-// The system hands out a port by itself to whoever asks for none in particular,
-// so FreePort must not return one of these.
+// Linux gives ports above maxFreePort to those who ask for any port. FreePort must
+// not return one of these.
 func TestFreePort(t *testing.T) {
 	for range 100 {
 		port := FreePort(t)
