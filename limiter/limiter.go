@@ -102,11 +102,6 @@ func (l *Limiter) resolve(q *Query, a *Answer) error {
 	if q.Waits && !a.scratch.bypassesLeases && a.mayDelay() {
 		return l.resolveInQueue(q, a)
 	}
-	return l.resolveAtOnce(q, a)
-}
-
-// resolveAtOnce is resolve for a caller that waits for no turn.
-func (l *Limiter) resolveAtOnce(q *Query, a *Answer) error {
 	if l.tryDecide(q, a) {
 		return a.scratch.failure
 	}
@@ -121,7 +116,8 @@ func (l *Limiter) resolveInQueue(q *Query, a *Answer) error {
 		a.readLives(l)
 	}
 
-	if err := l.resolveAtOnce(q, a); err != nil {
+	// It bypasses leases now, so resolve does not come back here.
+	if err := l.resolve(q, a); err != nil {
 		return err
 	}
 	l.takeQueuePlace(a)
