@@ -285,9 +285,9 @@ func floodedNode(t *testing.T, bound int64) *bystanders {
 }
 
 // The same on three nodes, through any of them. Calls over a cluster take long:
-// without -large-flood, there are a third as many, for a third of the room.
+// without -large-flood, there are a sixth as many, for a sixth of the room.
 func TestFloodsOfAClusterTakeNothingFromOthers(t *testing.T) {
-	part := 3
+	part := 6
 	if *largeFlood {
 		part = 1
 	}

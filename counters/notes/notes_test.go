@@ -497,7 +497,7 @@ func heapSize() int64 {
 // however many there are: maps double, so that many more are needed before they
 // are well filled again.
 func TestBytesOfANote(t *testing.T) {
-	most, step := uint64(700_000), uint64(20_000)
+	most, step := uint64(700_000), uint64(50_000)
 	if testing.Short() {
 		most = 200_000
 	}
