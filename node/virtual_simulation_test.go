@@ -246,9 +246,10 @@ type lastDecider struct {
 
 // sample is what the owner of a subject had counted at some time.
 type sample struct {
-	at   time.Duration
-	r    counters.Record
-	lent counters.Record // what it had lent to other regions
+	at       time.Duration
+	r        counters.Record
+	lent     counters.Record // what it had lent to other regions
+	borrowed counters.Record // what other regions had lent to it
 }
 
 // outage is a period in which a node was dead or out of reach, or took no copies.
@@ -607,7 +608,8 @@ func (tr *simTrial) noteLineageEnd(q int, h *lastDecider) {
 			if n > 0 {
 				known = have[n-1]
 			}
-			loss.Amount = simulation.MissingInCopy(&last.r, known.r)
+			own := simulation.WithoutLoans(last.r, &last.borrowed)
+			loss.Amount = simulation.MissingInCopy(&own, simulation.WithoutLoans(known.r, &known.borrowed))
 			if last.lent.Kind == algorithms.FixedWindow && last.lent.State.Count > 0 {
 				// The borrower was told only after the standby, so this excuses nothing.
 				loss.Amount = max(0, loss.Amount-simulation.MissingInCopy(&last.lent, known.lent))
@@ -663,7 +665,7 @@ func (tr *simTrial) takeSamples() {
 		for _, i := range hot {
 			key := tr.ledger.Subjects[i].Counter
 			if r, known := taken[key]; known {
-				x := sample{now, r, taken[key.LentKey()]}
+				x := sample{at: now, r: r, lent: taken[key.LentKey()], borrowed: taken[key.BorrowedKey()]}
 				tr.samples[i] = append(tr.samples[i], x)
 				tr.world.noteLent(tr, i, &x.lent)
 			}

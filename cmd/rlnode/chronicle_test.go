@@ -51,8 +51,9 @@ func (c *chronicleTest) expectEvents(section string, n int) {
 
 	for _, m := range c.nodes {
 		lines := c.unread(m)
-		if len(lines) > n*mostLines {
-			c.t.Errorf("%s, %s: got %d lines, want at most %d:\n%s", section, m.name, len(lines),
+		count := len(slices.DeleteFunc(slices.Clone(lines), isOfRelays))
+		if count > n*mostLines {
+			c.t.Errorf("%s, %s: got %d lines, want at most %d:\n%s", section, m.name, count,
 				n*mostLines, strings.Join(lines, "\n"))
 		}
 		if text := strings.Join(lines, "\n"); strings.Contains(text, "bills are") {
@@ -62,6 +63,13 @@ func (c *chronicleTest) expectEvents(section string, n int) {
 		c.read[m] = len(m.log.String())
 		delete(c.before, m)
 	}
+}
+
+// isOfRelays reports whether a line says that the way to a node has changed. On
+// a slow machine, nodes know each other for a while before they are connected,
+// and go by relays until then.
+func isOfRelays(line string) bool {
+	return strings.Contains(line, "is reached through a relay") || strings.Contains(line, "is reached directly again")
 }
 
 // findLeader finds out which node leads. The others are those that go and stay in what follows.

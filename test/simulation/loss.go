@@ -5,6 +5,19 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
+// WithoutLoans returns a counter as it would be if its region had borrowed
+// nothing. A loan is taken off what the counter has used, and hides as much use.
+// What the counter had not used then widens its window instead.
+func WithoutLoans(r counters.Record, borrowed *counters.Record) counters.Record {
+	switch {
+	case r.Kind.IsBucket():
+		r.State.Count += borrowed.State.Count
+	case r.Kind == algorithms.FixedWindow && r.State.At == borrowed.State.At:
+		r.State.Count += borrowed.State.Count - r.State.Part
+	}
+	return r
+}
+
 // MissingInCopy returns how much of a counter's cost its copy does not have, or
 // an upper bound where that is unknown.
 func MissingInCopy(own *counters.Record, copied counters.Record) int64 {
