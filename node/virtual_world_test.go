@@ -275,12 +275,13 @@ func (w *simWorld) start(watch func()) {
 		tr.awaitEmpty(simWhole, "the rules are recorded", func() string { return w.notShared(tr) })
 	}
 
-	hot, err := w.ledger.ListShared(150, w.edition, w.regions[0].p.nodes[0].node.limiter)
-	expect.NoError(w.t, err)
+	// Each region is a cluster with a key of its own, which says where a subject's counters are.
 	for _, tr := range w.regions {
-		tr.ledger.Subjects = w.ledger.Subjects
+		hot, err := tr.ledger.ListShared(150, w.edition, tr.p.nodes[0].node.limiter)
+		expect.NoError(w.t, err)
 		tr.setHot(hot)
 	}
+	w.ledger.Subjects = w.regions[0].ledger.Subjects
 }
 
 func (w *simWorld) now() time.Duration { return w.regions[0].now() }
@@ -657,9 +658,8 @@ func (w *simWorld) killInLoan(tr *simTrial, subject int) {
 	if w.rnd.IntN(4) == 0 {
 		tr = w.regions[w.rnd.IntN(len(w.regions))]
 	}
-	sub := &w.ledger.Subjects[subject]
 	tr.mu.Lock()
-	owner := tr.partitions[sub.Partition].by
+	owner := tr.partitions[tr.ledger.Subjects[subject].Partition].by
 	tr.mu.Unlock()
 	down := w.between(100*time.Millisecond, 10*time.Second)
 
