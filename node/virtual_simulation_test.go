@@ -608,8 +608,7 @@ func (tr *simTrial) noteLineageEnd(q int, h *lastDecider) {
 			if n > 0 {
 				known = have[n-1]
 			}
-			own := simulation.WithoutLoans(last.r, &last.borrowed)
-			loss.Amount = simulation.MissingInCopy(&own, simulation.WithoutLoans(known.r, &known.borrowed))
+			loss.Amount = simulation.MissingUse(&last.r, &last.borrowed, &known.r, &known.borrowed)
 			if last.lent.Kind == algorithms.FixedWindow && last.lent.State.Count > 0 {
 				// The borrower was told only after the standby, so this excuses nothing.
 				loss.Amount = max(0, loss.Amount-simulation.MissingInCopy(&last.lent, known.lent))

@@ -225,6 +225,9 @@ func (w *simWorld) run(seed uint64, length time.Duration) {
 	for _, tr := range w.regions {
 		tr.ledger.End = w.now()
 		tr.found = append(tr.secondOwners(), tr.failures...)
+		if len(tr.samples) == 0 {
+			w.t.Errorf("none of the counters of region %d were found", tr.region)
+		}
 	}
 	for _, x := range w.ledger.Loans {
 		w.ledger.Counts.Lent += x.Amount

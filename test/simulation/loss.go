@@ -5,17 +5,30 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// WithoutLoans returns a counter as it would be if its region had borrowed
-// nothing. A loan is taken off what the counter has used, and hides as much use.
-// What the counter had not used then widens its window instead.
-func WithoutLoans(r counters.Record, borrowed *counters.Record) counters.Record {
+// MissingUse is MissingInCopy for what a region has used of a counter, whatever
+// it has borrowed. A loan is taken off what the counter has used, and hides as
+// much use. borrowed and borrowedThen are the companions of own and copied.
+func MissingUse(own, borrowed, copied, borrowedThen *counters.Record) int64 {
+	o := *own
+	c := *copied
 	switch {
-	case r.Kind.IsBucket():
-		r.State.Count += borrowed.State.Count
-	case r.Kind == algorithms.FixedWindow && r.State.At == borrowed.State.At:
-		r.State.Count += borrowed.State.Count - r.State.Part
+	case own.Kind == algorithms.FixedWindow:
+		o.State.Count += takenOff(own, borrowed)
+		c.State.Count += takenOff(copied, borrowedThen)
+	case own.Kind.IsBucket():
+		// The companions drain, too, so that only their growth tells of loans.
+		o.State.Count += max(0, borrowed.State.Count-borrowedThen.State.Count)
 	}
-	return r
+	return MissingInCopy(&o, c)
+}
+
+// takenOff returns how much of what a fixed window has borrowed was taken off
+// its use. The rest, its Part, widens the window.
+func takenOff(window, borrowed *counters.Record) int64 {
+	if window.State.At != borrowed.State.At {
+		return 0 // what was borrowed is of an earlier window
+	}
+	return borrowed.State.Count - window.State.Part
 }
 
 // MissingInCopy returns how much of a counter's cost its copy does not have, or

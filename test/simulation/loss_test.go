@@ -9,9 +9,12 @@ import (
 
 // What a region used after the last copy is missing in it, also if a loan that
 // came meanwhile was taken off the same counter, or widened its window.
-func TestMissingInCopy_WithLoans(t *testing.T) {
+func TestMissingUse(t *testing.T) {
 	window := func(count, part int64) counters.Record {
 		return counters.Record{Kind: algorithms.FixedWindow, State: algorithms.State{At: 7, Count: count, Part: part}}
+	}
+	bucket := func(at, count int64) counters.Record {
+		return counters.Record{Kind: algorithms.TokenBucket, State: algorithms.State{At: at, Count: count}}
 	}
 
 	for name, test := range map[string]struct {
@@ -24,9 +27,10 @@ func TestMissingInCopy_WithLoans(t *testing.T) {
 		"one before and one":    {window(14, 5), window(26, 0), window(10, 5), window(10, 0)},
 		"the copy is older":     {window(5, 0), window(15, 0), counters.Record{}, counters.Record{}},
 		"the loan was long ago": {window(20, 0), counters.Record{}, counters.Record{}, counters.Record{}},
+		"a bucket":              {bucket(9, 14), bucket(9, 15), bucket(8, 10), bucket(8, 0)}, // 1 for the fraction
+		"its old loan drained":  {bucket(9, 29), bucket(9, 15), bucket(8, 10), bucket(5, 40)},
 	} {
-		own := WithoutLoans(test.own, &test.borrowed)
-		have := MissingInCopy(&own, WithoutLoans(test.copied, &test.borrowedAtTheCopy))
+		have := MissingUse(&test.own, &test.borrowed, &test.copied, &test.borrowedAtTheCopy)
 		if have != 20 {
 			t.Errorf("%s: have %d, want 20", name, have)
 		}
