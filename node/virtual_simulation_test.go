@@ -282,10 +282,25 @@ func (tr *simTrial) setHot(hot int) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	tr.hot = hot
-	for i := range hot {
+	tr.listHot()
+}
+
+// listHot lists the hot subjects by partition. The caller must hold mu.
+func (tr *simTrial) listHot() {
+	for i := range tr.hot {
 		q := tr.ledger.Subjects[i].Partition
 		tr.hotSubjectsOf[q] = append(tr.hotSubjectsOf[q], i)
 	}
+}
+
+// relocate finds the hot subjects of a region that was founded anew.
+func (tr *simTrial) relocate() {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	expect.NoError(tr.t, tr.ledger.Relocate(tr.p.nodes[0].node.limiter))
+	clear(tr.samples)
+	clear(tr.hotSubjectsOf)
+	tr.listHot()
 }
 
 func (tr *simTrial) run(seed uint64, length time.Duration) {

@@ -728,6 +728,7 @@ func (w *simWorld) replaceRegion(random *rand.Rand) {
 			}
 			return ""
 		})
+		tr.relocate()
 		tr.closed.Store(false)
 	})
 }

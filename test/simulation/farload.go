@@ -48,6 +48,18 @@ func (l *Ledger) ListShared(total int, e *Edition, by *limiter.Limiter) (hot int
 	return hot, nil
 }
 
+// Relocate finds the subjects of a region that was founded anew: its key is another one.
+func (l *Ledger) Relocate(by *limiter.Limiter) error {
+	for i := range l.Subjects {
+		s := l.Subjects[i]
+		if err := s.locate(by); err != nil {
+			return err
+		}
+		l.Subjects[i].Partition, l.Subjects[i].Counter = s.Partition, s.Counter
+	}
+	return nil
+}
+
 // Run sends checks until a time since the ledger's Start, and returns when all are answered.
 func (l *RegionsLoad) Run(until time.Duration) {
 	var load, asked sync.WaitGroup
