@@ -26,7 +26,7 @@ func (nt *nodeTracker) requestStatus() authority.Request {
 	}
 
 	r := authority.Request{
-		Generation: s.Generation(nt.config.Self.ID), Applied: s.Index,
+		Generation: s.Generation(nt.config.Self.ID), Applied: s.Index, Clocks: nt.config.Clocks(),
 		SettledEpoch: min(nt.config.SettledEpoch(), s.Epoch),
 		Leaving:      nt.leavingRing.Load(), Stuck: nt.StuckError() != nil, StoreFails: nt.logs.IsFailing(),
 		StateHash: nt.hashToReport(s), Level: nt.config.Build.Level,

@@ -47,6 +47,12 @@ func New(config Config) (*Cluster, error) {
 		return nil, err
 	}
 
+	if config.Clocks == nil {
+		config.Clocks = func() authority.Clocks {
+			now := time.Now().UnixMilli()
+			return authority.Clocks{Earliest: now, Latest: now}
+		}
+	}
 	if config.SettledEpoch == nil {
 		config.SettledEpoch = func() int64 { return math.MaxInt64 } // without partitions, every epoch is settled
 	}

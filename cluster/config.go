@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/cluster/regions"
@@ -173,6 +174,9 @@ type Config struct {
 	LaggingNodes func() []ring.NodeID
 	// Boottime reads a clock that keeps running in suspend and is never set.
 	Boottime func() time.Duration
+	// Clocks reads the wall clocks by which this node decides windows. nil: the
+	// system's.
+	Clocks func() authority.Clocks
 	// OnDeparted is called once the cluster has said that this node is no longer a
 	// member. May be nil.
 	OnDeparted func()

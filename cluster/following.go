@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/rules/entries"
 )
@@ -16,15 +17,15 @@ import (
 type followRequest struct {
 	Region string `json:"region"`
 	rulesPosition
-	Honoured int64           `json:"honoured"` // see honourProgress.honoured
-	Clock    int64           `json:"clock"`    // the leader's wall clock, Unix ms
-	Level    agreement.Level `json:"level"`    // the region's feature level
-	Entries  entriesPosition `json:"entries"`  // the entries that it has
+	Honoured int64            `json:"honoured"` // see honourProgress.honoured
+	Clocks   authority.Clocks `json:"clocks"`   // the region's
+	Level    agreement.Level  `json:"level"`    // the region's feature level
+	Entries  entriesPosition  `json:"entries"`  // the entries that it has
 }
 
 func (r *followRequest) report(now time.Time) regionReport {
 	honoured := rulesPosition{World: r.World, PrimaryEpoch: r.PrimaryEpoch, Version: r.Honoured}
-	return regionReport{rulesPosition: honoured, level: r.Level, clock: r.Clock, latest: r.Clock, at: now}
+	return regionReport{rulesPosition: honoured, level: r.Level, clocks: r.Clocks, at: now}
 }
 
 // followKind is the first byte of the reply.
@@ -55,10 +56,10 @@ func (sr *sharedRules) followPrimary(ctx context.Context) error {
 // followOnce makes one exchange with the primary. more means that this region
 // has adopted something new, and has yet to report that to the primary.
 func (sr *sharedRules) followOnce(ctx context.Context) (more bool, err error) {
-	s, honoured := sr.updateHonoured(ctx)
+	s, honoured, clocks := sr.updateHonoured(ctx)
 	question, err := json.Marshal(followRequest{
 		Region: sr.config.Self.Region, rulesPosition: positionOf(s), Honoured: honoured,
-		Clock: time.Now().UnixMilli(), Level: s.Level,
+		Clocks: clocks, Level: s.Level,
 		Entries: sr.paging.position(s.Entries),
 	})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/authority"
 )
 
 // rulesPosition identifies the rules and the agreed regions that a region has applied.
@@ -73,21 +74,24 @@ func (h *honourProgress) markReached() {
 	h.waitForNothing()
 }
 
-// updateHonoured returns the current state and the newest version of its rules
-// that this region honours, or 0 if there is none. Only runRegionsLoop calls
-// it.
+// updateHonoured returns the current state, the newest version of its rules
+// that this region honours, or 0 if there is none, and the region's clocks. Only
+// runRegionsLoop calls it.
 //
 // It reads the index after the state, so that the index is not older than the
 // entry with the version. The result stays true under the next leader: see
 // [authority.Granter.RequireApplied].
-func (sr *sharedRules) updateHonoured(ctx context.Context) (*agreement.State, int64) {
+func (sr *sharedRules) updateHonoured(ctx context.Context) (*agreement.State, int64, authority.Clocks) {
 	h := &sr.progress
 	s := sr.State()
 	h.waitFor(positionOf(s), sr.machine.rulesIndex.Load())
-	if h.next.Version > 0 && sr.granter.RequireApplied(ctx, h.index) {
+
+	// Without a version to wait for, the index is 0.
+	clocks, applied := sr.granter.RequireApplied(ctx, h.index)
+	if applied && h.next.Version > 0 {
 		h.markReached()
 	}
-	return s, h.honoured.Version
+	return s, h.honoured.Version, clocks
 }
 
 // report returns a region's last report, and whether it is fresh. It is called
@@ -110,8 +114,7 @@ const (
 type regionReport struct {
 	rulesPosition // Version is the newest version that the region honours; once honoured, a version stays honoured
 	level         agreement.Level
-	clock         int64 // the wall clock of the region's leader, Unix ms
-	latest        int64 // the latest wall clock that the region ever reported, Unix ms
+	clocks        authority.Clocks // Latest is the latest that the region ever reported
 	at            time.Time
 }
 
@@ -143,7 +146,7 @@ func (rr regionReports) add(region string, now regionReport) (ok bool) {
 		now.Version = max(now.Version, before.Version)
 	}
 
-	now.latest = max(now.latest, before.latest)
+	now.clocks.Latest = max(now.clocks.Latest, before.clocks.Latest)
 	rr[region] = now
 	return true
 }
@@ -173,22 +176,22 @@ func (c *clockRange) isNarrow() bool {
 	return c.latest-c.earliest <= agreement.MaxClockSpread.Milliseconds()
 }
 
-// clocks returns what the regions' clocks show at now. ok is false if one of
-// them has not reported.
+// clocks returns what the regions' clocks show at now. ok is false if those of a
+// region are unknown.
 func (rr regionReports) clocks(names []string, now time.Time) (c clockRange, ok bool) {
 	for i, name := range names {
 		report, known := rr[name]
-		if !known {
+		if !known || report.clocks.Earliest == 0 {
 			return c, false
 		}
 
-		shows := report.clock + now.Sub(report.at).Milliseconds()
+		shows := report.clocks.Earliest + now.Sub(report.at).Milliseconds()
 		if i == 0 || shows < c.earliest {
 			c.earliest = shows
 			c.slow = name
 		}
-		if report.latest > c.latest {
-			c.latest = report.latest
+		if report.clocks.Latest > c.latest {
+			c.latest = report.clocks.Latest
 			c.fast = name
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -64,7 +65,7 @@ func TestReports(t *testing.T) {
 		return rulesPosition{World: agreement.WorldID{1}, PrimaryEpoch: 1, Version: n}
 	}
 	note := func(region string, h rulesPosition, clock int64, now time.Time) bool {
-		return r.add(region, regionReport{rulesPosition: h, clock: clock, latest: clock, at: now})
+		return r.add(region, regionReport{rulesPosition: h, clocks: authority.Clocks{Earliest: clock, Latest: clock}, at: now})
 	}
 	names := []string{"eu", "us"}
 	note("eu", v(5), 100, now)

@@ -33,9 +33,8 @@ func (sr *sharedRules) runPrimaryRound(ctx context.Context) error {
 		return err
 	}
 
-	s, honoured := sr.updateHonoured(ctx)
-	ours := followRequest{rulesPosition: positionOf(s), Honoured: honoured,
-		Clock: time.Now().UnixMilli(), Level: s.Level}
+	s, honoured, clocks := sr.updateHonoured(ctx)
+	ours := followRequest{rulesPosition: positionOf(s), Honoured: honoured, Clocks: clocks, Level: s.Level}
 	var list []string
 	sr.mu.Lock()
 	sr.reports.add(sr.config.Self.Region, ours.report(time.Now()))

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/authority"
 )
 
 // Nothing is recorded while a region's clock is far from another's, and what is
@@ -34,7 +35,7 @@ func TestMarksByWrongClocks(t *testing.T) {
 		sr := &sharedRules{core: &core{config: Config{Logger: slog.New(slog.DiscardHandler)}}, reports: regionReports{}}
 		report := func(region string, ahead int64, at time.Time) {
 			clock := at.UnixMilli() + ahead
-			sr.reports.add(region, regionReport{rulesPosition: v, clock: clock, latest: clock, at: at})
+			sr.reports.add(region, regionReport{rulesPosition: v, clocks: authority.Clocks{Earliest: clock, Latest: clock}, at: at})
 		}
 		report("us", tt.before, now.Add(-time.Second))
 		report("eu", tt.eu, now)

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rlnode/rlnode/cluster/authority"
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/internal/tick"
@@ -93,6 +94,14 @@ func (n *Node) followClock() {
 				"offset", offset.Round(time.Millisecond))
 		}
 	}
+}
+
+// countingClocks reads the wall clocks by which this node decides windows: its
+// own, and those ahead of it which its partitions follow.
+func (n *Node) countingClocks() authority.Clocks {
+	now := n.clock.Now()
+	latest := now.Wall + n.table.MaxClockLead(now)
+	return authority.Clocks{Earliest: now.Wall / 1e6, Latest: latest / 1e6}
 }
 
 // clockMetrics reports this node's offset.

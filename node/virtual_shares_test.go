@@ -292,3 +292,72 @@ func TestG8_CutOffBeforeTheRecord(t *testing.T) {
 		}
 	})
 }
+
+// G8: the shares change while one region's clock is ahead of the other's. A
+// version must not count as recorded in a window that a region is already in: in
+// that window the region may have used its larger share of before.
+func TestG8_SharesChangeWhileAClockIsAhead(t *testing.T) {
+	const (
+		ahead  = 10 * time.Second
+		window = 2 * time.Second
+		limit  = 20
+	)
+
+	// text returns rules that give us, whose clock is ahead, a share of the limit.
+	text := func(share float64) string {
+		return fmt.Sprintf("version: 1\nrules:\n  - {name: short, key: [ip], scope: global, "+
+			"regions: {us: %.1f, eu: %.1f}, "+
+			"limits: [{limit: %d, per: 2s, algorithm: fixed-window}]}\n", share, 1-share, limit)
+	}
+
+	synctest.Test(t, func(t *testing.T) {
+		all := newTestNetwork(t).newClusters(2, "eu", "us")
+		all[1].clockOffset = ahead
+		for _, p := range all {
+			p.startNodes(2, text(0.9))
+		}
+		for _, p := range all {
+			p.awaitWhole()
+		}
+		all[0].eventually("the rules are recorded", recorded(all))
+
+		admitted := map[int64][2]int{} // by window, and by region
+		var mu sync.Mutex
+		var asking sync.WaitGroup
+		for r, p := range all {
+			asking.Go(func() {
+				var a limiter.Answer
+				for until := time.Now().Add(40 * time.Second); time.Now().Before(until); time.Sleep(20 * time.Millisecond) {
+					clock := time.Now().Add(p.clockOffset)
+					edge := clock.Add(100 * time.Millisecond)
+					if edge.Sub(edge.Truncate(window)) < 200*time.Millisecond {
+						continue // it is not certain which window a check is decided in
+					}
+
+					allowed, err := p.nodes[0].check("short", "k", &a)
+					expect.NoError(t, err)
+					if allowed {
+						mu.Lock()
+						by := admitted[clock.UnixNano()/int64(window)]
+						by[r]++
+						admitted[clock.UnixNano()/int64(window)] = by
+						mu.Unlock()
+					}
+				}
+			})
+		}
+
+		time.Sleep(15 * time.Second)
+		version, err := all[0].nodes[0].write(text(0.1))
+		expect.NoError(t, err)
+		asking.Wait()
+
+		for w, by := range admitted {
+			if by[0]+by[1] > limit {
+				t.Errorf("window %d: eu admitted %d, and us %d: more than %d", w, by[0], by[1], limit)
+			}
+		}
+		have := all[0].nodes[0].node.cluster.Following().Recorded
+		expect.Equal(t, have, version, "the change is recorded")
+	})
+}

@@ -16,7 +16,7 @@ import (
 // TestGolden: the encoding of requests and replies stays the same.
 func TestGolden(t *testing.T) {
 	request := Request{
-		Node: id(7), Boot: 3, Generation: 4, Applied: 5, SettledEpoch: 6,
+		Node: id(7), Boot: 3, Generation: 4, Applied: 5, Clocks: Clocks{7, 8}, SettledEpoch: 6,
 		Unreachable: []ring.NodeID{id(1), id(2)}, Relayed: []ring.NodeID{id(3)}, Leaving: true,
 		Stuck: true, StoreFails: true,
 		WithoutAuthority: 1500 * time.Millisecond,

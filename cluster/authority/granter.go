@@ -176,12 +176,23 @@ func (g *Granter) Committed(ctx context.Context) (uint64, error) {
 // the entry at index, which this node must have applied. If so, no node that
 // lacks the entry will get authority, from this leader or a later one: each
 // leader requires the newest rules that it has applied when its reign begins.
-// Like Answer, RequireApplied waits for a confirmation, because a deposed
-// leader's knowledge of the nodes proves nothing.
-func (g *Granter) RequireApplied(ctx context.Context, index uint64) bool {
-	return g.submit(ctx, &pendingRequest{buildReply: func(rs *reignState, now time.Duration, _ *agreement.State) Reply {
+// It also returns the clocks by which the region decides windows, or unknown
+// ones. If all nodes have applied the entry, the latest clock is not before any
+// reading by which one of them decided without the entry. Like Answer,
+// RequireApplied waits for a confirmation, because a deposed leader's knowledge
+// of the nodes proves nothing.
+func (g *Granter) RequireApplied(ctx context.Context, index uint64) (clocks Clocks, applied bool) {
+	var known Clocks
+	reply := g.submit(ctx, &pendingRequest{buildReply: func(rs *reignState, now time.Duration, _ *agreement.State) Reply {
+		known = rs.clocks(now)
 		return Reply{Granted: rs.tryRaiseFloor(now, index)}
-	}}).Granted
+	}})
+
+	// After a refusal, buildReply may still be running, or never run.
+	if reply.Reason != "" {
+		return Clocks{}, false
+	}
+	return known, reply.Granted
 }
 
 // AwaitMajority waits until a majority of the ring has applied the entry at

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 // TestHonoured: RequireApplied returns true only if every node that may have
@@ -108,11 +109,14 @@ func TestGranterReportsWhatIsHonoured(t *testing.T) {
 		g := s.granter(t, 1)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if g.RequireApplied(ctx, 1) {
+		if _, ok := g.RequireApplied(ctx, 1); ok {
 			t.Error("a follower reports an entry as honoured")
 		}
 		g.StartLeading()
-		for begun := time.Now(); !g.RequireApplied(ctx, 1); time.Sleep(tickInterval) {
+		for begun := time.Now(); ; time.Sleep(tickInterval) {
+			if _, ok := g.RequireApplied(ctx, 1); ok {
+				break
+			}
 			if time.Since(begun) > 2*EndingWait {
 				t.Fatal("nothing is honoured although no node has authority")
 			}
@@ -122,8 +126,50 @@ func TestGranterReportsWhatIsHonoured(t *testing.T) {
 		s.mu.Unlock()
 		short, stop := context.WithTimeout(ctx, time.Second)
 		defer stop()
-		if g.RequireApplied(short, 1) {
+		if _, ok := g.RequireApplied(short, 1); ok {
 			t.Error("a deposed leader reports an entry as honoured")
 		}
 	})
+}
+
+// TestClocks: the region's clocks are those of its nodes that may have
+// authority, whichever of them leads.
+func TestClocks(t *testing.T) {
+	d := newDesk(t, 3)
+	ask := func(n byte, c Clocks) {
+		q := d.request(n)
+		q.Clocks = c
+		d.ask(q)
+	}
+	check := func(what string, want Clocks) {
+		t.Helper()
+		expect.Equal(t, d.reignState.clocks(d.now), want, "%s", what)
+	}
+
+	ask(1, Clocks{500, 500})
+	check("nodes may have authority from an earlier leader", Clocks{})
+
+	d.run(10*time.Second, 1, 2, 3)
+	check("no node has reported its clocks", Clocks{})
+
+	ask(1, Clocks{1000, 1000})
+	ask(2, Clocks{900, 900})
+	check("node 3 has reported none", Clocks{})
+
+	ask(3, Clocks{1000, 5000})
+	check("node 2 is behind, and a partition at node 3 is ahead", Clocks{900, 5000})
+
+	ask(3, Clocks{1100, 1100})
+	check("what was ahead once stays", Clocks{900, 5000})
+
+	for range int((EndingWait + time.Second) / (100 * time.Millisecond)) {
+		d.now += 100 * time.Millisecond
+		ask(1, Clocks{2000, 2000})
+		ask(3, Clocks{2100, 2100})
+	}
+	check("node 2 has no authority any more", Clocks{2000, 5000})
+
+	if r := d.ask(Request{Node: id(1), Boot: d.request(1).Boot, Clocks: Clocks{2, 1}}); r.Reason != reasonTooLarge {
+		t.Errorf("clocks in the wrong order: have %+v", r)
+	}
 }

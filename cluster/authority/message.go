@@ -38,6 +38,7 @@ type Request struct {
 	Boot         uint64        `json:"boot"`                  // the process; never 0
 	Generation   int64         `json:"generation"`            // the node's generation in the state that it has applied
 	Applied      uint64        `json:"applied"`               // Raft index
+	Clocks       Clocks        `json:"clocks"`                // as of a moment after Applied
 	SettledEpoch int64         `json:"settled"`               // the last epoch that the node has settled
 	Unreachable  []ring.NodeID `json:"unreachable,omitempty"` // peers that the node can't reach
 	Relayed      []ring.NodeID `json:"relayed,omitempty"`     // peers that the node reaches only through another node
@@ -62,6 +63,13 @@ type Request struct {
 	StateHash agreement.HashAt `json:"check"`
 }
 
+// Clocks are the wall clocks by which windows are decided, in Unix ms. The zero
+// Clocks are unknown.
+type Clocks struct {
+	Earliest int64 `json:"earliest"`
+	Latest   int64 `json:"latest"` // 0 only if Earliest is; never before it
+}
+
 // Reply is the leader's answer.
 type Reply struct {
 	Granted bool   `json:"granted"`
@@ -79,10 +87,16 @@ type Reply struct {
 	Behind []ring.NodeID `json:"behind,omitempty"`
 }
 
+// areValid reports whether c is a range of clocks, or unknown.
+func (c Clocks) areValid() bool {
+	return c == Clocks{} || 0 < c.Earliest && c.Earliest <= c.Latest
+}
+
 // withinBounds reports whether a request respects the bounds that every Holder respects.
 func (r *Request) withinBounds() bool {
 	return max(len(r.Unreachable), len(r.Relayed)) <= maxReported &&
-		max(len(r.Release), len(r.Zones)) <= maxText && r.WithoutAuthority >= 0
+		max(len(r.Release), len(r.Zones)) <= maxText && r.WithoutAuthority >= 0 &&
+		r.Clocks.areValid()
 }
 
 // truncateList truncates a list to its bound in messages.

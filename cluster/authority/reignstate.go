@@ -90,6 +90,8 @@ type reignState struct {
 	records     map[ring.NodeID]*record
 	// floor is the index that a node must have applied to be granted authority. It never decreases.
 	floor uint64
+	// latestClock is the latest of Clocks.Latest in any request.
+	latestClock int64
 	// pendingFloors are indices of new rules that a majority of the ring has
 	// applied, and since when, oldest first. The floor rises to each of them after
 	// rulesGrace. Each tick adds at most one, so the list is bounded.
@@ -125,6 +127,7 @@ type record struct {
 	gaveUp       bool
 	settledEpoch int64  // from its last request with the current generation
 	applied      uint64 // from the same request
+	clock        int64  // Clocks.Earliest in its last request
 	leaving      bool
 	// unreachable and relayed are the lists in the last request. withoutAuthority is
 	// how long the process had had no authority then.

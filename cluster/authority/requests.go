@@ -1,6 +1,7 @@
 package authority
 
 import (
+	"math"
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
@@ -32,6 +33,8 @@ func (rs *reignState) handleRequest(now time.Duration, s *agreement.State, q *Re
 	r.withoutAuthority = q.WithoutAuthority
 	r.unreachable = q.Unreachable
 	r.relayed = q.Relayed
+	r.clock = q.Clocks.Earliest
+	rs.latestClock = max(rs.latestClock, q.Clocks.Latest)
 
 	// A node that has not applied its own end reports facts from before that end.
 	if q.Generation == s.Generation(q.Node) {
@@ -196,6 +199,28 @@ func (rs *reignState) tryRaiseFloor(now time.Duration, index uint64) bool {
 	}
 	rs.floor = max(rs.floor, index)
 	return true
+}
+
+// clocks returns the clocks by which the region decides windows: the earliest
+// that a node that may have authority has last reported, and the latest that any
+// node has reported to this leader. They are unknown while nodes may have
+// authority from an earlier leader, or if a node has reported none.
+func (rs *reignState) clocks(now time.Duration) Clocks {
+	if now-rs.reignBegan < EndingWait {
+		return Clocks{}
+	}
+
+	earliest := int64(math.MaxInt64)
+	for _, r := range rs.records {
+		if !rs.hasExpired(now, r) {
+			earliest = min(earliest, r.clock)
+		}
+	}
+
+	if earliest == 0 || earliest > rs.latestClock {
+		return Clocks{} // the latter without any node with authority
+	}
+	return Clocks{Earliest: earliest, Latest: rs.latestClock}
 }
 
 // appliedByMajority reports whether a majority of the ring has applied index, or there is no ring.
