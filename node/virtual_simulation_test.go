@@ -219,7 +219,8 @@ type simTrial struct {
 	count         int
 	partitions    [ring.Partitions]lastDecider
 	samples       map[int][]sample // by hot subject
-	hotSubjectsOf map[int][]int    // by partition: its hot subjects
+	hasSampled    bool
+	hotSubjectsOf map[int][]int // by partition: its hot subjects
 	outages       []outage
 	begunAnew     int
 	failures      []simulation.Violation
@@ -293,13 +294,31 @@ func (tr *simTrial) listHot() {
 	}
 }
 
+// noteWholeLoss notes that the region's nodes are gone with all that they have
+// counted. What the region has lent is lost, too: its counters knew of it, and
+// those of the region that replaces it don't.
+func (tr *simTrial) noteWholeLoss() {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+
+	for i, list := range tr.samples {
+		last, none := &list[len(list)-1], &counters.Record{}
+		tr.ledger.Losses = append(tr.ledger.Losses, simulation.OwnerLoss{
+			At: tr.now(), Subject: i, Amount: simulation.MissingUse(&last.r, &last.borrowed, none, none),
+		})
+	}
+
+	clear(tr.samples)
+	clear(tr.hotSubjectsOf)
+	clear(tr.partitions[:])
+}
+
 // relocate finds the hot subjects of a region that was founded anew.
 func (tr *simTrial) relocate() {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
+
 	expect.NoError(tr.t, tr.ledger.Relocate(tr.p.nodes[0].node.limiter))
-	clear(tr.samples)
-	clear(tr.hotSubjectsOf)
 	tr.listHot()
 }
 
@@ -681,6 +700,7 @@ func (tr *simTrial) takeSamples() {
 			if r, known := taken[key]; known {
 				x := sample{at: now, r: r, lent: taken[key.LentKey()], borrowed: taken[key.BorrowedKey()]}
 				tr.samples[i] = append(tr.samples[i], x)
+				tr.hasSampled = true
 				tr.world.noteLent(tr, i, &x.lent)
 			}
 		}

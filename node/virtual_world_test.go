@@ -225,7 +225,7 @@ func (w *simWorld) run(seed uint64, length time.Duration) {
 	for _, tr := range w.regions {
 		tr.ledger.End = w.now()
 		tr.found = append(tr.secondOwners(), tr.failures...)
-		if len(tr.samples) == 0 {
+		if !tr.hasSampled {
 			w.t.Errorf("none of the counters of region %d were found", tr.region)
 		}
 	}
@@ -696,6 +696,7 @@ func (w *simWorld) replaceRegion(random *rand.Rand) {
 		for _, v := range tr.runningNodes() {
 			tr.kill(v)
 		}
+		tr.noteWholeLoss()
 
 		tr.awaitEmpty(2*time.Minute, "the region is removed", func() string {
 			ctx, cancel := context.WithTimeout(context.Background(), simInForce)
