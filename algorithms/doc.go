@@ -5,13 +5,15 @@
 // remembers of its past; the zero State is a fresh counter. The exact
 // sliding-window log needs more room, so it has a type of its own, [Log], with
 // the same operations. Each operation is a pure function of state, limit, time
-// and cost. It uses no clock, no lock, no I/O and no floating point. Results
+// and cost. It uses no clock, no lock, no I/O and no floating point. (Calendars
+// read time zones once, and remember their current window.) Results
 // are exact for every legal limit. Fractions are kept as numerators over the
 // window's nanoseconds, so frequent reads lose and gain nothing.
 //
-// Everything that a cluster does is built on two primitives:
+// Everything that a cluster does is built on three primitives:
 //
-//   - Take debits a cost if the limit allows it. Force debits it regardless, as a debt.
+//   - Take debits a cost if the limit allows it.
+//   - Force debits it regardless, as a debt.
 //   - Give puts back a cost taken earlier, but only as far as the state still holds it. A cost taken in a window that is
 //     over, or from a bucket that has since had time to refill completely, can't be given back.
 //

@@ -155,8 +155,9 @@ type TakeRecord struct {
 	Amount int64         // of the limit at the time; 0 if unknown
 	Reset  time.Duration // how long all that it then owed would take to drain at Amount, rounded up
 	// A Take leaves these to the caller of Give: the highest amount at which the
-	// bucket has drained since, if above Amount, and how much else was put back
-	// into it since.
+	// bucket has drained since, and how much else was put back into it since. To a
+	// Give, a Fastest below Amount means Amount. To a table, a Fastest of 0 means
+	// that the rates since are unknown: it gives nothing back, unless it has them.
 	Fastest, Returned int64
 	// Reserved means that the cost is part of a reservation. As long as it may come
 	// back, the rates of its bucket are recorded. Late means that the reservation

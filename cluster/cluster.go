@@ -200,8 +200,8 @@ func (c *Cluster) Start() error {
 // something hangs, the error names it.
 //
 // The order matters. First, this node stops asking for authority and granting
-// it. Then pending entries get their outcome, because Raft, once shut down,
-// never answers entries that are committed but not applied. Then Raft ends, its
+// it. Then it waits for the outcome of pending entries: once Raft is shut down, it
+// leaves those that are committed but not applied without an answer. Then Raft ends, its
 // connections first, because it waits for their readers. Gossip ends last, so
 // that the other nodes see this node as long as it votes. The caller closes
 // Peers.

@@ -117,7 +117,7 @@ type Timings struct {
 	// how long until a member that gossip has not seen since this node started counts as failed
 	AbsentAfter time.Duration
 	ForgetAfter time.Duration // how long until a failed member is removed from Raft
-	Write       time.Duration // bounds a Write or a CatchUp whose context has no deadline
+	Write       time.Duration // bounds a write, or a wait for an entry, whose context has no deadline
 	// how long all members must know a higher feature level before the leader raises it by itself
 	Rise time.Duration
 	// how often, at least, a leader asks the primary region for news, or checks the

@@ -53,6 +53,7 @@ func (nt *nodeTracker) hashToReport(s *agreement.State) agreement.HashAt {
 	if time.Since(nt.idleSince) < hashPatience {
 		return s.ComparedHash
 	}
+	// A HashAt is of the state before the entry at its index.
 	return agreement.HashAt{Index: s.Index + 1, Hash: s.Hash}
 }
 

@@ -86,7 +86,7 @@ func (sr *sharedRules) updateHonoured(ctx context.Context) (*agreement.State, in
 	s := sr.State()
 	h.waitFor(positionOf(s), sr.machine.rulesIndex.Load())
 
-	// Without a version to wait for, the index is 0.
+	// With index 0, without a version to wait for, this only returns the clocks.
 	clocks, applied := sr.granter.RequireApplied(ctx, h.index)
 	if applied && h.next.Version > 0 {
 		h.markReached()
@@ -114,7 +114,7 @@ const (
 type regionReport struct {
 	rulesPosition // Version is the newest version that the region honours; once honoured, a version stays honoured
 	level         agreement.Level
-	clocks        authority.Clocks // Latest is the latest that the region ever reported
+	clocks        authority.Clocks // Latest is the latest that the region has reported to this leader
 	at            time.Time
 }
 
@@ -166,7 +166,7 @@ func (rr regionReports) allHonour(names []string, h rulesPosition) bool {
 // clockRange is what the regions' reports tell of their clocks.
 type clockRange struct {
 	earliest int64 // Unix ms: what the slowest clock shows now
-	latest   int64 // Unix ms: the latest that any clock ever showed
+	latest   int64 // Unix ms: the latest that any clock has shown, in reports to this leader
 	slow     string
 	fast     string // the regions they are in
 }

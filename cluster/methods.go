@@ -50,7 +50,8 @@ var kindsByCode = []struct {
 	{codeUnknown, ErrOutcomeUnknown}, {codeNoPrimary, ErrNoPrimary},
 	{codeNoLeader, ErrLeaderUnavailable}, {codeNoLeader, authority.ErrNotLeading},
 	{codeRefused, ErrRefused}, {codeNotFound, ErrNotFound},
-	// These are only received.
+	// No error here becomes one of these: serveWith sends codeBusy itself, and peer
+	// the other.
 	{codeBusy, ErrLeaderUnavailable}, {peer.CodeNoMethod, ErrRefused},
 }
 

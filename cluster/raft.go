@@ -222,9 +222,9 @@ func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result
 	}
 }
 
-// confirmLead returns nil if this node certainly led, at some moment after the
-// call, in the Raft term of the reign's mark. The replies to Raft's regular
-// heartbeats prove that.
+// confirmLead returns nil if, at some moment after the call began, this node was
+// certainly still the leader that wrote the reign's mark. The replies to Raft's
+// regular heartbeats prove that.
 func (c *core) confirmLead(ctx context.Context, reign uint64) error {
 	mark := c.machine.reignMark.Load()
 	if mark == nil || mark.reign != reign || !c.leadsIn(mark.term) {

@@ -45,7 +45,8 @@ func (c *core) ReplacingError() error {
 		}
 	}
 
-	// planDemotion decides, by the same conditions, when the leader demotes a voter.
+	// An estimate of what planDemotion will do: it leaves out what the leader waits
+	// for.
 	wanted := min(c.noteMostVoters(0), liveServers)
 	willDemote := liveServers > 2 && liveVoters < voters && (liveServers > liveVoters || voters%2 == 0)
 	if liveVoters < wanted || willDemote {

@@ -10,8 +10,8 @@ type edit struct {
 }
 
 // forceDebit debits cost, whether or not the limit allows it. With oldRate, l's
-// rate may be out of date. A bucket then keeps all that it owed at its last
-// change: if the rate was lowered since, too much would drain.
+// rate may be out of date. Then nothing drains for the time since the bucket's
+// last change, because its rate in that time is unknown.
 func forceDebit(l *algorithms.Limit, cost int64, oldRate bool) edit {
 	return edit{
 		func(s algorithms.State, now algorithms.Instant) algorithms.State {

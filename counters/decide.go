@@ -105,8 +105,9 @@ func (s *shard) protectRefused(op *Op) {
 	s.markDirty(op.location, allReaders)
 }
 
-// admitOrWithdraw reports whether ops as a whole are allowed. If not, it
-// withdraws the ops that would have been allowed.
+// admitOrWithdraw reports whether ops as a whole are allowed. Nothing is stored
+// yet. If one op refuses, the others' decisions say what is left without their
+// cost.
 func (t *Table) admitOrWithdraw(ops []Op) bool {
 	for i := range ops {
 		if ops[i].Refuses() {

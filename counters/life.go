@@ -77,8 +77,8 @@ func (t *Table) giveBackLocked(
 		past := t.bucketPast(now, k)
 
 		// The caller does not know at which rates the bucket has drained. The note
-		// knows them for a reservation, because it was made before the cost was
-		// taken. For any other cost, the note may be younger.
+		// of a reservation is made before its cost is taken, so it has every rate
+		// since. Other costs may be older than the note.
 		if from.Fastest == 0 && from.Reserved {
 			from.Fastest = int64(past.MaxRate())
 
@@ -104,8 +104,8 @@ func (t *Table) giveBackLocked(
 
 // giveUndrained is a Give for a bucket whose rate may no longer be l's. It takes
 // units off without draining the bucket. The next check drains it by the rate
-// then in force, for the whole time since the last change. The order makes no
-// difference.
+// then in force, for the whole time since the last change. Draining first would
+// have the same result.
 func giveUndrained(
 	l *algorithms.Limit, from *algorithms.TakeRecord, cost int64,
 ) func(algorithms.State, algorithms.Instant) algorithms.State {

@@ -79,8 +79,9 @@ func (t *Table) NoteReservation(now algorithms.Instant, place *Place, isHome boo
 // hasRate reports whether a reservation that takes op keeps a rate.
 func (op *Op) hasRate() bool { return op.Limit.Kind.IsBucket() && !op.Block }
 
-// ForgetReservation undoes what NoteReservation did at now, for a reservation
-// whose check took nothing. It removes the place k, if isHome, and the rates of
+// ForgetReservation undoes what NoteReservation did, for a reservation whose
+// check took nothing. now must be the time that NoteReservation was given: by it,
+// the rates that it noted are found. It removes the place k, if isHome, and the rates of
 // the buckets of ops. It fails with ErrShut.
 func (t *Table) ForgetReservation(now algorithms.Instant, k notes.Key, isHome bool, ops []Op) error {
 	p := k.Partition()

@@ -24,7 +24,7 @@ type shard struct {
 
 	mu          sync.Mutex                // guards everything below
 	latest      algorithms.Instant        // the latest readings of this process's clocks; see advance
-	aheadClocks map[int]algorithms.Course // partitions that follow a clock that is ahead; see Follow
+	aheadClocks map[int]algorithms.Course // partitions that follow a clock that is ahead; see FollowClock
 	subtables   *subtables                // nil if single holds all counters
 	single      subtable
 

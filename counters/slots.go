@@ -88,9 +88,9 @@ func (t *Table) decideSlot(op *Op) {
 	}
 }
 
-// adjustForHolder changes op, which was decided. It allows slots that holder
-// already has. It refuses new ones if there is no room, or if another request
-// with the same ID has slots.
+// adjustForHolder changes op, which was decided. It allows slots that the holder
+// of attempt already has. It refuses new ones if there is no room, or if another
+// request with the same ID has slots.
 func (t *Table) adjustForHolder(op *Op, attempt *SlotAttempt) {
 	if op.Mode != CheckMode || op.Cost == 0 || attempt == nil {
 		return
@@ -117,7 +117,7 @@ func (t *Table) adjustForHolder(op *Op, attempt *SlotAttempt) {
 	}
 }
 
-// note returns the note of the slots that holder acquires by op.
+// note returns the note of the slots that the attempt acquires by op.
 func (attempt *SlotAttempt) note(op *Op) notes.Note {
 	ttl := attempt.ttlOf(op.Limit)
 	info := notes.SlotInfo{ID: attempt.ID, Nonce: attempt.Nonce, Units: op.Cost, Acquired: op.At.Steady,
@@ -129,7 +129,8 @@ func (attempt *SlotAttempt) note(op *Op) notes.Note {
 	return slotsOf(op.Key).Note(&info, group, op.Key.IsInline())
 }
 
-// commitSlot stores the slots that holder acquires by op, which was decided, unless it has them.
+// commitSlot stores the slots that attempt acquires by op, which was decided,
+// unless its holder has them.
 func (t *Table) commitSlot(op *Op, attempt *SlotAttempt) {
 	if attempt == nil || !op.Took() {
 		return

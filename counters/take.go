@@ -166,8 +166,8 @@ func (g *group) takePlain(slot int, now algorithms.Instant, op *Op) bool {
 }
 
 // take decides ops and, if they are admitted, debits them. If gated, it decides
-// nothing while a gate is shut. The caller must hold the shards of ops. holder
-// holds the slots that ops acquire; it is nil if they acquire none.
+// nothing while a gate is shut. The caller must hold the shards of ops. attempt
+// has the slots that ops acquire; it is nil if they acquire none.
 func (t *Table) take(now algorithms.Instant, ops []Op, attempt *SlotAttempt, gated bool) Verdict {
 	// The gates are read under the locks: Shut waits for their holders, so it
 	// returns only once this check is decided.
@@ -199,8 +199,8 @@ func (t *Table) take(now algorithms.Instant, ops []Op, attempt *SlotAttempt, gat
 		blocks = blocks || op.Block
 	}
 
-	// A refusal begins blocks. They begin before admitOrWithdraw, which withdraws
-	// what the refused check would have taken.
+	// A refusal begins blocks. They begin before admitOrWithdraw, which changes the
+	// decisions of ops that did not refuse.
 	if blocks {
 		t.beginBlocks(ops, true)
 	}

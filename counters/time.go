@@ -13,7 +13,7 @@ import "github.com/rlnode/rlnode/algorithms"
 // ahead of this node's clock now. Their counters would be in windows that have
 // yet to begin here. So a partition whose counters come from elsewhere counts
 // its windows by the clock that they came from, until this node's own has
-// caught up: see Follow.
+// caught up: see FollowClock.
 
 // advance returns the later of now and the latest readings that the shard has
 // seen, each clock by itself, and remembers them. The caller must hold s, and

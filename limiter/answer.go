@@ -33,7 +33,7 @@ func (d DecidedBy) String() string { return decidedByNames[d] }
 // until the Answer's next check.
 type Answer struct {
 	Allowed      bool
-	Counted      bool  // not allowed, but the cost was taken anyway, because every op that was refused has CountMode
+	Counted      bool  // a limit refused, and the cost was taken all the same: the check only counts there
 	IsAtMost     bool  // the check asked for at most its cost, and took Granted
 	Granted      int64 // 0 if the check was refused
 	DecidedBy    DecidedBy

@@ -6,8 +6,8 @@ import (
 )
 
 // conclude copies the counters' decisions into the answer and finds the
-// tightest limit. If an admitted check counted a cost that a limit refused, the
-// answer is not allowed.
+// tightest limit. An answer is not allowed if a limit refused, even if the check
+// only counts there and its cost was taken.
 func (a *Answer) conclude(l *Limiter) {
 	if a.scratch.hasBlocks {
 		a.foldBlocks()

@@ -43,11 +43,16 @@
 //
 // # Layers
 //
-// A check is decided in layers. Each calls the next and adds one thing: decide
-// (limiter.go), for a plain check, or acquireConfirmed (acquire.go), which makes sure that
-// slots outlive their owner; resolveWithLoan waits for loans between regions;
-// resolve waits in queues; tryDecide and finish make one attempt, at this node and
-// over the cluster; takeAsOwner checks authority; takeFromTable asks the table.
+// A check is decided in layers. Each calls the next and adds one thing:
+//
+//   - decide (limiter.go) begins a plain check. acquireConfirmed (acquire.go)
+//     begins one that acquires slots, and makes sure that they outlive their owner.
+//   - resolveWithLoan waits for loans between regions.
+//   - resolve waits in queues.
+//   - tryDecide makes an attempt at this node, and finish over the cluster.
+//   - takeAsOwner checks authority.
+//   - takeFromTable asks the table.
+//
 // A layer passes options down in the check's options (answer.go), and restores
 // them when it returns.
 //

@@ -83,9 +83,10 @@ func (x *exchange) sendReply(to Responder) {
 
 // refuseOldRules turns away an asker whose rules are older than this node's. An
 // asker with authority is turned away once: it sets flagIgnoreNewer when it
-// asks again (newAsk). It is turned away every time if it has no authority, or
-// if other regions' shares may have grown since. Version zero stands for limits
-// that came with the call, which don't depend on the rules.
+// asks again (newAsk), and is served. An asker without authority is turned away
+// until it has newer rules, and so is any if other regions' shares may have grown
+// since. Version zero stands for limits that came with the call, which don't
+// depend on the rules.
 func (x *exchange) refuseOldRules(l *Limiter) bool {
 	qn := &x.question
 	if qn.version == 0 {

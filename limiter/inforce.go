@@ -43,8 +43,9 @@ func (l *Limiter) authorityAt() int64 {
 		return 0
 	}
 
-	// The time is read before authority: a version that is not honoured at the
-	// later moment was not honoured at the earlier one, either.
+	// The time is read before authority. If authority is there at the later moment,
+	// the version was not honoured at the earlier one, either. In the other order,
+	// authority could end in between, and the time would be too late.
 	now := l.clock.Now().Wall
 	if !l.membership.Authority() {
 		return 0

@@ -170,8 +170,8 @@ func (a *Answer) recordDecidedHere(v counters.Verdict) {
 
 	// If the shards have seen a later time than the check began with, they decided
 	// as of that time. It is the same for all ops of a Take, so the first one tells
-	// it. Its At.Wall may be by another node's clock, so this node's wall time moves
-	// by as much as the steady time.
+	// it. Its At.Wall may follow another node's clock, so the delay is added to this
+	// node's own wall time.
 	late := a.scratch.ops[0].At.Steady - a.Now.Steady
 	if late > 0 {
 		a.Now.Steady += late

@@ -12,8 +12,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Query is one check. The limiter never modifies a Query or anything it refers
-// to, and keeps no reference to them after the call.
+// Query is what a caller asks of the limiter: a check, or any of the other calls,
+// each of which says which fields it reads. The limiter never modifies a Query
+// or anything it refers to, and keeps no reference to them after the call.
 type Query struct {
 	Rule       string            // apply only this rule; empty applies every rule that matches
 	Key        []string          // with ByKey: values of the rule's key attributes, in their order

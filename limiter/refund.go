@@ -60,10 +60,10 @@ func (rf *refund) codeWhole(c *wire.Coder) {
 // isEmpty reports whether the refund gives nothing back: neither cost nor a place.
 func (rf *refund) isEmpty() bool { return len(rf.ops) == 0 && rf.place == 0 }
 
-// sendRefunds gives the refunds in list back, on this node or at their owners.
-// Refunds that must wait are tried again for refundTimeout; the ledger may
-// refuse the rest of a grant earlier. Each refund is sent only once, because a
-// repeated one would create quota. A lost refund only loses quota.
+// sendRefunds gives the refunds in list back, on this node or at their owners. A
+// refund that could not be sent is tried again for refundTimeout; the ledger may
+// refuse the rest of a grant earlier. Once it is sent, it is never sent again: a
+// second one would create quota, and a lost one only loses some.
 func (l *Limiter) sendRefunds(list []refund) {
 	waiting := l.tryRefunds(list)
 	for i := range waiting {
@@ -231,10 +231,11 @@ func (l *Limiter) takeRecord(t *takenCosts, i int, maxAge time.Duration) algorit
 // a steady time. It returns 0 if the rate of a configured limit may have changed
 // since. (While a bucket has reservations, its notes have the rate.)
 //
-// For an inline limit it returns the rate that came with op. Other callers may
-// bring other rates for the same subject, and drain the bucket faster. For a
-// reservation, the bucket's note has the highest rate. Any other cost that
-// comes back is no older than a lease, which the bound of a bucket allows for.
+// For an inline limit it returns the rate that came with op, although other
+// callers may bring other rates for the same subject, and drain the bucket
+// faster. For a reservation, the bucket's note has the highest of them. Any
+// other cost that comes back is at most as old as a lease lives, and the
+// guarantee for buckets includes what drains in that time.
 func (l *Limiter) fastestSince(op *counters.Op, steady int64) int64 {
 	// A check in flight keeps the limits that were in force when it began.
 	changed := l.ratesChangedAt.Load() + int64(checkTimeout+pendingTimeout)

@@ -40,13 +40,13 @@ type ownerRequest struct {
 }
 
 // doAtOwner has the owner of req's subject, which may be this node, do the
-// work. It also asks the standby, which may just have become the owner. It
-// fails with ErrNoOwner if it can't reach the owner, and otherwise returns the
+// work. It also asks the standby, which may just have become the owner, but never
+// to act as a standby. It fails with ErrNoOwner if it can't reach the owner, and otherwise returns the
 // error of the work.
 func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
 	m := l.membership
 
-	// Only an owner may do the work: no node is asked to act as the standby.
+	// Only an owner may do the work, so the question to a standby counts as asked.
 	cands := candidates{subject: req.subject, triedAsStandby: true, standbyAsked: true}
 	if m == nil {
 		return req.here()

@@ -457,7 +457,7 @@ func (c *clusterCheck) acceptAnswer(s *subject, ak *ask, arrived bool) {
 	s.state = stateOpen
 
 	switch {
-	case !arrived: // it stays marked as tried: ask the next candidate
+	case !arrived: // the check's deadline has passed: routeSubject decides the subject alone
 	case ak.err != nil:
 		if errors.Is(ak.err, peer.ErrUnreachable) && !s.retried && c.limiter.membership.Peers.Reachable(ak.to) {
 			s.retried = true // another connection exists; if the owner had counted the question, its cost is lost

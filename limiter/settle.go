@@ -489,7 +489,7 @@ func (req *settleRequest) keptAnswer(plan *counters.SettlePlan) []byte {
 	return b
 }
 
-// settlement returns the Settlement that settled records. If the home has
+// settlement returns what plan has done, as a Settlement. If the home has
 // forgotten the answer of an earlier settlement, there are no costs, and
 // Remaining is −1.
 func (req *settleRequest) settlement(plan *counters.SettlePlan, repeated bool) *Settlement {

@@ -424,8 +424,8 @@ func (lo *loans) learn(subject uint64, sh *shortage, answer borrowReply) {
 }
 
 // noteRefusal returns how long callers should stay away from a subject that a
-// share refuses. alone means that nobody can be asked for more. Then this
-// refusal counts as a failed attempt, and the time doubles.
+// share refuses. alone means that nobody can be asked for more: then the refusal
+// itself makes the time longer, as a failed attempt does.
 func (ss *shortages) noteRefusal(subject uint64, steady int64, alone bool) time.Duration {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()

@@ -175,7 +175,7 @@ type LeaseRequest struct {
 
 // Request returns the request to send with a question about ops, all of one
 // subject, on behalf of that many checks. It returns false if no lease is
-// wanted: there is no room for the subject, another caller's limits have its
+// wanted: there is no room for the subject, callers with other limits hold its
 // lease, traffic is too slow, or ops are looks that no lease can answer.
 func (ls *Leases) Request(
 	now time.Duration, owner ring.NodeID, policy Policy, ops []counters.Op, checks int,

@@ -58,8 +58,8 @@ type ledgerPart struct {
 	unreturned int64  // units granted and not yet given back: Return gives back no more
 	spendable  int64  // the holder may still spend at most this many units
 	// returnable is the least that the holder has reported as left; before its first
-	// report, what was granted. A loan to another region leaves that much used. A
-	// return does not lower it.
+	// report, what was granted. It may still come back, so a loan that comes from
+	// another region is not credited against it. A return does not lower it.
 	returnable int64
 }
 
@@ -290,9 +290,9 @@ func (led *LeaseLedger) Return(
 	return true
 }
 
-// Returnable returns how much of one limit may still come back from grants. A
-// loan must leave at least that much used in the counter, or a returned grant
-// finds no debit to cancel.
+// Returnable returns how much of one limit may still come back from grants. When
+// a loan from another region is credited, at least that much must stay used in
+// the counter, or a returned grant finds no debit to cancel.
 func (led *LeaseLedger) Returnable(now time.Duration, subject, counter uint64) (total int64) {
 	sh, sub := led.lock(subject)
 	defer sh.mu.Unlock()

@@ -72,7 +72,8 @@ func (n *Node) openFile(config persist.CounterFileConfig, content string) error 
 	return err
 }
 
-// load restores the debts and the counters of the last checkpoint, and starts to write both.
+// load restores the counters of the last checkpoint, then those of fallback, then
+// the debts, and starts to write each.
 func (n *Node) load() error {
 	for i, f := range n.files {
 		found, err := f.Load(n.clock.Now())
@@ -122,7 +123,8 @@ func (n *Node) markSlotsLost() {
 	}
 }
 
-// checkpoint writes the changed counters that this node owns. It returns when they are on disk.
+// checkpoint writes what has changed in the table, copies of other nodes'
+// counters included. It returns when that is on disk.
 func (n *Node) checkpoint(ctx context.Context) error {
 	if len(n.files) == 0 {
 		return persist.ErrNotLoaded

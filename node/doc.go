@@ -29,7 +29,8 @@
 //
 // [Start] first makes all parts, lets each register the calls it answers for
 // other nodes, and only then starts them; see build. So no part ever calls one
-// that doesn't exist yet. [Node.Close] stops them in reverse order.
+// that doesn't exist yet. [Node.Close] stops them in reverse order, but for the
+// cluster, which ends before the parts that it notifies.
 //
 // # Files
 //

@@ -31,8 +31,8 @@ var (
 	errCopies     = errors.New("copies of other nodes' partitions are still arriving")
 )
 
-// awaitReady opens the node once it can decide checks. Probes see it as ready
-// only once the cluster could also lose another node.
+// awaitReady opens the node in two steps: first for checks, once it can decide
+// them, and then for probes, once another node may fail.
 func (n *Node) awaitReady() {
 	if n.awaitRules() && n.awaitVoters() {
 		n.announceReady()

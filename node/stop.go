@@ -25,8 +25,9 @@ import (
 //  6. Counters that changed since step 4 are saved, so that no decision is
 //     forgotten. A node that leaves for good hands over the usage that it has
 //     counted since step 3.
-//  7. The calls between nodes end, then Raft. Raft's store closes last: until
-//     then its lock tells others that the directory is in use.
+//  7. Raft and gossip end, then the limiter and what holds partitions, then the
+//     calls between nodes. Raft's store closes last: until then its lock tells
+//     others that the directory is in use.
 //
 // If the disk hangs, Close returns an error in time all the same. The remaining
 // steps follow when the disk answers; until then, the directory stays in use.

@@ -40,9 +40,9 @@ type Source interface {
 	Restore(now algorithms.Instant, records []counters.Record) (restored, noRoom int)
 	// MaxClockLead returns by how many nanoseconds, at most, the clocks by which
 	// partitions count their windows are ahead of this node's; 0 if none is.
-	// Follow makes a partition count its windows by a clock that reads at least
-	// wall now.
 	MaxClockLead(now algorithms.Instant) int64
+	// FollowClock makes a partition count its windows by a clock that reads at least
+	// wall now.
 	FollowClock(now algorithms.Instant, partition int, wall int64)
 }
 

@@ -66,9 +66,8 @@ func frameSum(number, frame []byte) uint32 {
 // this process's steady clock. size is the record's length in bytes; wall is
 // the latest reading, at the time of writing, of a clock by which the frame's
 // windows were counted. A frame that seems to be from the future counts as
-// written now. The time since a counter was written shortens what is left of it.
-// A slot has as much time left as when it was written, so that no step of the
-// clock ends one too early. readFrame returns false if the frame is
+// written now. Counters age while the process is down. Slots don't, so that no
+// step of the clock ends one too early. readFrame returns false if the frame is
 // damaged. r is reused between calls.
 func readFrame(number, frame []byte, now algorithms.Instant, each func(r *counters.Record, wall int64, size int)) bool {
 	if len(number) != 8 || len(frame) < frameHeader || binary.LittleEndian.Uint32(frame) != frameSum(number, frame) {

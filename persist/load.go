@@ -176,8 +176,7 @@ func (fr *frameReader) collect(r *counters.Record, wall int64, size int) {
 		return
 	}
 
-	// No older frame has the counter with a later end: an expiry never moves to an
-	// earlier time.
+	// Older frames can't bring it back: an expiry only moves to later times.
 	if r.FreshAt <= fr.now.Steady/1e9 {
 		fr.Expired++
 		// A released slot is the exception: in an older frame, it may be held, with a

@@ -96,7 +96,8 @@ type chunk struct {
 // size returns how many checks the next chunk may have, if each may match
 // ruleCount rules, and the batch at most so many limits.
 func (c *chunk) size(ruleCount, most int) int {
-	if c.decided == 0 { // few checks match all rules; even if all do, the first chunk matches no more rules than that
+	// Nothing is known yet: assume that each check matches every rule.
+	if c.decided == 0 {
 		return max(1, min(maxChunk, most/max(1, ruleCount)))
 	}
 	return max(1, min(maxChunk, chunkLimits*c.decided/max(1, c.matched)))

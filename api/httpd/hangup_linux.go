@@ -12,7 +12,7 @@ const maxPolledAtOnce = 1024
 // canSeeHangUps says whether pollHungUp finds anything.
 const canSeeHangUps = true
 
-// pollHungUp returns the waiters in list whose callers have closed the connection,
+// pollHungUp returns the answers in list whose callers have closed the connection,
 // or at least their sending side of it.
 func pollHungUp(list []*heldAnswer) (gone []*heldAnswer) {
 	var room [maxPolledAtOnce]unix.PollFd

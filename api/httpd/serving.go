@@ -238,8 +238,8 @@ func (t *lentConn) Read(b []byte) (int, error) {
 		// ahead, and must not wait for more.
 		return 0, os.ErrDeadlineExceeded
 	case t.between:
-		// No other request has begun. The library lets go of its buffers only if it
-		// believes that the caller has gone. serve waits for the next request.
+		// No other request has begun. Reporting the end makes the library free its
+		// buffers. The connection stays, and serve waits for the next request.
 		t.toldEOF = true
 		return 0, io.EOF
 	}

@@ -15,8 +15,8 @@ import (
 const MaxClockSpread = time.Minute
 
 // windowSlack, in ms, is how much longer than the longest window a version is
-// kept after the next one was recorded. The time of a record is a second later
-// than the latest clock, and clocks within a region differ as well.
+// kept after the next one was recorded, so that its last window is over by every
+// clock. A clock may be MaxClockSpread behind, and the rest is a margin.
 const windowSlack = int64((MaxClockSpread + time.Minute) / time.Millisecond)
 
 // errTooManyHeld means that no further version can be held.

@@ -97,9 +97,11 @@ type Region struct {
 // region's leader proposes it.
 type Mark struct {
 	Version int64 `json:"version"`
-	// RecordedAt, in Unix ms, is not earlier than the reading of any region's
-	// clock when it began to use Version or a newer one. 0: Version becomes the
-	// candidate.
+	// RecordedAt, in Unix ms, has three meanings. 0: Version becomes the candidate.
+	// For a candidate: it is recorded, with a time that is not earlier than the
+	// reading of any region's clock when it began to use Version or a newer one.
+	// For a version that is recorded: the earliest clock now, up to which windows
+	// have ended everywhere.
 	RecordedAt int64 `json:"at,omitempty"`
 }
 

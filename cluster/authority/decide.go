@@ -168,10 +168,9 @@ func (rs *reignState) whyEnd(in *decisionInput, r *record, id ring.NodeID) agree
 }
 
 // isFailing reports whether there is reason to end r's node: it asks without
-// success, it asks nothing although it is reachable, or it lags. A node that
-// lags takes no copies until it has applied the newest revision, and no ring
-// change ends. At most one failing node is ended per failingPause, and only
-// while at least half of the ring has authority without it.
+// success, it asks nothing although it is reachable, or it lags. Until a lagging
+// node has applied the newest revision it takes no copies, so no change of the
+// ring can finish.
 func (rs *reignState) isFailing(in *decisionInput, r *record) bool {
 	failing := r.failingSince != never && in.now-r.failingSince >= failingPatience &&
 		r.withoutAuthority >= failingPatience

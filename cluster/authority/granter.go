@@ -188,7 +188,8 @@ func (g *Granter) RequireApplied(ctx context.Context, index uint64) (clocks Cloc
 		return Reply{Granted: rs.tryRaiseFloor(now, index)}
 	}})
 
-	// After a refusal, buildReply may still be running, or never run.
+	// Only a refusal by submit has a reason. buildReply may then still be running,
+	// or never run.
 	if reply.Reason != "" {
 		return Clocks{}, false
 	}

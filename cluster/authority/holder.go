@@ -48,7 +48,8 @@ type HolderConfig struct {
 type Holder struct {
 	config HolderConfig
 
-	// until is the reading of Boottime at which authority ends; 0 without authority.
+	// until is the reading of Boottime at which authority ends, or has ended; 0
+	// before the first, and once it was given up.
 	until     atomic.Int64
 	everValid atomic.Bool
 
@@ -89,7 +90,8 @@ func (h *Holder) Valid() bool {
 func (h *Holder) EverValid() bool { return h.everValid.Load() }
 
 // Until returns the reading of Boottime at which authority ends unless renewed,
-// or 0 without authority.
+// or has ended. It returns 0 before the first authority, and once it was given
+// up.
 func (h *Holder) Until() time.Duration { return time.Duration(h.until.Load()) }
 
 // AskNow makes the Holder ask now, because the leader has changed or this node
@@ -245,7 +247,8 @@ func (h *Holder) startAttempt() *attempt {
 }
 
 // lostSince returns the reading since which this node has had no authority, or
-// now if it has authority. The caller must hold mu.
+// now if it has authority. Authority that ran out by itself was lost at until.
+// The caller must hold mu.
 func (h *Holder) lostSince(now time.Duration) time.Duration {
 	return min(max(h.lostAt, h.Until()), now)
 }

@@ -230,7 +230,8 @@ func (rs *reignState) hasAuthority(now time.Duration, s *agreement.State, id rin
 }
 
 // hasExpired reports whether all authority of r's node has certainly expired,
-// no matter which leader granted it.
+// no matter which leader granted it. Between Validity and EndingWait after a
+// grant, neither this nor hasAuthority is true.
 func (rs *reignState) hasExpired(now time.Duration, r *record) bool {
 	return r.gaveUp || now-max(rs.reignBegan, r.lastGranted) >= EndingWait
 }

@@ -44,8 +44,7 @@ func (k *Keeper) forgetAll() {
 		}
 
 		hadCounters := k.parts[p].hasCounters()
-		// The answers "not taken" stay true: an offer that they cover may still
-		// arrive, and must be declined.
+		// voided stays: an earlier flip may still arrive, and must be declined.
 		k.enterPhase(p, away)
 		k.parts[p] = partState{voided: k.parts[p].voided}
 

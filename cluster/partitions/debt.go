@@ -89,9 +89,9 @@ type debt struct {
 	// counters here with a copy may lose the part they have, so the next owner
 	// debits all of it.
 	restored bool
-	// included is set if this node noted the number itself, and debited the debt
-	// from its copy. The note then says nothing about counters that have been
-	// overwritten since.
+	// included is set if this node debited the debt from its own copy, and noted
+	// the number itself. If the copy's counter is overwritten later, the note does
+	// not prove that it has the debt.
 	included bool
 }
 

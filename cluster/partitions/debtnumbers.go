@@ -74,7 +74,7 @@ func (ds *debts) debitOwnDebts(p int, now algorithms.Instant) {
 
 // include debits the part of d that the counters here lack, and notes d's
 // number with them. noted is the note as it was before the first debt of this
-// batch: including a debt does not change it.
+// batch, because include writes newer ones.
 func (ds *debts) include(d *debt, noted debtorNote, now algorithms.Instant) {
 	ds.makeFinal(d)
 	if !noted.covers(d) {
@@ -133,11 +133,11 @@ func (ds *debts) debit(node ring.NodeID, d *debt, now algorithms.Instant) bool {
 			return true
 		}
 
-		// The note also covers debts that found no room, and does not say which. A
-		// debt that found no room has no counter. So if the counter is in use, this
-		// debt was debited, and the answer was lost. Otherwise the debtor reports the
-		// debt again, under another number. If it was debited and has drained since,
-		// it is debited twice, which costs quota, but makes none.
+		// The note also covers debts that were refused for lack of room. Such a debt
+		// has no counter. So if the counter is in use, this debt was debited, and only
+		// the answer was lost. If not, refuse it: the debtor gives it another number. A
+		// debt that was debited and has drained is then debited twice, which only costs
+		// quota.
 		used, _ := ds.table.Usage(now, d.key, &d.limit)
 		return used > 0
 	}

@@ -195,8 +195,9 @@ func (k *Keeper) offerAnswered(node ring.NodeID, p int, taken bool, err error) {
 
 	switch {
 	case err != nil:
-		// The flip may still arrive. Unless the other side has taken the token by
-		// then, a question with a higher number makes it decline the flip.
+		// The flip may still be on its way. This side asks now, with a higher number.
+		// A receiver that answers that it has not taken the token must then decline
+		// the earlier flip.
 		pt.attempt++
 		pt.complete = true // these are all counters as of the freeze
 		k.setPhase(p, doubtful)

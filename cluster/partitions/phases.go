@@ -89,11 +89,11 @@ func (k *Keeper) beginLineage(p int) {
 }
 
 // reconcileOwnDebts makes sure that nobody debits the debts of p, whose token is
-// here, once more: they are in the counters here, which others may continue
-// from. With authority, this node owes them to itself, and drops them. Without,
-// a later entry may already have ended this node. So it notes with the counters
-// which debts these have, and reports them later all the same. The caller must
-// hold mu.
+// here, once more. An owner's counters already include its own debts, and others
+// may continue from them. With authority, this node owes the debts to itself, and
+// drops them. Without, an entry that it does not know may have ended it. So it
+// marks the counters with the debts that they include, and reports these later
+// all the same. The caller must hold mu.
 func (k *Keeper) reconcileOwnDebts(p int) {
 	if k.config.Authority() {
 		k.debts.debitOwnDebts(p, k.config.Now())

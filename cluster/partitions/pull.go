@@ -234,7 +234,7 @@ func (k *Keeper) adoptCopy(from ring.NodeID, arriving *incomingCopy) {
 		pt.source = from
 
 	case !pt.complete || arriving.lineage != pt.lineage:
-		// This is measured before Follow, which brings the two clocks together.
+		// This is measured before FollowClock, which brings the two clocks together.
 		apart := time.Duration(arriving.wall - table.WallIn(now, arriving.p)).Abs()
 		table.FollowClock(now, arriving.p, arriving.wall)
 		for _, rec := range arriving.records {

@@ -40,8 +40,8 @@ func (k *Keeper) Route(p int) Route {
 	r.Owner = from
 	switch {
 	case ph == owning && k.config.Table.IsOpen(p):
-		// If only one of the two holds, setPhase is in progress. WaitWhilePending returns
-		// after it.
+		// setPhase changes the gate and the phase one after the other. If only one of
+		// them says so, setPhase is in between, and WaitWhilePending returns after it.
 		r.Place, r.Owner = Here, k.config.Self
 	case ph == handedOver:
 		r.Place, r.Owner = Elsewhere, to

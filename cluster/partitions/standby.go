@@ -180,9 +180,9 @@ func (k *Keeper) AdmitAlone(now algorithms.Instant, ops []counters.Op) counters.
 }
 
 // countsHere reports whether a cost that is admitted here is also taken from the
-// counters here. It is if the next owner of p continues from these counters, or
-// overwrites them. While p moves, and after a restart, they may instead be
-// replaced or merged, so they are only peeked at.
+// counters here. It is if this node owns p, or has a full copy from another node.
+// While p moves, and after a restart, it is not: the counters may be merged with
+// others that have the debt, and it would count twice.
 func (k *Keeper) countsHere(p int) bool {
 	pt := &k.parts[p]
 	return pt.phase == owning || pt.phase == away && pt.complete && !pt.source.IsZero() && pt.source != k.config.Self

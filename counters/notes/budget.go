@@ -193,9 +193,10 @@ func addTo[K comparable](sums *map[K]int64, key K, n int64) {
 }
 
 // Reservations, the rates of their buckets, and slots each have a budget, which
-// rules and subjects share. One alone gets two thirds. The more take part, the
-// less each may take. The last one still finds something, because a share never
-// exceeds a multiple of what it leaves free.
+// rules and subjects share. The more take part, the less each may take: one
+// subject alone may have two thirds of the budget, and a second one a part of
+// what is left. A share may be at most a multiple of what stays free, so
+// something always stays free.
 const (
 	greed    = 4    // a share is at most that many times what is free
 	spare    = 10   // one part in that many is reserved for those who have little

@@ -20,15 +20,16 @@ const (
 	// answer, for AnswerLife, and Minor is 1 if it was settled late.
 	Reservation Kind = iota
 	// Rate: the part of a bucket's past that its state lacks. Rank is the highest
-	// rate, in units per window, at which it has drained since the oldest of its
-	// reservations was made; 0 if it has none. Minor is how many units were put
-	// back into it since the note was made. ID is the counter's.
+	// rate, in units per window, at which the bucket has drained since the oldest of
+	// its reservations was made; 0 if the bucket has no reservation. Minor is how
+	// many units were put back into the bucket since the note was made. ID is the
+	// counter's.
 	Rate
 	// Answer: the answer to a check with a request id, in Body. Rank is the hash of the request.
 	Answer
-	// Write: the same for a write with a request id.
+	// Write: the answer to a write with a request id, with the fields of an Answer.
 	Write
-	// Retry: the same for a request that a node repeats by itself.
+	// Retry: the answer to a request that a node repeats by itself, likewise.
 	Retry
 	// Reset: a subject, or its counter ID, was reset at At. That was the Rank-th
 	// reset in its partition. ID is 0 for all counters.

@@ -109,9 +109,9 @@ type limitSlots struct {
 	// ends has the end of each slot, and earlier ends of those that were renewed or
 	// released since: a heap.
 	ends endList
-	// latest is a time after which no slot ends. It is computed anew once more
-	// than a quarter of the slots have changed. For at most exactEnds slots, it is
-	// always computed anew. changes counts since then.
+	// latest is a time after which no slot ends. Up to exactEnds slots, each read
+	// computes it. Beyond that, it is computed again when more than a quarter of
+	// the slots have changed. changes counts the changes since then.
 	latest  int64
 	changes int
 }
