@@ -139,7 +139,7 @@ def test_silent_node(connect: Connect, fake: MakeFake) -> None:
 
 @pytest.mark.parametrize(("status", "code"), [(503, "not-ready"), (500, "internal"), (502, "")])
 def test_failing_node(status: int, code: str, connect: Connect, fake: MakeFake) -> None:
-    first, second = fake(lambda path, body: problem(status, code) if body is not None else (200, {}, b"{}")), fake(decide)
+    first, second = fake(lambda path, body: problem(status, code)), fake(decide)
     client = connect([first.url, second.url], timeout=5)
     assert [client.check("r", "k").decided_by for _ in range(5)] == ["owner"] * 5
     assert len(first.requests) == 1
