@@ -13,12 +13,13 @@ test:
 # Tests on virtual time run on one processor: timers that two goroutines look at at once share a context of the race
 # detector in Go's testing/synctest, and it crashes once in some ten runs.
 VIRTUAL = authority|cluster|cmd/rlnode|limiter|node|partitions|regions
-PURE = agreement|algorithms|apitest|codec|counters|document|hashilog|house|loads|localcache|replay|ring|rules|simulation|ui|wire|yaml
+PURE = agreement|algorithms|apitest|codec|counters|document|entries|hashilog|house|loads|localcache|notes|replay|ring|rules|simulation|ui|wire|yaml
 race: race-real race-virtual race-pure race-program race-processes ## all tests under the race detector, the longest ones shortened
 
-race-real: # those that wait for sockets, disks and timers; not those that -short leaves out, that measure memory, or on virtual time
+# Not those that -short leaves out, that measure memory, on virtual time, or that compute for long in one goroutine.
+race-real: # those that wait for sockets, disks and timers
 	$(GO) test -race -short $$($(GO) list ./... | grep -vE '/($(PURE)|$(VIRTUAL)|examples/embedded|examples/plans)$$') \
-		-skip '^(TestHostileMessages|TestRealNodeMemory|TestStarvedCallsDoNotPass)$$'
+		-skip '^(TestHostileMessages|TestRealNodeMemory|TestStarvedCallsDoNotPass|TestHistoryIsADayAndAMonth|TestEventsAreBounded|TestBillsInHistories)$$'
 	$(GO) test -race -short -run '$(REAL_TIME)' ./limiter
 
 race-processes: # those that start programs of their own, which have the detector too
@@ -40,8 +41,9 @@ race-virtual: # those on virtual time
 	$(GO) test -race -short -timeout 30m -cpu 1 -p 3 $$($(GO) list ./... | grep -E '/($(VIRTUAL))$$' | grep -vE '/(cmd/rlnode|node)$$') \
 		-skip '^($(subst | ,|,$(NO_RACE)))$$|$(REAL_TIME)'
 
-race-program: # whole nodes on virtual time
+race-program: # whole nodes on virtual time, and histories of bills
 	$(GO) test -race -short -timeout 30m -cpu 1 -skip '^TestG4_NothingOwedIsLostInOneProcess$$' ./node
+	$(GO) test -race -short -timeout 30m -cpu 1 -run '^TestBillsInHistories$$' ./usage
 
 FUZZTIME ?= 10s
 fuzz: ## a smoke of every fuzz target
