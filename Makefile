@@ -36,7 +36,8 @@ REAL_TIME = ^TestG1_.*RealTime|^TestRealTimeJudge
 NO_RACE = TestALongCutHealsSoon|TestAFailedVoterIsReplaced|TestAnotherPrimary|TestAStoreThatIsWellAgainCatchesUpSoon|\
 	TestChosenNamesLockNobodyOut|TestMessagesAboutLeasesMayBeBroken|TestTopOfAMillion|TestTopOnZipf|\
 	TestG5_AcknowledgedDebtsOutliveTheirOwner|TestConfirmedLeadersLed|TestNeverTwoOwners|\
-	TestChecksOfManySubjectsAllocateNothing|TestFloodsOfAClusterTakeNothingFromOthers|TestReadingsOnTimeFreeNothingAtRandom|TestLateReadingsFreeNothingAtRandom
+	TestChecksOfManySubjectsAllocateNothing|TestFloodsOfAClusterTakeNothingFromOthers|TestReadingsOnTimeFreeNothingAtRandom|TestLateReadingsFreeNothingAtRandom|\
+	TestReusedAnswer|TestD8_DebtsThatAreToldAgain
 race-virtual: # those on virtual time
 	$(GO) test -race -short -timeout 30m -cpu 1 -p 3 $$($(GO) list ./... | grep -E '/($(VIRTUAL))$$' | grep -vE '/(cmd/rlnode|node)$$') \
 		-skip '^($(subst | ,|,$(NO_RACE)))$$|$(REAL_TIME)'
