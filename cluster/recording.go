@@ -8,13 +8,15 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/cluster/authority"
 )
 
 const (
 	// recordMargin is added to the latest clock that a region reported when it
-	// honoured a version. The record counts from that time on. The margin covers
-	// clocks that differ, and checks that an older version is still deciding.
-	recordMargin = time.Second
+	// honoured a version. The record counts from that time on. A node that was cut
+	// off after its last report decides by an older version until its authority
+	// ends, and its clock goes on until then. The second covers its last check.
+	recordMargin = authority.EndingWait + time.Second
 	// maxMarksPerRound bounds the marks proposed in one round. The next round
 	// follows within a second.
 	maxMarksPerRound = 8

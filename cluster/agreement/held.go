@@ -16,7 +16,8 @@ const MaxClockSpread = time.Minute
 
 // windowSlack, in ms, is how much longer than the longest window a version is
 // kept after the next one was recorded, so that its last window is over by every
-// clock. A clock may be MaxClockSpread behind, and the rest is a margin.
+// clock. A clock may be MaxClockSpread behind, and the rest is a margin, also for
+// that of the record's time.
 const windowSlack = int64((MaxClockSpread + time.Minute) / time.Millisecond)
 
 // errTooManyHeld means that no further version can be held.

@@ -177,8 +177,8 @@ func (g *Granter) Committed(ctx context.Context) (uint64, error) {
 // lacks the entry will get authority, from this leader or a later one: each
 // leader requires the newest rules that it has applied when its reign begins.
 // It also returns the clocks by which the region decides windows, or unknown
-// ones. If all nodes have applied the entry, the latest clock is not before any
-// reading by which one of them decided without the entry. Like Answer,
+// ones. Once all nodes have applied the entry, no node has decided without it by
+// a clock that was more than EndingWait past the latest of these. Like Answer,
 // RequireApplied waits for a confirmation, because a deposed leader's knowledge
 // of the nodes proves nothing.
 func (g *Granter) RequireApplied(ctx context.Context, index uint64) (clocks Clocks, applied bool) {
@@ -188,8 +188,8 @@ func (g *Granter) RequireApplied(ctx context.Context, index uint64) (clocks Cloc
 		return Reply{Granted: rs.tryRaiseFloor(now, index)}
 	}})
 
-	// Only a refusal by submit has a reason. buildReply may then still be running,
-	// or never run.
+	// With a reason, the request was refused before a confirmation, and buildReply
+	// may still be running, or never run.
 	if reply.Reason != "" {
 		return Clocks{}, false
 	}

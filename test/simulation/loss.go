@@ -16,7 +16,8 @@ func MissingUse(own, borrowed, copied, borrowedThen *counters.Record) int64 {
 		o.State.Count += takenOff(own, borrowed)
 		c.State.Count += takenOff(copied, borrowedThen)
 	case own.Kind.IsBucket():
-		// The companions drain, too, so that only their growth tells of loans.
+		// A bucket's companion drains as the bucket does. So only its growth says what
+		// was borrowed.
 		o.State.Count += max(0, borrowed.State.Count-borrowedThen.State.Count)
 	}
 	return MissingInCopy(&o, c)
