@@ -99,8 +99,8 @@ type Peers interface {
 	// Send sends a message that has no reply.
 	Send(to ring.NodeID, m peer.Method, body []byte) error
 	Reachable(to ring.NodeID) bool
-	// PathUnsure reports whether a node can't be reached only because this process
-	// did not run for a while, and has yet to find out whether there is a path.
+	// PathUnsure reports whether a node can't be reached now, and it will be known
+	// in a moment whether there is a path.
 	PathUnsure(to ring.NodeID) bool
 }
 

@@ -130,11 +130,12 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 
 		if s.attempts < maxAttempts && now.Before(c.deadline) {
 			s.state, s.to = s.next(m)
+			decidesForOwner := s.state == stateAlone || s.state == stateActAsStandby
+			if decidesForOwner && c.awaitPath(s) {
+				continue
+			}
 			if s.state != stateAlone {
 				return
-			}
-			if c.awaitPath(s) {
-				continue
 			}
 		}
 
@@ -163,9 +164,10 @@ func (c *clusterCheck) awaitOwner(s *subject, now time.Time) {
 	})
 }
 
-// awaitPath waits if this node did not run for a while, and does not know yet
-// which of s's nodes it can reach: it must not count alone for that reason. It
-// returns when the node knows more, and reports whether to route s again.
+// awaitPath waits if this node does not know yet which of s's nodes it can
+// reach, because it did not run for a while or a relay has just gone: it must not
+// decide in the owner's place for that reason. It returns when the node knows
+// more, and reports whether to route s again.
 func (c *clusterCheck) awaitPath(s *subject) bool {
 	m := c.limiter.membership
 	unsure := s.countUnsurePaths(m)

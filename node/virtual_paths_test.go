@@ -60,6 +60,53 @@ func TestD1_BrokenLinkAndACrashInOneProcess(t *testing.T) {
 	})
 }
 
+// TestD1_TheRelayGoesInOneProcess: two nodes reach each other only by way of a
+// third one, which is killed, paused or cut off. A fourth one reaches both, so neither
+// decides for the other, although they need a moment to find the way around.
+func TestD1_TheRelayGoesInOneProcess(t *testing.T) {
+	t.Parallel()
+	for fault, goes := range map[string]func(relay *testNode){
+		"killed":  func(relay *testNode) { relay.endProcess(false) },
+		"cut off": func(relay *testNode) { relay.cluster.net.Isolate(relay.ip) },
+	} {
+		for _, standby := range []string{"the relay", "the asker"} {
+			t.Run(fault+", the standby is "+standby, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					const limit = 100
+					p := newTestCluster(t, 5, exactRules(limit))
+					_, others := p.leader()
+					owner, asker := others[0], others[1]
+
+					p.net.Cut(owner.ip, asker.ip)
+					var relay *testNode
+					p.eventually("there is a path", func() bool {
+						via, ok := asker.node.peers.Via(owner.id)
+						for _, v := range p.nodes {
+							if ok && v.id == via {
+								relay = v
+							}
+						}
+						return ok
+					})
+
+					key := p.keyOwnedBy("year", owner, relay, 0)
+					if standby == "the asker" {
+						key = p.keyOwnedBy("year", owner, asker, 0)
+					}
+					_, _, _ = asker.ask("year", key, limit)
+
+					goes(relay)
+					admitted, by, slowest := asker.ask("year", key, 1000)
+					t.Logf("by %v, the slowest took %v", by, slowest)
+					if admitted > 0 || by[limiter.ByFallback] > 0 || by[limiter.ByStandby] > 0 {
+						t.Errorf("%d more than the limit were admitted, by %v", admitted, by)
+					}
+				})
+			})
+		}
+	}
+}
+
 // TestD4_BrokenLinkAndARuleInOneProcess: a lower limit is in force at X within
 // five seconds, although X can't reach the leader.
 func TestD4_BrokenLinkAndARuleInOneProcess(t *testing.T) {

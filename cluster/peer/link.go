@@ -46,6 +46,8 @@ type link struct {
 	probation     atomic.Int64         // how long, in ns, the direct connection must work before it is used again
 	directSince   atomic.Int64         // when it was last used again, as Peers.now
 	findingPath   atomic.Bool          // findPath is running
+	seek          chan struct{}        // capacity 1: findPath goes on at once
+	tunnelHeard   atomic.Int64         // when data last arrived over a tunnel that has broken, as Peers.now; 0: none has
 	nextRelay     int                  // used by findPath only: the next node to ask for a relay
 	dialingSecond atomic.Bool          // a second connection is being dialled
 	lastBoot      atomic.Uint64        // of the process last reached directly; 0: none yet

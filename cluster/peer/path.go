@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -38,11 +39,15 @@ const (
 // ready when the direct connection counts as silent. It is repeated, with
 // growing pauses, until there is a path. Meanwhile, the direct connection is
 // dialled again and again.
+//
+// A tunnel that breaks says nothing about the node at its other end: the relay
+// may be gone. So the search goes on at once, and until it has had time to find
+// another relay, the path is unsure; see [Peers.PathUnsure].
 
 // currentConn returns the connection for calls, or nil if there is none.
 func (l *link) currentConn() *conn {
 	if l.avoidDirect.Load() {
-		if t := l.tunnel.Load(); t != nil && t.isReachable() {
+		if t := l.tunnel.Load(); t != nil {
 			return t
 		}
 	}
@@ -69,6 +74,45 @@ func (l *link) onQuiet(c *conn) {
 	}
 }
 
+// onBroken stops the use of c, which is silent or broken.
+func (l *link) onBroken(c *conn) {
+	if c.socket.relay.IsZero() {
+		l.abandonDirect(c)
+	} else {
+		l.abandonTunnel(c)
+	}
+}
+
+// abandonTunnel stops the use of the tunnel c, and looks for another one.
+func (l *link) abandonTunnel(c *conn) {
+	// This comes first: whoever finds no tunnel must see that the path is unsure.
+	l.tunnelHeard.Store(c.lastReceived.Load())
+	if !l.tunnel.CompareAndSwap(c, nil) {
+		return
+	}
+
+	l.closeRaftOver(c.socket.relay)
+	wake.Signal(l.seek)
+}
+
+// seeksRelay reports whether a tunnel to the node has just broken, and another
+// node may be the relay in a moment. A node that no node can be heard from is
+// cut off, and must not wait.
+func (l *link) seeksRelay() bool {
+	heard := l.tunnelHeard.Load()
+	silence := l.peers.config.Silence
+	if heard == 0 || time.Duration(l.peers.now()-heard) >= silence+silence/5 {
+		return false
+	}
+
+	for _, r := range *l.peers.links.Load() {
+		if r != l && r.receivesDirectly() {
+			return true
+		}
+	}
+	return false
+}
+
 // abandonDirect stops the use of the direct connection c, which is silent or
 // broken; nil means that no connection could be made. Calls that fail for that
 // reason are retried through a tunnel, if there is one.
@@ -78,9 +122,9 @@ func (l *link) abandonDirect(c *conn) {
 	}
 
 	defer l.startFindPath()
+	defer l.closeRaftOver(ring.NodeID{})
 
-	// A connection that was not in use has not failed its users again, so
-	// probation stays.
+	// A connection that was to be avoided anyway stays on its probation.
 	if l.avoidDirect.Load() {
 		return
 	}
@@ -96,11 +140,14 @@ func (l *link) abandonDirect(c *conn) {
 
 	l.probation.Store(int64(probation))
 	l.avoidDirect.Store(true)
+}
 
-	// Raft would wait for seconds on each of its connections. When they are closed,
-	// it redials and gets a tunnel.
+// closeRaftOver closes Raft's connections to the node over a path that is no
+// longer used: through the relay, or directly if that is zero. Raft would wait
+// for seconds on each of them. It redials, and gets the path that is used now.
+func (l *link) closeRaftOver(relay ring.NodeID) {
 	l.peers.closeSockets(func(s *socket) bool {
-		return s.isRaft() && s.remote.Node == l.node && s.relay.IsZero() && !s.tunnelled
+		return s.isRaft() && s.remote.Node == l.node && s.relay == relay && !s.tunnelled
 	})
 }
 
@@ -162,13 +209,10 @@ func (l *link) findPath() {
 
 		wait := tick
 
-		t := l.tunnel.Load()
 		switch {
-		case t != nil && t.isReachable():
+		case l.tunnel.Load() != nil:
 			pause = tick
 			next = now
-		case t != nil:
-			t.breakOff(errSilent)
 		case worksSince.IsZero():
 			if !now.Before(next) {
 				l.tryRelays(ctx, &attempts)
@@ -178,7 +222,11 @@ func (l *link) findPath() {
 			wait = min(tick, time.Until(next))
 		}
 
-		sleep(l.ctx, wait)
+		select {
+		case <-time.After(wait):
+		case <-l.seek:
+		case <-l.ctx.Done():
+		}
 	}
 }
 
@@ -191,10 +239,7 @@ func (l *link) useDirect() {
 	if t := l.tunnel.Load(); t != nil {
 		t.retire()
 		l.tunnel.CompareAndSwap(t, nil)
-
-		l.peers.closeSockets(func(s *socket) bool {
-			return s.isRaft() && s.remote.Node == l.node && !s.relay.IsZero()
-		})
+		l.closeRaftOver(t.socket.relay)
 
 		if l.relayed.end() {
 			l.peers.log.Info("a node is reached directly again", "name", l.label(), "address", l.address)
@@ -248,6 +293,8 @@ func (l *link) openTunnel(ctx context.Context, relay *link) {
 
 	// Several attempts may succeed at a time. The first one wins.
 	c := l.peers.newConn(s, true)
+	c.link = l
+	c.limits.closed = c.limits.unreachable // a silent tunnel is replaced, not waited for
 	if !l.tunnel.CompareAndSwap(nil, c) {
 		s.Close()
 		return
@@ -255,7 +302,7 @@ func (l *link) openTunnel(ctx context.Context, relay *link) {
 
 	started := l.peers.spawn(func() {
 		err := c.run(l.ctx)
-		if l.tunnel.CompareAndSwap(c, nil) && l.ctx.Err() == nil {
+		if l.ctx.Err() == nil {
 			l.peers.log.Debug("the tunnel to a node has ended", "name", l.label(), "relay", relay.label(), "error", err)
 		}
 	})

@@ -3,6 +3,8 @@ package peer
 import (
 	"context"
 	"errors"
+	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -247,6 +249,50 @@ func TestPathForRaft(t *testing.T) {
 		if err := dial(); err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// TestRaftDoesNotWaitForADeadPath: Raft's connections over a path end as soon as
+// the path is silent: over a relay, over the next one, and over the direct path
+// that is used meanwhile although it has just come back.
+func TestRaftDoesNotWaitForADeadPath(t *testing.T) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		nodes := w.all(4)
+		a, b := nodes[0], nodes[1]
+
+		connect := func() net.Conn {
+			c, err := a.Raft().Dial(RaftAddress(b.id, b.address), time.Second)
+			expect.NoError(t, err)
+			_, err = b.Raft().Accept()
+			expect.NoError(t, err)
+			return c
+		}
+		endsSoon := func(path string, c net.Conn) {
+			expect.NoError(t, c.SetReadDeadline(time.Now().Add(350*time.Millisecond)))
+			_, err := c.Read(make([]byte, 1))
+			if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("%s: the connection is open after 350 ms: %v", path, err)
+			}
+		}
+
+		w.net.Cut(a.ip, b.ip)
+		for _, path := range []string{"a relay", "the next relay"} {
+			w.until("there is a path", func() bool { _, ok := a.Via(b.id); return ok })
+			relay, _ := a.Via(b.id)
+			c := connect()
+			for _, n := range nodes[2:] {
+				if n.id == relay {
+					w.net.Isolate(n.ip)
+				}
+			}
+			endsSoon(path, c)
+		}
+
+		w.net.Heal(a.ip, b.ip)
+		w.until("the direct path is used", func() bool { return a.Reachable(b.id) })
+		c := connect()
+		w.net.Cut(a.ip, b.ip)
+		endsSoon("the direct path", c)
 	})
 }
 

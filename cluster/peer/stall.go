@@ -45,13 +45,17 @@ func (p *Peers) noteStall() {
 	}
 }
 
-// PathUnsure reports whether a node can't be reached now, but only because this
-// process did not run for a while: it has yet to find out whether there is a
-// path.
+// PathUnsure reports whether a node can't be reached now, and it is not known
+// yet whether there is a path: this process did not run for a while, or the
+// relay by which the node was reached has just gone. That lasts for a fraction
+// of a second.
 func (p *Peers) PathUnsure(to ring.NodeID) bool {
 	l := (*p.links.Load())[to]
-	if l == nil || p.Reachable(to) {
+	switch {
+	case l == nil || p.Reachable(to):
 		return false
+	case l.seeksRelay():
+		return true
 	}
 
 	now := p.boottime()
