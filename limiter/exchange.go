@@ -8,6 +8,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/cluster/partitions"
+	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
@@ -230,11 +231,24 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 	next.flags &^= flagStandby
 
 	deadline, _ := ctx.Deadline()
-	next.patience = time.Until(deadline)
+	ask := func() ([]byte, error) {
+		next.patience = time.Until(deadline)
+		return m.call(ctx, owner, MethodAsk, next.appendBody(next.appendHead(nil)))
+	}
 
 	m.counts.forwarded.Add(1)
 	answer := unreachable
-	body, err := m.call(ctx, owner, MethodAsk, next.appendBody(next.appendHead(nil)))
+	body, err := ask()
+
+	if errors.Is(err, peer.ErrUnreachable) {
+		// A lost connection is no reason to act for the owner, if there is another
+		// path. If the owner had counted the question, its cost is lost.
+		pollPaths(ctx, func() bool { return !m.Peers.PathUnsure(owner) })
+		if m.Peers.Reachable(owner) {
+			body, err = ask()
+		}
+	}
+
 	if err == nil && len(body) > 0 {
 		answer = status(body[0])
 	}

@@ -130,8 +130,7 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 
 		if s.attempts < maxAttempts && now.Before(c.deadline) {
 			s.state, s.to = s.next(m)
-			decidesForOwner := s.state == stateAlone || s.state == stateActAsStandby
-			if decidesForOwner && c.awaitPath(s) {
+			if s.state != stateAskOwner && c.awaitPath(s) {
 				continue
 			}
 			if s.state != stateAlone {
@@ -165,9 +164,9 @@ func (c *clusterCheck) awaitOwner(s *subject, now time.Time) {
 }
 
 // awaitPath waits if this node does not know yet which of s's nodes it can
-// reach, because it did not run for a while or a relay has just gone: it must not
-// decide in the owner's place for that reason. It returns when the node knows
-// more, and reports whether to route s again.
+// reach, because it did not run for a while or has just lost a connection: nobody
+// must decide in the owner's place for that reason. It returns when the node
+// knows more, and reports whether to route s again.
 func (c *clusterCheck) awaitPath(s *subject) bool {
 	m := c.limiter.membership
 	unsure := s.countUnsurePaths(m)
@@ -176,22 +175,27 @@ func (c *clusterCheck) awaitPath(s *subject) bool {
 	}
 
 	c.wait(c.deadline, func(ctx context.Context) {
-		// Paths have no signal to wait for, and this wait is rare enough to poll.
-		tick := time.NewTicker(pathPause)
-		defer tick.Stop()
-		for s.countUnsurePaths(m) == unsure {
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				return
-			}
-		}
+		pollPaths(ctx, func() bool { return s.countUnsurePaths(m) != unsure })
 	})
 
 	// Some nodes may be marked as tried only because no path to them was known.
 	s.tried = s.tried[:0]
 	s.retried = false
 	return true
+}
+
+// pollPaths waits until more is known of a path, or ctx ends. Paths have no
+// signal to wait for, and this wait is rare enough to poll.
+func pollPaths(ctx context.Context, isKnown func() bool) {
+	tick := time.NewTicker(pathPause)
+	defer tick.Stop()
+	for !isKnown() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // setDeadlines sets the check's deadlines, unless they are set already.

@@ -107,6 +107,45 @@ func TestD1_TheRelayGoesInOneProcess(t *testing.T) {
 	}
 }
 
+// TestG1_BrokenConnectionsInOneProcess: all connections of a node break at once,
+// as by a firewall that starts anew. Nobody is lost, so nobody decides in
+// another's place.
+func TestG1_BrokenConnectionsInOneProcess(t *testing.T) {
+	t.Parallel()
+	for _, whose := range []string{"the owner", "the asker"} {
+		for _, standby := range []string{"another node", "the asker"} {
+			t.Run(fmt.Sprintf("those of %s, the standby is %s", whose, standby), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					const limit = 100
+					p := newTestCluster(t, 3, exactRules(limit))
+					owner, asker := p.nodes[0], p.nodes[1]
+
+					key := p.keyOwnedBy("year", owner, p.nodes[2], 0)
+					if standby == "the asker" {
+						key = p.keyOwnedBy("year", owner, asker, 0)
+					}
+					_, _, _ = asker.ask("year", key, limit)
+
+					struck := owner
+					if whose == "the asker" {
+						struck = asker
+					}
+					for _, v := range p.nodes {
+						if v != struck {
+							p.net.Break(struck.ip, v.ip)
+						}
+					}
+					admitted, by, slowest := asker.ask("year", key, 1000)
+					t.Logf("by %v, the slowest took %v", by, slowest)
+					if admitted > 0 || by[limiter.ByFallback] > 0 || by[limiter.ByStandby] > 0 {
+						t.Errorf("%d more than the limit were admitted, by %v", admitted, by)
+					}
+				})
+			})
+		}
+	}
+}
+
 // TestD4_BrokenLinkAndARuleInOneProcess: a lower limit is in force at X within
 // five seconds, although X can't reach the leader.
 func TestD4_BrokenLinkAndARuleInOneProcess(t *testing.T) {

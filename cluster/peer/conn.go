@@ -184,7 +184,7 @@ func (c *conn) failCalls(why error, forGood bool) (first bool) {
 	// This comes before the calls fail: a caller that tries again at once must not
 	// get the direct connection again.
 	if c.link != nil && !errors.Is(why, errReplaced) {
-		c.link.onBroken(c)
+		c.link.onLoss(c, forGood)
 	}
 
 	c.mu.Lock()

@@ -47,7 +47,8 @@ type link struct {
 	directSince   atomic.Int64         // when it was last used again, as Peers.now
 	findingPath   atomic.Bool          // findPath is running
 	seek          chan struct{}        // capacity 1: findPath goes on at once
-	tunnelHeard   atomic.Int64         // when data last arrived over a tunnel that has broken, as Peers.now; 0: none has
+	searchUntil   atomic.Int64         // how long the search for a relay may make the path unsure, as Peers.now; 0: it has failed
+	dialUntil     atomic.Int64         // the same of dialling
 	nextRelay     int                  // used by findPath only: the next node to ask for a relay
 	dialingSecond atomic.Bool          // a second connection is being dialled
 	lastBoot      atomic.Uint64        // of the process last reached directly; 0: none yet
@@ -126,6 +127,7 @@ func (l *link) run(ctx context.Context) {
 		l.processGone.Store(!connected && provesGone(err))
 		if !connected {
 			l.failed.Store(l.peers.boottime())
+			l.dialUntil.Store(0)
 			l.abandonDirect(nil)
 		}
 
@@ -145,6 +147,7 @@ func (l *link) run(ctx context.Context) {
 
 		if connected && time.Since(began) > stableTime {
 			pause = firstPause
+			continue // whatever broke the connection, the node may be there
 		}
 
 		now := l.peers.stalls.resumed.Load()

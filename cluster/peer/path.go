@@ -40,9 +40,10 @@ const (
 // growing pauses, until there is a path. Meanwhile, the direct connection is
 // dialled again and again.
 //
-// A tunnel that breaks says nothing about the node at its other end: the relay
-// may be gone. So the search goes on at once, and until it has had time to find
-// another relay, the path is unsure; see [Peers.PathUnsure].
+// A connection that breaks says nothing about the node at its other end: the
+// relay may be gone, or a firewall may have started anew. So the node is dialled
+// at once, and another relay is looked for. Until both have failed, the path is
+// unsure; see [Peers.PathUnsure].
 
 // currentConn returns the connection for calls, or nil if there is none.
 func (l *link) currentConn() *conn {
@@ -74,43 +75,33 @@ func (l *link) onQuiet(c *conn) {
 	}
 }
 
-// onBroken stops the use of c, which is silent or broken.
-func (l *link) onBroken(c *conn) {
-	if c.socket.relay.IsZero() {
-		l.abandonDirect(c)
+// onLoss stops the use of c, which is silent or, if broken is true, at its end.
+func (l *link) onLoss(c *conn, broken bool) {
+	isTunnel := l.tunnel.Load() == c
+	if l.kind != kindPeer || !isTunnel && l.conn.Load() != c {
+		return // it was not in use any more
+	}
+
+	// This comes first: whoever finds no path must see that it is unsure.
+	until := c.lastReceived.Load() + int64(settleSilences*l.peers.config.Silence)
+	l.searchUntil.Store(until)
+	if broken && !isTunnel {
+		l.dialUntil.Store(until)
+	}
+
+	if isTunnel {
+		l.tunnel.CompareAndSwap(c, nil)
+		l.closeRaftOver(c.socket.relay)
 	} else {
-		l.abandonTunnel(c)
+		l.abandonDirect(c)
 	}
-}
-
-// abandonTunnel stops the use of the tunnel c, and looks for another one.
-func (l *link) abandonTunnel(c *conn) {
-	// This comes first: whoever finds no tunnel must see that the path is unsure.
-	l.tunnelHeard.Store(c.lastReceived.Load())
-	if !l.tunnel.CompareAndSwap(c, nil) {
-		return
-	}
-
-	l.closeRaftOver(c.socket.relay)
 	wake.Signal(l.seek)
 }
 
-// seeksRelay reports whether a tunnel to the node has just broken, and another
-// node may be the relay in a moment. A node that no node can be heard from is
-// cut off, and must not wait.
-func (l *link) seeksRelay() bool {
-	heard := l.tunnelHeard.Load()
-	silence := l.peers.config.Silence
-	if heard == 0 || time.Duration(l.peers.now()-heard) >= silence+silence/5 {
-		return false
-	}
-
-	for _, r := range *l.peers.links.Load() {
-		if r != l && r.receivesDirectly() {
-			return true
-		}
-	}
-	return false
+// isUnsure reports whether a connection to the node has just been lost, and
+// what to do about it has not failed yet.
+func (l *link) isUnsure() bool {
+	return l.peers.now() < max(l.searchUntil.Load(), l.dialUntil.Load())
 }
 
 // abandonDirect stops the use of the direct connection c, which is silent or
@@ -224,7 +215,9 @@ func (l *link) findPath() {
 
 		select {
 		case <-time.After(wait):
-		case <-l.seek:
+		case <-l.seek: // checks wait for the outcome of a search from now on
+			pause = tick
+			next = time.Now()
 		case <-l.ctx.Done():
 		}
 	}
@@ -252,9 +245,19 @@ func (l *link) useDirect() {
 // link has just broken offers to be the relay. It returns once there is a
 // tunnel, or the last attempt fails or takes long.
 func (l *link) tryRelays(ctx context.Context, attempts *sync.WaitGroup) {
+	// A loss during this search changes searchUntil, and needs another search.
+	until := l.searchUntil.Load()
+	var round sync.WaitGroup
+	defer attempts.Go(func() {
+		round.Wait()
+		l.searchUntil.CompareAndSwap(until, 0)
+	})
+
 	for _, relay := range l.relayCandidates() {
 		ended := make(chan struct{})
+		round.Add(1)
 		attempts.Go(func() {
+			defer round.Done()
 			l.openTunnel(ctx, relay)
 			close(ended)
 		})

@@ -13,8 +13,8 @@ import (
 // That says nothing about the network. So for a moment, its paths are unsure:
 // neither working nor failed.
 
-// settleSilences is how many times Config.Silence a process has, once it runs
-// again, to find its paths.
+// settleSilences is how many times Config.Silence a process has to find a path:
+// since it runs again, or since it last heard the node whose connection it lost.
 const settleSilences = 2
 
 // stalls records when this process did not run. Times are readings of Config.Boottime.
@@ -46,15 +46,14 @@ func (p *Peers) noteStall() {
 }
 
 // PathUnsure reports whether a node can't be reached now, and it is not known
-// yet whether there is a path: this process did not run for a while, or the
-// relay by which the node was reached has just gone. That lasts for a fraction
-// of a second.
+// yet whether there is a path: this process did not run for a while, or a
+// connection has just been lost. That lasts for a fraction of a second.
 func (p *Peers) PathUnsure(to ring.NodeID) bool {
 	l := (*p.links.Load())[to]
 	switch {
 	case l == nil || p.Reachable(to):
 		return false
-	case l.seeksRelay():
+	case l.isUnsure():
 		return true
 	}
 
