@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -64,6 +65,58 @@ func testRestarts(t *testing.T, delay time.Duration, inlineToo []bool) {
 			expect.Equal(t, p.used("year", fmt.Sprintf("k%d", i)), c.admitted[i].Load(), "key %d, used", i)
 		}
 	})
+}
+
+// TestG6_StopBesideAFullDiskInOneProcess: the disk of the standby is full, so it
+// can't apply the ring without the owner, and the owner can't hand its partitions
+// over before it stops. What it has counted until then is not forgotten, whether
+// it comes back or not.
+func TestG6_StopBesideAFullDiskInOneProcess(t *testing.T) {
+	t.Parallel()
+	for _, comesBack := range []bool{true, false} {
+		t.Run(fmt.Sprintf("it comes back: %v", comesBack), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newTestCluster(t, 5, exactRules(1_000_000))
+				_, others := p.leader()
+				owner, standby, asker := others[0], others[1], others[2]
+				key := p.keyOwnedBy("year", owner, standby, 0)
+
+				standby.memory.fill()
+				time.Sleep(time.Second)
+				asked := make(chan int64, 1)
+				go func() {
+					admitted, by, _ := asker.ask("year", key, 8000)
+					t.Logf("by %v", by)
+					asked <- admitted
+				}()
+
+				ctx, cancel := context.WithTimeout(t.Context(), leaveTimeout)
+				defer cancel()
+				if owner.node.leave(ctx, false, "") == nil {
+					t.Fatal("the partitions were handed over")
+				}
+				time.Sleep(50 * time.Millisecond) // between two pushes
+				owner.node.keeper.StopDeciding()
+				owner.save()
+				owner.endProcess(false)
+				time.Sleep(2100 * time.Millisecond)
+				if comesBack {
+					owner.startProcess()
+				}
+
+				admitted := <-asked
+				time.Sleep(lasting)
+				standby.memory.mend()
+				if comesBack {
+					p.awaitWhole()
+				}
+				time.Sleep(4 * time.Second) // debts are reported
+				used, err := p.tryUsed("year", key)
+				expect.NoError(t, err)
+				expect.Equal(t, used, admitted, "used")
+			})
+		})
+	}
 }
 
 // An owner is killed under load, and comes back later.

@@ -169,7 +169,7 @@ func (rs *reignState) whyEnd(in *decisionInput, r *record, id ring.NodeID) agree
 
 // isFailing reports whether there is reason to end r's node: it asks without
 // success, it asks nothing although it is reachable, or it lags. Until a lagging
-// node has applied the newest revision it takes no copies, so no change of the
+// node has applied the newest revision it begins no copies, so no change of the
 // ring can finish.
 func (rs *reignState) isFailing(in *decisionInput, r *record) bool {
 	failing := r.failingSince != never && in.now-r.failingSince >= failingPatience &&

@@ -82,7 +82,7 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 }
 
 // TestWhoLagsIsEnded: the node has authority, because no node was ended, but it
-// takes no copies by a revision that it has not applied, and no move can finish
+// begins no copies by a revision that it has not applied, and no move can finish
 // without it.
 func TestWhoLagsIsEnded(t *testing.T) {
 	for name, change := range map[string]func(d *desk) (asking []byte){

@@ -8,8 +8,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// acceptPush receives copies and changes from an owner.
-func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire.Decoder) {
+// acceptPush receives copies and changes from an owner. If this node is behind,
+// it has not applied the sender's state, and begins no copy.
+func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire.Decoder, behind bool) {
 	now := k.config.Now()
 	var refused []int
 	for d.More() {
@@ -17,7 +18,7 @@ func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire
 		taken := false
 		decodeSection(d, now, func(head section) bool {
 			s = head
-			taken = k.beginPush(state, c.From, h.seq, s)
+			taken = k.beginPush(state, c.From, h.seq, s, behind)
 			if taken {
 				// The sender counted the records by its clock. So the partition's clock
 				// here follows the sender's before the records are put.
@@ -40,8 +41,9 @@ func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire
 // beginPush reports whether to accept a section of sender's push. It declines a
 // section if the sender is not an owner, if the token is here, if a newer push
 // has arrived already, or if an earlier part is missing: the beginning of the
-// copy, or earlier changes.
-func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64, s section) bool {
+// copy, or earlier changes. A node that is behind declines all but what continues
+// a copy.
+func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64, s section, behind bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
@@ -66,6 +68,8 @@ func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64
 	case s.flags&sectionBegins == 0:
 	case comesAgain:
 		pt.notResent = k.kindsOf(s.p)
+	case behind:
+		return false
 	default:
 		k.config.Table.Drop(s.p)
 		k.debts.markDropped(s.p)

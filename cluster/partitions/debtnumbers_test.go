@@ -497,7 +497,7 @@ func TestCopiesWithHoles(t *testing.T) {
 			from := peer.Identity{Node: a.id, Boot: k.parts[p].pusherBoot}
 			seq := k.parts[p].lastPush
 			k.mu.Unlock()
-			return k.beginPush(k.adopted.Load(), from, seq, s) && k.endPush(s)
+			return k.beginPush(k.adopted.Load(), from, seq, s, false) && k.endPush(s)
 		}
 		now := func() version {
 			k.mu.Lock()

@@ -112,7 +112,7 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 		// registration for a long time, for example while its disk is full. Still, the
 		// copies here are final: the owner's last process lost its authority before the
 		// new one was registered.
-	case !hasRevision:
+	case !hasRevision && c.Method != MethodPush:
 		c.Fail(codeBehind, "this node has not applied the sender's state yet")
 		return
 	case !state.isCurrent(c.From, h.generation) && !(bringsCounters && k.isPullingFrom(c.From.Node)):
@@ -122,7 +122,9 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 
 	switch c.Method {
 	case MethodPush:
-		k.acceptPush(state, c, h, d)
+		// A copy that is here goes on, even if this node is behind for as long as its
+		// disk is full: the owner may have no other standby.
+		k.acceptPush(state, c, h, d, !hasRevision)
 	case MethodFlip:
 		k.acceptFlips(state, c, d)
 	case MethodCopyInfo, MethodPull:

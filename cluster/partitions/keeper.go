@@ -108,14 +108,17 @@ func Open(config Config) (*Keeper, error) {
 }
 
 // StopDeciding stops all work, waits for it, and shuts the gates for good: from
-// now on, this node decides nothing as an owner or as a standby. Close does the
-// same.
+// now on, this node decides nothing as an owner or as a standby. If it still owns
+// partitions, their standbys get the last changes, and have half a second for
+// them. Close does the same.
 func (k *Keeper) StopDeciding() {
 	k.stop()
 	k.loops.Wait()
 	k.mu.Lock()
-	defer k.mu.Unlock()
 	k.config.Table.ShutAll()
+	k.mu.Unlock()
+
+	k.pushLast()
 }
 
 // Close stops all work, waits for it, and shuts the gates.

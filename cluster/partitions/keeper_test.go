@@ -55,6 +55,23 @@ func TestKeeper_StopDeciding(t *testing.T) {
 	})
 }
 
+// The standby has what an owner has counted until it stopped deciding.
+func TestKeeper_StopDecidingPushesTheLastChanges(t *testing.T) {
+	onThreeNodes(t, func(t *testing.T, f *fleet) {
+		a, b := f.nodes[0], f.nodes[1]
+		key := keyOf(f.keysOf(a, b, 1)[0])
+		for range 20 {
+			_, _, err := f.take(a, key)
+			expect.NoError(t, err)
+			time.Sleep(7 * time.Millisecond)
+		}
+		a.keeper.Load().StopDeciding()
+
+		used, _ := b.table.Load().Usage(now(), key, &limit)
+		expect.Equal(t, used, 20, "used, at the standby")
+	})
+}
+
 // Requests at a node that has stopped deciding wait in peace: a wait that ended
 // at once would be repeated at once.
 func TestKeeper_WaitWhilePendingAfterStopDeciding(t *testing.T) {

@@ -37,6 +37,34 @@ func (k *Keeper) pushChanges() {
 	})
 }
 
+// lastPushTimeout bounds how long pushLast waits.
+const lastPushTimeout = 500 * time.Millisecond
+
+// pushLast sends the last changes of a node that has stopped deciding, and waits
+// until they are acknowledged. Partitions that it could not hand over are
+// continued from these copies.
+func (k *Keeper) pushLast() {
+	k.sendMu.Lock()
+	k.pushChanges()
+	k.sendMu.Unlock()
+
+	for end := time.Now().Add(lastPushTimeout); k.hasUnacked() && time.Now().Before(end); {
+		time.Sleep(2 * time.Millisecond) // acknowledgements have no signal, and come soon
+	}
+}
+
+// hasUnacked reports whether a copy target has not answered a message.
+func (k *Keeper) hasUnacked() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, t := range k.targets.nodes {
+		if len(t.inFlight) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // neverHadOthers reports whether no other node has been in a ring so far. Until
 // then, no node needs changes.
 func (k *Keeper) neverHadOthers() bool {
