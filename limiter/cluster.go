@@ -37,8 +37,8 @@ const (
 	// the owner. The wait doubles with each attempt, up to maxRetryPause.
 	retryPause    = 200 * time.Microsecond
 	maxRetryPause = 10 * time.Millisecond
-	// pathPause is how often a check looks whether a path has been found, after
-	// this process did not run for a while.
+	// pathPause is how often a check looks whether a path has been found, while it
+	// is unsure whether there is one.
 	pathPause = 2 * time.Millisecond
 	// maxResultsByReader bounds the work (checks × limits) of a question that the
 	// goroutine reading the connection decides itself.

@@ -112,9 +112,9 @@ func (c *clusterCheck) addSubject() *subject {
 	}
 	c.subjects = c.subjects[:n+1]
 	s := &c.subjects[n]
-	tried, redirected := s.tried[:0], s.redirected[:0]
+	tried, lost, redirected := s.tried[:0], s.lost[:0], s.redirected[:0]
 	*s = subject{}
-	s.tried, s.redirected = tried, redirected
+	s.tried, s.lost, s.redirected = tried, lost, redirected
 	return s
 }
 

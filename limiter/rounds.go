@@ -130,7 +130,7 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 
 		if s.attempts < maxAttempts && now.Before(c.deadline) {
 			s.state, s.to = s.next(m)
-			if s.state != stateAskOwner && c.awaitPath(s) {
+			if s.state != stateAskOwner && (s.findLost(m) || c.awaitPath(s)) {
 				continue
 			}
 			if s.state != stateAlone {
@@ -180,6 +180,7 @@ func (c *clusterCheck) awaitPath(s *subject) bool {
 
 	// Some nodes may be marked as tried only because no path to them was known.
 	s.tried = s.tried[:0]
+	s.lost = s.lost[:0]
 	s.retried = false
 	return true
 }
@@ -465,9 +466,9 @@ func (c *clusterCheck) acceptAnswer(s *subject, ak *ask, arrived bool) {
 	switch {
 	case !arrived: // the check's deadline has passed: routeSubject decides the subject alone
 	case ak.err != nil:
-		if errors.Is(ak.err, peer.ErrUnreachable) && !s.retried && c.limiter.membership.Peers.Reachable(ak.to) {
-			s.retried = true // another connection exists; if the owner had counted the question, its cost is lost
-			s.unmarkTried(ak.to)
+		if errors.Is(ak.err, peer.ErrUnreachable) && !s.retried {
+			s.retried = true // by findLost; if the owner had counted the question, its cost is lost
+			s.markLost(ak.to)
 		}
 	case ak.status == decided:
 		c.acceptDecision(s, ak)

@@ -30,6 +30,7 @@ type candidates struct {
 	subject        uint64
 	route          partitions.Route // as of the last locate
 	tried          []ring.NodeID    // nodes that can't be reached or can't decide
+	lost           []ring.NodeID    // those of tried that could not be reached
 	redirected     []ring.NodeID    // nodes that named another one
 	hint           ring.NodeID      // the node that the last of redirected named
 	triedAsStandby bool             // this node tried to decide as the standby
@@ -92,9 +93,29 @@ func (cs *candidates) tryReach(m *membership, id ring.NodeID) bool {
 	if m.Peers.Reachable(id) {
 		return true
 	}
-	cs.markTried(id) // the call would fail at once
+	cs.markLost(id) // the call would fail at once
 	m.counts.failed.Add(1)
 	return false
+}
+
+// markLost marks id as tried because it can't be reached at the moment.
+func (cs *candidates) markLost(id ring.NodeID) {
+	cs.markTried(id)
+	cs.lost = append(cs.lost, id)
+}
+
+// findLost forgets that nodes could not be reached that can be by now, and
+// reports whether there are any.
+func (cs *candidates) findLost(m *membership) (found bool) {
+	cs.lost = slices.DeleteFunc(cs.lost, func(id ring.NodeID) bool {
+		if !m.Peers.Reachable(id) {
+			return false
+		}
+		cs.unmarkTried(id)
+		found = true
+		return true
+	})
+	return found
 }
 
 // countUnsurePaths returns how many of the nodes that may decide the subject

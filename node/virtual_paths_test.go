@@ -13,6 +13,7 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules"
 )
 
 // leader returns the leader and the other nodes.
@@ -108,42 +109,94 @@ func TestD1_TheRelayGoesInOneProcess(t *testing.T) {
 }
 
 // TestG1_BrokenConnectionsInOneProcess: all connections of a node break at once,
-// as by a firewall that starts anew. Nobody is lost, so nobody decides in
-// another's place.
+// as by a firewall that starts anew, also while the owner is reached through a
+// relay. Nobody is lost, so nobody decides in another's place.
 func TestG1_BrokenConnectionsInOneProcess(t *testing.T) {
 	t.Parallel()
 	for _, whose := range []string{"the owner", "the asker"} {
 		for _, standby := range []string{"another node", "the asker"} {
-			t.Run(fmt.Sprintf("those of %s, the standby is %s", whose, standby), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					const limit = 100
-					p := newTestCluster(t, 3, exactRules(limit))
-					owner, asker := p.nodes[0], p.nodes[1]
-
-					key := p.keyOwnedBy("year", owner, p.nodes[2], 0)
-					if standby == "the asker" {
-						key = p.keyOwnedBy("year", owner, asker, 0)
-					}
-					_, _, _ = asker.ask("year", key, limit)
-
-					struck := owner
-					if whose == "the asker" {
-						struck = asker
-					}
-					for _, v := range p.nodes {
-						if v != struck {
-							p.net.Break(struck.ip, v.ip)
-						}
-					}
-					admitted, by, slowest := asker.ask("year", key, 1000)
-					t.Logf("by %v, the slowest took %v", by, slowest)
-					if admitted > 0 || by[limiter.ByFallback] > 0 || by[limiter.ByStandby] > 0 {
-						t.Errorf("%d more than the limit were admitted, by %v", admitted, by)
-					}
-				})
-			})
+			for _, relayed := range []bool{false, true} {
+				name := fmt.Sprintf("those of %s, the standby is %s, relayed %v", whose, standby, relayed)
+				t.Run(name, func(t *testing.T) { testBrokenConnections(t, whose, standby, relayed) })
+			}
 		}
 	}
+}
+
+func testBrokenConnections(t *testing.T, whose, standby string, relayed bool) {
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 100
+		p := newTestCluster(t, 5, exactRules(limit))
+		p.net.Delay(500 * time.Microsecond) // a dial takes longer than a question
+		owner, asker := p.nodes[0], p.nodes[1]
+		if relayed {
+			p.net.Cut(owner.ip, asker.ip)
+			p.eventually("there is a path", func() bool { _, ok := asker.node.peers.Via(owner.id); return ok })
+			time.Sleep(3 * time.Second)
+		}
+
+		key := p.keyOwnedBy("year", owner, p.nodes[2], 0)
+		if standby == "the asker" {
+			key = p.keyOwnedBy("year", owner, asker, 0)
+		}
+		_, _, _ = asker.ask("year", key, limit)
+
+		struck := owner
+		if whose == "the asker" {
+			struck = asker
+		}
+		for _, v := range p.nodes {
+			if v != struck {
+				p.net.Break(struck.ip, v.ip)
+			}
+		}
+		admitted, by, slowest := asker.ask("year", key, 1000)
+		t.Logf("by %v, the slowest took %v", by, slowest)
+		if admitted > 0 || by[limiter.ByFallback] > 0 || by[limiter.ByStandby] > 0 {
+			t.Errorf("%d more than the limit were admitted, by %v", admitted, by)
+		}
+	})
+}
+
+// TestG1_AnOwnerIsBackBeforeTheOtherAnswersInOneProcess: a check asks two owners.
+// The connection to one breaks, and is back before the other, which is far away,
+// has answered. The first is asked again, rather than taken for lost.
+func TestG1_AnOwnerIsBackBeforeTheOtherAnswersInOneProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newTestCluster(t, 3, `version: 1
+rules:
+  - {name: near, key: [a], consistency: exact, limits: [{limit: 100, per: 8760h, algorithm: fixed-window}]}
+  - {name: far, key: [b], consistency: exact, limits: [{limit: 100, per: 8760h, algorithm: fixed-window}]}
+`)
+		near, far, asker := p.nodes[0], p.nodes[1], p.nodes[2]
+		q := limiter.Query{Attributes: []rules.Attribute{
+			{Name: "a", Value: p.keyOwnedBy("near", near, asker, 0)},
+			{Name: "b", Value: p.keyOwnedBy("far", far, nil, 0)},
+		}}
+		p.net.Delay(500 * time.Microsecond)
+		p.net.DelayBetween(asker.ip, far.ip, 10*time.Millisecond)
+
+		for range 20 {
+			asked := make(chan limiter.Answer, 1)
+			go func() {
+				var a limiter.Answer
+				q := q
+				err := asker.node.limiter.Check(&q, &a)
+				if err != nil {
+					t.Error(err)
+				}
+				asked <- a
+			}()
+			time.Sleep(700 * time.Microsecond) // the question is with the owner
+			p.net.Break(asker.ip, near.ip)
+			a := <-asked
+			if a.DecidedBy != limiter.ByForward {
+				t.Errorf("decided by %v", a.DecidedBy)
+			}
+			time.Sleep(10 * time.Second)
+		}
+	})
 }
 
 // TestD4_BrokenLinkAndARuleInOneProcess: a lower limit is in force at X within

@@ -66,10 +66,11 @@ func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64
 	comesAgain := pt.source == from && pt.lineage == s.lineage && pt.complete
 	switch {
 	case s.flags&sectionBegins == 0:
+	case behind:
+		// This node may be about to learn that it needs the copy no longer, and drop it.
+		return false
 	case comesAgain:
 		pt.notResent = k.kindsOf(s.p)
-	case behind:
-		return false
 	default:
 		k.config.Table.Drop(s.p)
 		k.debts.markDropped(s.p)

@@ -77,9 +77,10 @@ type Keeper struct {
 	receiveMu sync.Mutex
 	waiting   atomic.Int64
 
-	stop  context.CancelFunc
-	ctx   context.Context
-	loops sync.WaitGroup
+	stop         context.CancelFunc
+	ctx          context.Context
+	loops        sync.WaitGroup
+	stopDeciding sync.Once
 }
 
 // Open starts a Keeper. All gates stay shut until the agreed state gives this node tokens.
@@ -109,9 +110,11 @@ func Open(config Config) (*Keeper, error) {
 
 // StopDeciding stops all work, waits for it, and shuts the gates for good: from
 // now on, this node decides nothing as an owner or as a standby. If it still owns
-// partitions, their standbys get the last changes, and have half a second for
-// them. Close does the same.
-func (k *Keeper) StopDeciding() {
+// partitions, the standbys that have copies of them get the last changes, and have
+// half a second for them. Close does the same.
+func (k *Keeper) StopDeciding() { k.stopDeciding.Do(k.stopAndPush) }
+
+func (k *Keeper) stopAndPush() {
 	k.stop()
 	k.loops.Wait()
 	k.mu.Lock()

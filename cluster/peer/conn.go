@@ -72,7 +72,7 @@ type conn struct {
 	limits     silenceLimits // limits of silence
 	queue      *queue
 	tryWriter  rawconn.TryWriter // writes without waiting; nil: the connection can't
-	link       *link             // set on the direct connection that a link has dialled; nil otherwise
+	link       *link             // set on the connections that a link has dialled, directly or by a tunnel; nil otherwise
 
 	lastReceived atomic.Int64 // when data last arrived, as Peers.now
 	down         atomic.Bool  // new calls fail: the connection is silent or broken

@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -12,6 +11,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rlnode/rlnode/internal/wake"
@@ -84,6 +84,7 @@ func (l *link) onLoss(c *conn, broken bool) {
 
 	// This comes first: whoever finds no path must see that it is unsure.
 	until := c.lastReceived.Load() + int64(settleSilences*l.peers.config.Silence)
+	l.needsAllRelays.Store(isTunnel)
 	l.searchUntil.Store(until)
 	if broken && !isTunnel {
 		l.dialUntil.Store(until)
@@ -91,7 +92,7 @@ func (l *link) onLoss(c *conn, broken bool) {
 
 	if isTunnel {
 		l.tunnel.CompareAndSwap(c, nil)
-		l.closeRaftOver(c.socket.relay)
+		l.closeRaft(func(s *socket) bool { return s.relay == c.socket.relay })
 	} else {
 		l.abandonDirect(c)
 	}
@@ -113,7 +114,12 @@ func (l *link) abandonDirect(c *conn) {
 	}
 
 	defer l.startFindPath()
-	defer l.closeRaftOver(ring.NodeID{})
+
+	// If this node can't dial the other, Raft may still have a connection that the
+	// other has made.
+	if c != nil {
+		l.closeRaft(func(s *socket) bool { return s.relay.IsZero() && !s.tunnelled })
+	}
 
 	// A connection that was to be avoided anyway stays on its probation.
 	if l.avoidDirect.Load() {
@@ -133,12 +139,12 @@ func (l *link) abandonDirect(c *conn) {
 	l.avoidDirect.Store(true)
 }
 
-// closeRaftOver closes Raft's connections to the node over a path that is no
-// longer used: through the relay, or directly if that is zero. Raft would wait
-// for seconds on each of them. It redials, and gets the path that is used now.
-func (l *link) closeRaftOver(relay ring.NodeID) {
+// closeRaft closes those of Raft's connections to the node that are over a path
+// that is no longer used. Raft would wait for seconds on each of them. It
+// redials, and gets the path that is used now.
+func (l *link) closeRaft(isUnused func(*socket) bool) {
 	l.peers.closeSockets(func(s *socket) bool {
-		return s.isRaft() && s.remote.Node == l.node && s.relay == relay && !s.tunnelled
+		return s.isRaft() && s.remote.Node == l.node && isUnused(s)
 	})
 }
 
@@ -232,7 +238,7 @@ func (l *link) useDirect() {
 	if t := l.tunnel.Load(); t != nil {
 		t.retire()
 		l.tunnel.CompareAndSwap(t, nil)
-		l.closeRaftOver(t.socket.relay)
+		l.closeRaft(func(s *socket) bool { return !s.relay.IsZero() })
 
 		if l.relayed.end() {
 			l.peers.log.Info("a node is reached directly again", "name", l.label(), "address", l.address)
@@ -247,18 +253,27 @@ func (l *link) useDirect() {
 func (l *link) tryRelays(ctx context.Context, attempts *sync.WaitGroup) {
 	// A loss during this search changes searchUntil, and needs another search.
 	until := l.searchUntil.Load()
+	relays, isEachTried := l.relayCandidates()
+
+	// The search has failed if no relay can help. It has not if some may in a moment.
 	var round sync.WaitGroup
+	var undecided atomic.Bool
+	undecided.Store(l.needsAllRelays.Load() && !isEachTried || l.peers.isAnyRedialled(l))
 	defer attempts.Go(func() {
 		round.Wait()
-		l.searchUntil.CompareAndSwap(until, 0)
+		if !undecided.Load() {
+			l.searchUntil.CompareAndSwap(until, 0)
+		}
 	})
 
-	for _, relay := range l.relayCandidates() {
+	for _, relay := range relays {
 		ended := make(chan struct{})
 		round.Add(1)
 		attempts.Go(func() {
 			defer round.Done()
-			l.openTunnel(ctx, relay)
+			if l.openTunnel(ctx, relay) == relayUnsure {
+				undecided.Store(true)
+			}
 			close(ended)
 		})
 
@@ -273,25 +288,45 @@ func (l *link) tryRelays(ctx context.Context, attempts *sync.WaitGroup) {
 	}
 }
 
+// isAnyRedialled reports whether a direct connection to another node than l's has
+// just broken, and the node may be there again in a moment, and be the relay.
+func (p *Peers) isAnyRedialled(l *link) bool {
+	now := p.now()
+	for _, r := range *p.links.Load() {
+		if r != l && now < r.dialUntil.Load() {
+			return true
+		}
+	}
+	return false
+}
+
 // openTunnel opens a tunnel through a relay, if the relay receives data from
-// the node, unless another attempt opens one first.
-func (l *link) openTunnel(ctx context.Context, relay *link) {
+// the node, unless another attempt opens one first. It returns the relay's answer.
+func (l *link) openTunnel(ctx context.Context, relay *link) (answer relayAnswer) {
 	via := relay.conn.Load()
 	if via == nil {
-		return
+		return relayNo
 	}
 
-	answer := make(chan bool, 1)
+	answers := make(chan relayAnswer, 1)
 	_, err := via.startCall(methodReceivesFrom, l.node[:], receivesFromTimeout, func(reply []byte, err error) {
-		answer <- err == nil && bytes.Equal(reply, []byte{1})
+		if err != nil || len(reply) != 1 {
+			reply = []byte{byte(relayNo)}
+		}
+		answers <- relayAnswer(reply[0])
 	})
-	if err != nil || !<-answer {
-		return
+	if err != nil {
+		return relayNo
+	}
+
+	answer = <-answers
+	if answer != relayYes {
+		return answer
 	}
 
 	s, err := l.peers.dialVia(ctx, relay, l, kindPeer)
 	if err != nil {
-		return
+		return answer
 	}
 
 	// Several attempts may succeed at a time. The first one wins.
@@ -300,7 +335,7 @@ func (l *link) openTunnel(ctx context.Context, relay *link) {
 	c.limits.closed = c.limits.unreachable // a silent tunnel is replaced, not waited for
 	if !l.tunnel.CompareAndSwap(nil, c) {
 		s.Close()
-		return
+		return answer
 	}
 
 	started := l.peers.spawn(func() {
@@ -311,7 +346,7 @@ func (l *link) openTunnel(ctx context.Context, relay *link) {
 	})
 	if !started {
 		c.breakOff(ErrClosed)
-		return
+		return answer
 	}
 
 	times, due := l.relayed.begin()
@@ -319,13 +354,14 @@ func (l *link) openTunnel(ctx context.Context, relay *link) {
 		l.peers.log.Info("a node is reached through a relay", "name", l.label(),
 			"address", l.address, "relay", relay.label(), "times", times)
 	}
+	return answer
 }
 
 // relayCandidates returns the nodes to try in this round, from those that this
 // node hears directly. Their order depends on the two ends, so that no node
 // relays all tunnels, and the leader comes last. Each round continues where the
-// previous one stopped.
-func (l *link) relayCandidates() []*link {
+// previous one stopped. all reports whether there are no others.
+func (l *link) relayCandidates() (chosen []*link, all bool) {
 	leader := l.peers.config.Leader()
 	self := l.peers.config.Self().Node
 	weigh := func(r *link) uint64 {
@@ -340,7 +376,6 @@ func (l *link) relayCandidates() []*link {
 	relays = slices.DeleteFunc(relays, func(r *link) bool { return r == l || !r.receivesDirectly() })
 	slices.SortFunc(relays, func(a, b *link) int { return cmp.Compare(weigh(a), weigh(b)) })
 
-	var chosen []*link
 	for i := range min(len(relays), relaysTried) {
 		chosen = append(chosen, relays[(l.nextRelay+i)%len(relays)])
 	}
@@ -348,7 +383,7 @@ func (l *link) relayCandidates() []*link {
 	if len(relays) > 0 {
 		l.nextRelay = (l.nextRelay + len(chosen)) % len(relays)
 	}
-	return chosen
+	return chosen, len(chosen) == len(relays)
 }
 
 // Via returns the relay through which a node is currently reached. It returns

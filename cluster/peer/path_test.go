@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -293,6 +294,79 @@ func TestRaftDoesNotWaitForADeadPath(t *testing.T) {
 		c := connect()
 		w.net.Cut(a.ip, b.ip)
 		endsSoon("the direct path", c)
+	})
+}
+
+// TestRaftOfTheOtherSideStays: a can't dial b, but b can dial a. Raft's
+// connections that b has made stay open, however often a tries.
+func TestRaftOfTheOtherSideStays(t *testing.T) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		address := ""
+		a := w.node(1, func(c *Config, _ *node) {
+			dial := c.Dial
+			c.Dial = func(ctx context.Context, to string) (net.Conn, error) {
+				if to == address {
+					return nil, &net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH}
+				}
+				return dial(ctx, to)
+			}
+		})
+		b, other := w.node(2), w.node(3)
+		address = b.address
+		a.knows(b, other)
+		b.knows(a, other)
+		other.knows(a, b)
+		w.until("there is a path", func() bool { _, ok := a.Via(b.id); return ok && b.Reachable(a.id) })
+		time.Sleep(5 * time.Second)
+
+		c, err := b.Raft().Dial(RaftAddress(a.id, a.address), time.Second)
+		expect.NoError(t, err)
+		_, err = a.Raft().Accept()
+		expect.NoError(t, err)
+		expect.NoError(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
+		_, err = c.Read(make([]byte, 1))
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("Raft's connection was closed: %v", err)
+		}
+	})
+}
+
+// TestPathIsUnsureUntilAllAreAsked: of many possible relays only one reaches the
+// node. The path is unsure until that one is found, and Raft dials it then.
+func TestPathIsUnsureUntilAllAreAsked(t *testing.T) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		nodes := w.all(9)
+		a, b := nodes[0], nodes[1]
+		w.net.Cut(a.ip, b.ip)
+		w.until("there is a path", func() bool { _, ok := a.Via(b.id); return ok })
+		relay, _ := a.Via(b.id)
+
+		// Of the others, one reaches b.
+		var bridge *node
+		for _, n := range nodes[2:] {
+			switch {
+			case n.id == relay:
+			case bridge == nil:
+				bridge = n
+			default:
+				w.net.Cut(n.ip, b.ip)
+			}
+		}
+		time.Sleep(time.Second)
+		w.until("it is still the relay", func() bool { now, ok := a.Via(b.id); return ok && now == relay })
+		for _, n := range nodes[2:] {
+			if n.id == relay {
+				w.net.Crash(n.ip)
+			}
+		}
+
+		for began := time.Now(); time.Since(began) < 450*time.Millisecond; time.Sleep(time.Millisecond) {
+			if !a.Reachable(b.id) && !a.PathUnsure(b.id) {
+				t.Fatalf("the node is taken for lost after %v", time.Since(began))
+			}
+		}
+		now, _ := a.Via(b.id)
+		expect.Equal(t, now, bridge.id, "the relay")
 	})
 }
 

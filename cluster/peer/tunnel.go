@@ -31,6 +31,15 @@ const (
 	tunnelNotNow = 2
 )
 
+// relayAnswer is a node's answer whether it receives data directly from another one.
+type relayAnswer byte
+
+const (
+	relayNo     relayAnswer = iota
+	relayYes                // just now
+	relayUnsure             // it has just lost the connection, and dials
+)
+
 var (
 	errNoTunnel   = errors.New("the relay does not reach the node, or is busy")
 	errTunnelOver = errors.New("a tunnel can't go through another tunnel")
@@ -161,12 +170,16 @@ func (p *Peers) Relayed() (bytes, tunnels int64) {
 
 // answerReceivesFrom answers whether this node has just received data directly from another one.
 func (p *Peers) answerReceivesFrom(c *Call) {
-	answer := []byte{0}
+	answer := relayNo
 	if len(c.Body) == len(ring.NodeID{}) {
 		l := (*p.links.Load())[ring.NodeID(c.Body)]
-		if l != nil && l.receivesDirectly() {
-			answer[0] = 1
+		switch {
+		case l == nil:
+		case l.receivesDirectly():
+			answer = relayYes
+		case p.now() < l.dialUntil.Load():
+			answer = relayUnsure
 		}
 	}
-	c.Reply(answer)
+	c.Reply([]byte{byte(answer)})
 }
