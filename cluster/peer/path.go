@@ -258,10 +258,10 @@ func (l *link) tryRelays(ctx context.Context, attempts *sync.WaitGroup) {
 	// The search has failed if no relay can help. It has not if some may in a moment.
 	var round sync.WaitGroup
 	var undecided atomic.Bool
-	undecided.Store(l.needsAllRelays.Load() && !isEachTried || l.peers.isAnyRedialled(l))
+	undecided.Store(l.needsAllRelays.Load() && !isEachTried)
 	defer attempts.Go(func() {
 		round.Wait()
-		if !undecided.Load() {
+		if !undecided.Load() && !l.peers.isAnyRedialled(l) {
 			l.searchUntil.CompareAndSwap(until, 0)
 		}
 	})
