@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -145,9 +146,10 @@ func testBrokenConnections(t *testing.T, whose, standby string, relayed bool) {
 		if whose == "the asker" {
 			struck = asker
 		}
-		for _, v := range p.nodes {
+		for _, v := range slices.Backward(p.nodes) { // the old connection to the owner comes last
 			if v != struck {
 				p.net.Break(struck.ip, v.ip)
+				synctest.Wait()
 			}
 		}
 		admitted, by, slowest := asker.ask("year", key, 1000)

@@ -82,12 +82,18 @@ func (l *link) onLoss(c *conn, broken bool) {
 		return // it was not in use any more
 	}
 
-	// This comes first: whoever finds no path must see that it is unsure.
+	if isTunnel {
+		l.needsAllRelays.Store(true)
+	}
+
+	// This comes first: whoever finds no path must see that it is unsure. A connection
+	// that was silent for long, and not in use, says nothing.
 	until := c.lastReceived.Load() + int64(settleSilences*l.peers.config.Silence)
-	l.needsAllRelays.Store(isTunnel)
-	l.searchUntil.Store(until)
-	if broken && !isTunnel {
-		l.dialUntil.Store(until)
+	if until > l.peers.now() {
+		l.searchUntil.Store(until)
+		if broken && !isTunnel {
+			l.dialUntil.Store(until)
+		}
 	}
 
 	if isTunnel {
@@ -234,6 +240,7 @@ func (l *link) useDirect() {
 	if l.avoidDirect.Swap(false) {
 		l.directSince.Store(l.peers.now())
 	}
+	l.needsAllRelays.Store(false)
 
 	if t := l.tunnel.Load(); t != nil {
 		t.retire()
