@@ -14,19 +14,20 @@ test:
 # detector in Go's testing/synctest, and it crashes once in some ten runs.
 VIRTUAL = authority|cluster|cmd/rlnode|limiter|node|partitions|regions
 PURE = agreement|algorithms|apitest|codec|counters|document|entries|hashilog|house|loads|localcache|notes|replay|ring|rules|simulation|ui|wire|yaml
+# Vet is left out: go test without the detector, and lint, have it.
 race: race-real race-virtual race-pure race-program race-processes ## all tests under the race detector, the longest ones shortened
 
 # Not those that -short leaves out, that measure memory, on virtual time, or that compute for long in one goroutine.
 race-real: # those that wait for sockets, disks and timers
-	$(GO) test -race -short $$($(GO) list ./... | grep -vE '/($(PURE)|$(VIRTUAL)|examples/embedded|examples/plans)$$') \
+	$(GO) test -race -vet=off -short $$($(GO) list ./... | grep -vE '/($(PURE)|$(VIRTUAL)|examples/embedded|examples/plans)$$') \
 		-skip '^(TestHostileMessages|TestRealNodeMemory|TestStarvedCallsDoNotPass|TestHistoryIsADayAndAMonth|TestEventsAreBounded|TestBillsInHistories)$$'
-	$(GO) test -race -short -run '$(REAL_TIME)' ./limiter
+	$(GO) test -race -vet=off -short -run '$(REAL_TIME)' ./limiter
 
 race-processes: # those that start programs of their own, which have the detector too
-	$(GO) test -race -short ./cmd/rlnode
+	$(GO) test -race -vet=off -short ./cmd/rlnode
 
 race-pure: # those that only compute, most of them in one goroutine
-	$(GO) test -race -short -timeout 30m $$($(GO) list ./... | grep -E '/($(PURE))$$')
+	$(GO) test -race -vet=off -short -timeout 30m $$($(GO) list ./... | grep -E '/($(PURE))$$')
 
 # Loads in real time, which must get a processor. They are in a package whose other tests are on virtual time.
 REAL_TIME = ^TestG1_.*RealTime|^TestRealTimeJudge
@@ -39,12 +40,12 @@ NO_RACE = TestALongCutHealsSoon|TestAFailedVoterIsReplaced|TestAnotherPrimary|Te
 	TestChecksOfManySubjectsAllocateNothing|TestFloodsOfAClusterTakeNothingFromOthers|TestReadingsOnTimeFreeNothingAtRandom|TestLateReadingsFreeNothingAtRandom|\
 	TestReusedAnswer|TestD8_DebtsThatAreToldAgain
 race-virtual: # those on virtual time
-	$(GO) test -race -short -timeout 30m -cpu 1 -p 3 $$($(GO) list ./... | grep -E '/($(VIRTUAL))$$' | grep -vE '/(cmd/rlnode|node)$$') \
+	$(GO) test -race -vet=off -short -timeout 30m -cpu 1 -p 3 $$($(GO) list ./... | grep -E '/($(VIRTUAL))$$' | grep -vE '/(cmd/rlnode|node)$$') \
 		-skip '^($(subst | ,|,$(NO_RACE)))$$|$(REAL_TIME)'
 
 race-program: # whole nodes on virtual time, and histories of bills
-	$(GO) test -race -short -timeout 30m -cpu 1 -skip '^TestG4_NothingOwedIsLostInOneProcess$$' ./node
-	$(GO) test -race -short -timeout 30m -cpu 1 -run '^TestBillsInHistories$$' ./usage
+	$(GO) test -race -vet=off -short -timeout 30m -cpu 1 -skip '^TestG4_NothingOwedIsLostInOneProcess$$' ./node
+	$(GO) test -race -vet=off -short -timeout 30m -cpu 1 -run '^TestBillsInHistories$$' ./usage
 
 FUZZTIME ?= 10s
 fuzz: ## a smoke of every fuzz target
