@@ -37,9 +37,6 @@ const (
 	// the owner. The wait doubles with each attempt, up to maxRetryPause.
 	retryPause    = 200 * time.Microsecond
 	maxRetryPause = 10 * time.Millisecond
-	// pathPause is how often a check looks whether a path has been found, while it
-	// is unsure whether there is one.
-	pathPause = 2 * time.Millisecond
 	// maxResultsByReader bounds the work (checks × limits) of a question that the
 	// goroutine reading the connection decides itself.
 	maxResultsByReader = 1024
@@ -102,6 +99,8 @@ type Peers interface {
 	// PathUnsure reports whether a node can't be reached now, and it will be known
 	// in a moment whether there is a path.
 	PathUnsure(to ring.NodeID) bool
+	// AwaitPath waits until that is known, or ctx ends.
+	AwaitPath(ctx context.Context, to ring.NodeID)
 }
 
 // Recorder records each decision made as an owner or as a standby. Tests use it

@@ -56,7 +56,6 @@ type subject struct {
 	state           subjectState
 	to              ring.NodeID             // stateAskOwner, stateAskStandby
 	problem         partitions.OwnerProblem // why the owner can't decide
-	retried         bool                    // asked again after a connection broke
 	ask             *ask                    // stateAwaitReply
 	mayHoldSlots    bool                    // before ask, its owner may already have stored slots
 	subjectDecision

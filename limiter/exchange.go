@@ -243,7 +243,7 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 	if errors.Is(err, peer.ErrUnreachable) {
 		// A lost connection is no reason to act for the owner, if there is another
 		// path. If the owner had counted the question, its cost is lost.
-		pollPaths(ctx, func() bool { return !m.Peers.PathUnsure(owner) })
+		m.Peers.AwaitPath(ctx, owner)
 		if m.Peers.Reachable(owner) {
 			body, err = ask()
 		}

@@ -169,34 +169,12 @@ func (c *clusterCheck) awaitOwner(s *subject, now time.Time) {
 // knows more, and reports whether to route s again.
 func (c *clusterCheck) awaitPath(s *subject) bool {
 	m := c.limiter.membership
-	unsure := s.countUnsurePaths(m)
-	if unsure == 0 {
+	unsure := s.unsureNode(m)
+	if unsure.IsZero() {
 		return false
 	}
-
-	c.wait(c.deadline, func(ctx context.Context) {
-		pollPaths(ctx, func() bool { return s.countUnsurePaths(m) != unsure })
-	})
-
-	// Some nodes may be marked as tried only because no path to them was known.
-	s.tried = s.tried[:0]
-	s.lost = s.lost[:0]
-	s.retried = false
+	c.wait(c.deadline, func(ctx context.Context) { m.Peers.AwaitPath(ctx, unsure) })
 	return true
-}
-
-// pollPaths waits until more is known of a path, or ctx ends. Paths have no
-// signal to wait for, and this wait is rare enough to poll.
-func pollPaths(ctx context.Context, isKnown func() bool) {
-	tick := time.NewTicker(pathPause)
-	defer tick.Stop()
-	for !isKnown() {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-	}
 }
 
 // setDeadlines sets the check's deadlines, unless they are set already.
@@ -466,9 +444,8 @@ func (c *clusterCheck) acceptAnswer(s *subject, ak *ask, arrived bool) {
 	switch {
 	case !arrived: // the check's deadline has passed: routeSubject decides the subject alone
 	case ak.err != nil:
-		if errors.Is(ak.err, peer.ErrUnreachable) && !s.retried {
-			s.retried = true // by findLost; if the owner had counted the question, its cost is lost
-			s.markLost(ak.to)
+		if errors.Is(ak.err, peer.ErrUnreachable) {
+			s.markLost(ak.to) // if it had counted the question, and is asked again, the cost is lost
 		}
 	case ak.status == decided:
 		c.acceptDecision(s, ak)

@@ -118,15 +118,15 @@ func (cs *candidates) findLost(m *membership) (found bool) {
 	return found
 }
 
-// countUnsurePaths returns how many of the nodes that may decide the subject
-// can't be reached now but may be reachable in a moment.
-func (cs *candidates) countUnsurePaths(m *membership) (n int) {
+// unsureNode returns the first of the nodes that may decide the subject that
+// can't be reached now but may be reachable in a moment; zero if there is none.
+func (cs *candidates) unsureNode(m *membership) ring.NodeID {
 	for _, id := range [...]ring.NodeID{cs.route.Owner, cs.route.Other, cs.route.Standby} {
 		if !id.IsZero() && id != m.Self && m.Peers.PathUnsure(id) {
-			n++
+			return id
 		}
 	}
-	return n
+	return ring.NodeID{}
 }
 
 func (cs *candidates) hasTried(id ring.NodeID) bool {

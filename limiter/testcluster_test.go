@@ -323,6 +323,13 @@ func (n *testNode) PathUnsure(to ring.NodeID) bool {
 	return unsure != nil && (*unsure)(to)
 }
 
+// AwaitPath implements Peers.
+func (n *testNode) AwaitPath(ctx context.Context, to ring.NodeID) {
+	for n.PathUnsure(to) && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
+}
+
 // Send implements Peers.
 func (n *testNode) Send(to ring.NodeID, m peer.Method, body []byte) error {
 	if !n.Reachable(to) {

@@ -62,6 +62,34 @@ func TestD1_BrokenLinkAndACrashInOneProcess(t *testing.T) {
 	})
 }
 
+// relayBetween cuts the link between two nodes, and returns the node by way of
+// which a reaches b then.
+func (p *testCluster) relayBetween(a, b *testNode) (relay *testNode) {
+	p.t.Helper()
+	p.net.Cut(a.ip, b.ip)
+	p.eventually("there is a path", func() bool {
+		via, ok := a.node.peers.Via(b.id)
+		for _, v := range p.nodes {
+			if ok && v.id == via {
+				relay = v
+			}
+		}
+		return ok
+	})
+	return relay
+}
+
+// expectNoMore asks about a subject whose limit is used up, for more than a
+// second. Its owner must decide each check.
+func (v *testNode) expectNoMore(key string) {
+	v.cluster.t.Helper()
+	admitted, by, slowest := v.ask("year", key, 1000)
+	v.cluster.t.Logf("by %v, the slowest took %v", by, slowest)
+	if admitted > 0 || by[limiter.ByFallback] > 0 || by[limiter.ByStandby] > 0 {
+		v.cluster.t.Errorf("%d more than the limit were admitted, by %v", admitted, by)
+	}
+}
+
 // TestD1_TheRelayGoesInOneProcess: two nodes reach each other only by way of a
 // third one, which is killed, paused or cut off. A fourth one reaches both, so neither
 // decides for the other, although they need a moment to find the way around.
@@ -69,6 +97,7 @@ func TestD1_TheRelayGoesInOneProcess(t *testing.T) {
 	t.Parallel()
 	for fault, goes := range map[string]func(relay *testNode){
 		"killed":  func(relay *testNode) { relay.endProcess(false) },
+		"paused":  func(relay *testNode) { relay.cluster.net.Freeze(relay.ip) },
 		"cut off": func(relay *testNode) { relay.cluster.net.Isolate(relay.ip) },
 	} {
 		for _, standby := range []string{"the relay", "the asker"} {
@@ -78,18 +107,7 @@ func TestD1_TheRelayGoesInOneProcess(t *testing.T) {
 					p := newTestCluster(t, 5, exactRules(limit))
 					_, others := p.leader()
 					owner, asker := others[0], others[1]
-
-					p.net.Cut(owner.ip, asker.ip)
-					var relay *testNode
-					p.eventually("there is a path", func() bool {
-						via, ok := asker.node.peers.Via(owner.id)
-						for _, v := range p.nodes {
-							if ok && v.id == via {
-								relay = v
-							}
-						}
-						return ok
-					})
+					relay := p.relayBetween(asker, owner)
 
 					key := p.keyOwnedBy("year", owner, relay, 0)
 					if standby == "the asker" {
@@ -98,11 +116,7 @@ func TestD1_TheRelayGoesInOneProcess(t *testing.T) {
 					_, _, _ = asker.ask("year", key, limit)
 
 					goes(relay)
-					admitted, by, slowest := asker.ask("year", key, 1000)
-					t.Logf("by %v, the slowest took %v", by, slowest)
-					if admitted > 0 || by[limiter.ByFallback] > 0 || by[limiter.ByStandby] > 0 {
-						t.Errorf("%d more than the limit were admitted, by %v", admitted, by)
-					}
+					asker.expectNoMore(key)
 				})
 			})
 		}
@@ -131,9 +145,8 @@ func testBrokenConnections(t *testing.T, whose, standby string, relayed bool) {
 		p.net.Delay(500 * time.Microsecond) // a dial takes longer than a question
 		owner, asker := p.nodes[0], p.nodes[1]
 		if relayed {
-			p.net.Cut(owner.ip, asker.ip)
-			p.eventually("there is a path", func() bool { _, ok := asker.node.peers.Via(owner.id); return ok })
-			time.Sleep(3 * time.Second)
+			_ = p.relayBetween(asker, owner)
+			time.Sleep(3 * time.Second) // their old connection is silent, and not yet closed
 		}
 
 		key := p.keyOwnedBy("year", owner, p.nodes[2], 0)
@@ -152,11 +165,7 @@ func testBrokenConnections(t *testing.T, whose, standby string, relayed bool) {
 				synctest.Wait()
 			}
 		}
-		admitted, by, slowest := asker.ask("year", key, 1000)
-		t.Logf("by %v, the slowest took %v", by, slowest)
-		if admitted > 0 || by[limiter.ByFallback] > 0 || by[limiter.ByStandby] > 0 {
-			t.Errorf("%d more than the limit were admitted, by %v", admitted, by)
-		}
+		asker.expectNoMore(key)
 	})
 }
 

@@ -86,8 +86,9 @@ func (l *link) onLoss(c *conn, broken bool) {
 		l.needsAllRelays.Store(true)
 	}
 
-	// This comes first: whoever finds no path must see that it is unsure. A connection
-	// that was silent for long, and not in use, says nothing.
+	// These are set before the connection is given up, because a check that finds no
+	// path must see that the path is unsure. If the node was last heard long ago, c
+	// was not in use, and its end says nothing.
 	until := c.lastReceived.Load() + int64(settleSilences*l.peers.config.Silence)
 	if until > l.peers.now() {
 		l.searchUntil.Store(until)

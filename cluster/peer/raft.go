@@ -9,9 +9,6 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// pathPause is how often Dial looks whether a path has been found.
-const pathPause = 2 * time.Millisecond
-
 // RaftLayer provides Raft's connections: it is a net.Listener for incoming
 // ones, and has Dial for outgoing ones.
 type RaftLayer struct{ peers *Peers }
@@ -70,9 +67,7 @@ func (r RaftLayer) Dial(address string, timeout time.Duration) (net.Conn, error)
 	defer cancel()
 
 	// Between two tunnels, the direct path may be silent. Raft would wait long for it.
-	for p.PathUnsure(id) && ctx.Err() == nil {
-		sleep(ctx, pathPause)
-	}
+	p.AwaitPath(ctx, id)
 
 	dial := func() (*socket, error) { return p.dial(ctx, address, kindRaft, expected) }
 	links := *p.links.Load()

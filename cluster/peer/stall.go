@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"context"
 	"sync/atomic"
 	"time"
 
@@ -42,6 +43,17 @@ func (p *Peers) noteStall() {
 	p.stalls.resumed.Store(now)
 	for _, l := range *p.links.Load() {
 		wake.Signal(l.wake)
+	}
+}
+
+// pathPause is how often AwaitPath looks. Paths have no signal to wait for, and
+// waits are rare.
+const pathPause = 2 * time.Millisecond
+
+// AwaitPath waits until it is known whether a node can be reached, or ctx ends.
+func (p *Peers) AwaitPath(ctx context.Context, to ring.NodeID) {
+	for p.PathUnsure(to) && ctx.Err() == nil {
+		sleep(ctx, pathPause)
 	}
 }
 

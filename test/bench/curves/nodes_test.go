@@ -99,6 +99,7 @@ func (m *member) LearnOwner(int, int64, ring.NodeID)           {}
 func (m *member) ForgiveDebt(algorithms.Instant, *counters.Op) {}
 func (m *member) Reachable(ring.NodeID) bool                   { return true }
 func (m *member) PathUnsure(ring.NodeID) bool                  { return false }
+func (m *member) AwaitPath(context.Context, ring.NodeID)       {}
 func (m *member) await(context.Context, int64, int64) bool     { return true }
 func (m *member) authority() bool                              { return true }
 func (m *member) AdmitAlone(algorithms.Instant, []counters.Op) counters.Verdict {
