@@ -254,6 +254,59 @@ func TestShareOfViews(t *testing.T) {
 	}
 }
 
+// The example of docs/design/regions.md: us is cut off while versions 2 and 3
+// are written in eu, and comes back on the next day.
+func TestSharesOfTwoDays(t *testing.T) {
+	midnight := time.Unix(1_800_057_600, 0)
+	at := func(days, hours, minutes int) time.Time {
+		return midnight.Add(time.Duration(days)*24*time.Hour + time.Duration(hours)*time.Hour +
+			time.Duration(minutes)*time.Minute)
+	}
+	version := func(number int64, limit int, regions string) *Set {
+		return compiled(t, number, fmt.Sprintf("rules:\n  - {name: w, key: [], scope: global, regions: %s, "+
+			"limits: [{limit: %d, per: 24h, algorithm: fixed-window}]}\n", regions, limit))
+	}
+	both := []string{"eu", "us"}
+	sets := []*Set{version(1, 900, "{eu: 2, us: 1}"), version(2, 900, "{eu: 1, us: 1}"), version(3, 300, "{eu: 2, us: 1}")}
+
+	// held is what a region holds that has applied versions at these times, and
+	// knows since when they are recorded.
+	held := func(recordedAt time.Time, appliedAt ...time.Time) []HeldVersion {
+		versions := []HeldVersion{{Set: sets[0], Names: both, RecordedAt: at(-20, 0, 0).UnixMilli()}}
+		for i, applied := range appliedAt {
+			v := HeldVersion{Set: sets[i+1], Names: both, NotHonouredAt: applied.UnixNano()}
+			if !recordedAt.IsZero() {
+				v.RecordedAt = recordedAt.UnixMilli()
+			}
+			versions = append(versions, v)
+		}
+		return versions
+	}
+	never, written2, written3, back := time.Time{}, at(0, 12, 0), at(0, 15, 0), at(1, 9, 0)
+	recorded := back.Add(5 * time.Second)
+
+	for _, tt := range []struct {
+		at     time.Time
+		eu, us []HeldVersion
+		want   [2]int64
+	}{
+		{at(0, 11, 59), held(never), held(never), [2]int64{600, 300}},
+		{at(0, 12, 1), held(never, written2), held(never), [2]int64{600, 300}},
+		{at(0, 15, 1), held(never, written2, written3), held(never), [2]int64{200, 300}},
+		{at(1, 0, 1), held(never, written2, written3), held(never), [2]int64{150, 300}},
+		{back.Add(time.Second), held(never, written2, written3), held(never, back, back), [2]int64{150, 100}},
+		{at(1, 9, 1), held(recorded, written2, written3), held(recorded, back, back), [2]int64{200, 100}},
+		{at(2, 0, 1), held(recorded, written2, written3), held(recorded, back, back), [2]int64{200, 100}},
+	} {
+		for i, versions := range [][]HeldVersion{tt.eu, tt.us} {
+			last := versions[len(versions)-1].Set
+			s := last.WithShares(&Shares{Region: both[i], Held: versions})
+			have := shareOf(t, s, tt.at)[0].Amount
+			expect.Equal(t, have, tt.want[i], "%s after %v", both[i], tt.at.Sub(midnight))
+		}
+	}
+}
+
 // A share that was looked up in one window admits nothing in the next, where
 // another region may have more of the limit.
 func TestShareHoldsInItsWindow(t *testing.T) {
