@@ -12,8 +12,8 @@ import (
 // amount owed stays within Burst. A token bucket holds Burst minus the amount
 // owed; a leaky bucket's queue is as long as the amount owed. The state stores
 // units instead of an arrival time, so the amount owed keeps its value when
-// Amount or Burst change. The time since the last change drains at the new
-// rate.
+// Amount or Burst change. All the time since the last change then drains at the
+// new rate.
 
 // drain brings a bucket up to steady time t.
 func (l *Limit) drain(s State, t int64) State {
@@ -42,10 +42,10 @@ func (l *Limit) drain(s State, t int64) State {
 	return State{Count: int64(count), Part: int64(part), At: t}
 }
 
-// A token bucket in use, of which less than one unit has drained since its last
-// change, is the usual case. IsPlain, DrainQuickly, Owed, ResetQuickly and
-// MoreQuickly are the parts of a Take and Describe for it. They are so small
-// that the compiler puts them into their caller.
+// In the usual case, a token bucket is in use, and less than one unit has
+// drained since its last change. IsPlain, DrainQuickly, Owed, ResetQuickly and
+// MoreQuickly are the parts of a Take and Describe for this case. They are
+// small enough for the compiler to put them into their caller.
 
 // IsPlain reports whether l is a token bucket that refills and has no queue.
 func (l *Limit) IsPlain() bool { return l.Kind == TokenBucket && l.MaxDelay == 0 && l.Amount > 0 }
@@ -89,8 +89,8 @@ func (s State) drainPart(drained, window, t int64) State {
 	return s
 }
 
-// giveBucket puts cost back into a bucket, or as much of the cost as is
-// certainly still in the bucket, exact to a fraction of a unit.
+// giveBucket puts back cost, or as much of it as is certainly still in the
+// bucket, exact to a fraction of a unit.
 //
 // Let C be what the bucket owed right after the Take, D what has drained since,
 // and R what else was put back since. Had a part of the cost not been taken,
@@ -103,12 +103,13 @@ func (l *Limit) giveBucket(s State, from TakeRecord, now Instant, cost int64) St
 		return s // without a rate, from.Reset does not say how much was owed
 	}
 
-	// What the bucket owed after the Take, in 1/Window units. Reset was rounded up
-	// to a whole nanosecond. Of what drains in the last one, only 1/Window unit
-	// was owed for sure.
+	// owed is what the bucket owed after the Take, in 1/Window units. Reset was
+	// rounded up to a whole nanosecond. Of what drains in the last one, only
+	// 1/Window unit was owed for sure.
 	owed := wideProduct(int64(from.Reset)-1, from.Amount).plus(wide{0, 1})
 	age := max(0, now.Steady-from.Steady)
 	gone := wideProduct(age, max(from.Amount, from.Fastest)).plus(wideProduct(from.Returned, int64(l.Window)))
+
 	if !gone.less(owed) {
 		return s
 	}
@@ -116,6 +117,7 @@ func (l *Limit) giveBucket(s State, from TakeRecord, now Instant, cost int64) St
 	if !left.less(wideProduct(cost, int64(l.Window))) {
 		return s.lower(cost)
 	}
+
 	units, part := bits.Div64(left.hi, left.lo, uint64(l.Window)) // the quotient fits: it is less than cost
 	s = s.lower(int64(units)).drainPart(int64(part), int64(l.Window), s.At)
 	if s.Count == 0 && s.Part < l.Amount {
@@ -143,8 +145,8 @@ func (l *Limit) describeBucket(d *Decision, s State, now Instant, cost int64) {
 }
 
 // moreInBucket returns how long it takes until a bucket that owes something has
-// one unit more than now. If the bucket owes more than its burst, that is the
-// time until it has one unit.
+// one unit more than now. For a bucket that owes more than its burst, it is the
+// time until one unit is there.
 func (l *Limit) moreInBucket(s State, now Instant) time.Duration {
 	target := min(s.Owed(), l.Burst) - 1
 	return l.drainTime(s.Count-target, s.Part, max(0, s.At-now.Steady))
@@ -158,9 +160,9 @@ func (s State) Owed() int64 {
 	return s.Count
 }
 
-// drainTime returns how long units + part/Window take to drain, rounded up,
-// plus ahead. If nothing drains, it returns a window plus ahead: by then the
-// region may have a share.
+// drainTime returns how long units + part/Window units take to drain, rounded
+// up, plus ahead, which is how far the state is ahead of the clock. If nothing
+// drains, it returns a window plus ahead: by then the region may have a share.
 func (l *Limit) drainTime(units, part, ahead int64) time.Duration {
 	if l.Amount == 0 {
 		return time.Duration(addSat(int64(l.Window), ahead))

@@ -14,14 +14,15 @@ import (
 // call with a cost above 0. So the state alone, without a limit, says when the
 // bucket will be full again.
 //
-// A call with another window is judged by its own amounts in the window that is
-// kept. What is owed keeps its number of units, and drains at the rate of that
-// call from then on. That holds even if the call is refused, because its caller
+// A call with another window is judged by its own amounts, but in the window
+// that the state keeps. What is owed keeps its number of units, and drains at
+// the rate of that call from then on, even if the call is refused: its caller
 // must see its own rate.
 //
-// Most states count time in nanoseconds. What takes more than 36 years to drain
-// does not fit, so a tick then has 2 nanoseconds, or 4, and so on. Part has the
-// unit in its lower bits and the number of doublings above them.
+// Most states count time in ticks of a nanosecond. What takes more than 36
+// years to drain does not fit, so a tick then has 2 nanoseconds, or 4, and so
+// on. Part has the time per unit in its lower bits and the number of doublings
+// above them.
 
 const (
 	tickShift    = 56        // where the number of doublings is in Part; a unit takes less than that
@@ -105,9 +106,9 @@ func (s State) legalCell() bool {
 	return s.Fresh() || unit > 0 && unit <= s.Count && s.Count <= int64(MaxWindow) && s.doublings() <= maxDoublings
 }
 
-// unitIn returns how many nanoseconds l wants a unit to take in a window,
-// rounded down. With an Amount of 0, a unit takes as long as before or, in a
-// fresh bucket, the whole window.
+// unitIn returns how many nanoseconds a unit of l takes in a window, rounded
+// down. With an Amount of 0, a unit takes as long as before or, in a fresh
+// bucket, the whole window.
 func (l *Limit) unitIn(window, before int64) int64 {
 	switch {
 	case l.Amount > 0:

@@ -1,7 +1,7 @@
 package algorithms
 
 // slewDivisor bounds how fast a wall clock that is ahead falls back: by 1/64 of
-// the time that passes. During that time, a window lasts at most 1/63 longer.
+// the time that passes. Meanwhile, a window lasts at most 1/63 longer.
 const slewDivisor = 64
 
 // Course is how a wall clock runs from some moment on: at the pace of the

@@ -7,8 +7,8 @@ import (
 
 // A limit with MaxDelay turns its checks into a queue. A cost that does not fit
 // now is taken at the first later time at which it fits behind everything taken
-// before, and the answer tells the caller to wait until then. At the times when
-// the checks proceed, the algorithm alone would admit them.
+// before, and the answer tells the caller to wait until then. When the checks
+// proceed, the algorithm without a queue would admit them as well.
 //
 //   - A bucket may owe more than its burst. A check proceeds once no more than the burst is owed, so the state needs
 //     nothing else. (The checks of a leaky bucket proceed in turn, as they do without MaxDelay, but MaxDelay bounds the
@@ -79,8 +79,9 @@ func (l *Limit) takeLater(s State, now Instant, cost int64) (State, bool) {
 }
 
 // raiseOwed returns s, raised so that it owes at least cost when the check
-// proceeds, after wait. Without it, a bucket with nothing else to drain would
-// idle for the fraction of a nanosecond by which wait was rounded up.
+// proceeds, after wait. wait was rounded up to a nanosecond. Without raiseOwed,
+// a bucket with nothing else to drain would idle for the fraction that was
+// added.
 func (l *Limit) raiseOwed(s State, now Instant, cost int64, wait time.Duration) State {
 	owedHi, owedLo := mulAdd(s.Count, int64(l.Window), s.Part)
 	hi, lo := mul(cost, int64(l.Window))
@@ -124,8 +125,8 @@ func (l *Limit) bucketRetry(s State, now Instant, cost int64) time.Duration {
 	return max(1, retry)
 }
 
-// windowWait returns how long after wall a window has room for cost (at most
-// Amount), behind everything in s. s must be up to date.
+// windowWait returns how many nanoseconds after wall a window has room for cost
+// (at most Amount), behind everything in s. s must be up to date.
 func (l *Limit) windowWait(s State, wall, cost int64) int64 {
 	n := s.Window()
 	first := max(wall, l.startOfWindow(n))
@@ -165,10 +166,10 @@ func (l *Limit) windowDelay(s State, wall, cost int64) time.Duration {
 	return time.Duration(l.windowWait(s, wall, 0))
 }
 
-// retreatQueue moves the end of a queue whose last window is empty back to an
-// earlier window, which is taken to be full. Otherwise the next check would
-// proceed later than the one whose cost was put back, and a state whose last
-// window is empty would look fresh.
+// retreatQueue moves the end of a queue whose last window is empty, as after a
+// Give, back to an earlier window, which it takes to be full. Otherwise the
+// next check would proceed later than the one whose cost was put back, and the
+// state would look fresh.
 func (l *Limit) retreatQueue(s State, now Instant) State {
 	if l.Kind.OnSteadyClock() || !s.isQueued() || !s.Fresh() {
 		return s

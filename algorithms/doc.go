@@ -4,11 +4,13 @@
 // A [Limit] says what is allowed. A [State] (24 bytes) is what one counter
 // remembers of its past; the zero State is a fresh counter. The exact
 // sliding-window log needs more room, so it has a type of its own, [Log], with
-// the same operations. Each operation is a pure function of state, limit, time
-// and cost. It uses no clock, no lock, no I/O and no floating point. (Calendars
-// read time zones once, and remember their current window.) Results
-// are exact for every legal limit. Fractions are kept as numerators over the
-// window's nanoseconds, so frequent reads lose and gain nothing.
+// the same operations, which change it.
+//
+// The result of an operation depends only on state, limit, time and cost. No
+// operation uses a clock, a lock, I/O or floating point. (Calendars read time
+// zones once, and remember their current window.) Results are exact for every
+// legal limit. Fractions are kept as numerators over the window's nanoseconds,
+// so frequent reads lose and gain nothing.
 //
 // Everything that a cluster does is built on three primitives:
 //

@@ -3,8 +3,8 @@ package algorithms
 import "time"
 
 // A FirstWindow begins with its first hit and lasts for the Window of that
-// hit's limit on the steady clock; calls with another Window are judged in it
-// all the same. The next hit after its end begins another one. A counter
+// hit's limit, on the steady clock. A call with another Window is judged in it
+// all the same. The first hit after its end begins another one. A counter
 // without hits has no window, whether none was taken or all were put back.
 
 // advanceFirst brings s up to steady time t. In a fresh state, At is t: the
@@ -32,8 +32,8 @@ func (s State) lowerFirst(n int64) State {
 
 // forceFirst is Force for an up-to-date state of a FirstWindow. A cost counts
 // unless a whole window has passed since it arose, even if it arose before the
-// window began. The counter can't tell whether such a cost is from an earlier
-// window, or from this one as another node saw it begin.
+// window began: it may be from an earlier window, or from this one as another
+// node saw it begin, and the counter can't tell.
 //
 // If there is no window, one begins now, not when the cost arose. The cost may
 // have arisen in an earlier window, and what was taken in that one must not

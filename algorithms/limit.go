@@ -95,8 +95,8 @@ func (k Kind) Leasable() bool { return k.Valid() && kinds[k].leasable }
 // Limit is an amount per window under one algorithm. It is immutable once in use.
 type Limit struct {
 	Kind Kind
-	// 0…MaxAmount, units per Window. 0 means that the region has no share:
-	// everything is refused for now
+	// Amount, 0…MaxAmount, is in units per Window. 0 means that the region has no
+	// share: everything is refused for now.
 	Amount   int64
 	Burst    int64         // 0…MaxAmount, capacity of a bucket; unused by the other algorithms
 	Window   time.Duration // MinWindow…MaxWindow; with Calendar set, the nominal length
@@ -107,8 +107,8 @@ type Limit struct {
 	MaxDelay time.Duration
 	// Until is the wall time, in Unix nanoseconds, from which Amount may be too
 	// much: a region's share of a fixed-window changes with its windows. From then
-	// on, the limit admits nothing, and the caller must look the limit up again. 0
-	// means that the limit always holds.
+	// on, the limit admits nothing, and the caller must look up the limit that
+	// holds now. 0 means that the limit always holds.
 	Until int64
 }
 
@@ -147,37 +147,40 @@ func At(t time.Time) Instant { return Instant{Steady: t.UnixNano(), Wall: t.Unix
 // took its cost. With it, a Give or a late Force touches only what the cost
 // came from.
 type TakeRecord struct {
-	// Steady is the steady time of the Take. If another process took the cost,
-	// whose clock can't be read, it is the earliest possible time of the Take.
+	// Steady is the steady time of the Take, in nanoseconds. If another process
+	// took the cost, whose clock can't be read, it is the earliest time at which
+	// that may have been.
 	Steady int64
-	Window int64 // number of the window it was counted in; unused by buckets and logs
+	Window int64 // number of the window it was counted in; of numbered windows only
 	// Of a bucket:
 	Amount int64         // of the limit at the time; 0 if unknown
 	Reset  time.Duration // how long all that it then owed would take to drain at Amount, rounded up
-	// A Take leaves these to the caller of Give: the highest amount at which the
-	// bucket has drained since, and how much else was put back into it since. To a
-	// Give, a Fastest below Amount means Amount. To a table, a Fastest of 0 means
-	// that the rates since are unknown: it gives nothing back, unless it has them.
+	// The caller of Give sets these. Fastest is the highest amount at which the
+	// bucket has drained since; Returned is how much else was put back into it
+	// since. To a Give, a Fastest below Amount means Amount. To a table, a Fastest
+	// of 0 means that the rates since are unknown: it gives nothing back, unless it
+	// knows them itself.
 	Fastest, Returned int64
-	// Reserved means that the cost is part of a reservation. As long as it may come
-	// back, the rates of its bucket are recorded. Late means that the reservation
-	// was over when it was settled: those rates may have been forgotten.
+	// Reserved means that the cost is part of a reservation: as long as it may come
+	// back, a table records the rates of its bucket. Late means that the
+	// reservation was over when it was settled: a table may have forgotten these
+	// rates.
 	Reserved, Late bool
 }
 
-// TakeMark says when a limit took a cost, in a way that depends on its kind:
-// for numbered windows, the number of the window; for a log, the time of the
-// entry relative to that of the decision; for a bucket, how long all that it
-// owed then takes to drain. It is unused for windows that begin with their
-// first hit. In an answer about slots, it is how much longer the slots are
-// held.
+// TakeMark says when a limit took a cost. For numbered windows, it is the
+// number of the window. For a log, it is the time of the entry relative to that
+// of the decision. For a bucket, it is how long all that the bucket then owes
+// takes to drain. It is unused for windows that begin with their first hit. In
+// an answer about slots, it is how much longer the slots are held. Times are in
+// nanoseconds.
 type TakeMark int64
 
-// AddReturned makes the record of a bucket's Take allow for the n units that
-// had been put back into the bucket before. For a later Give, Returned is then
-// how much was put back altogether, including those units. The record of a
-// CellBucket does not say which window the bucket is in, so it stays as it is,
-// and less comes back.
+// AddReturned makes the record of a bucket's Take allow for n units that had
+// been put back into the bucket before the Take. For a later Give, Returned is
+// then all that was put back, before the Take and since. The record of a
+// CellBucket does not say which window the bucket is in, so AddReturned leaves
+// it as it is, and less comes back.
 func (r *TakeRecord) AddReturned(l *Limit, n int64) {
 	if n > 0 && l.Amount > 0 && l.Kind != CellBucket {
 		hi, lo := mul(n, int64(l.Window))
@@ -353,8 +356,8 @@ func (l *Limit) Force(s State, from TakeRecord, now Instant, cost int64) State {
 
 // ForceLate is Force for a cost that belongs to one taken at from. It debits
 // nothing if all that was taken then is gone: the window is over, or the bucket
-// has drained all that it can hold since. The state of such a bucket is
-// returned unchanged, because its rate may have changed.
+// has since had time to drain all that it can hold. The state of such a bucket
+// is returned unchanged, because its rate may have changed.
 func (l *Limit) ForceLate(s State, from TakeRecord, now Instant, cost int64) State {
 	if l.Kind.IsBucket() {
 		drainedHi, drainedLo := mul(max(0, now.Steady-from.Steady), l.Amount)
@@ -366,10 +369,10 @@ func (l *Limit) ForceLate(s State, from TakeRecord, now Instant, cost int64) Sta
 	return l.Force(s, from, now, cost)
 }
 
-// ForceCapped is Force, but never raises usage above the capacity. So a late
+// ForceCapped is Force, but does not raise usage above the capacity. So a late
 // debt locks nobody out for longer than the capacity takes to come back. A
-// fixed window or FirstWindow takes all of the cost, because the debt ends with
-// the window.
+// fixed window or FirstWindow is an exception: it takes all of the cost,
+// because the debt ends with the window.
 func (l *Limit) ForceCapped(s State, from TakeRecord, now Instant, cost int64) State {
 	s = l.Advance(s, now)
 	if l.Kind == FixedWindow || l.Kind == FirstWindow {
@@ -390,8 +393,8 @@ func (l *Limit) ForceCapped(s State, from TakeRecord, now Instant, cost int64) S
 //
 // A bucket takes back what can't have drained since. Afterwards, it owes at
 // least what it would owe if the cost had not been taken, except for what
-// drains in a nanosecond. So the costs that it admits stay within its burst and
-// its rate.
+// drains in a nanosecond. So what it admits stays within its burst and its
+// rate. A Give of the same cost must happen at most once.
 func (l *Limit) Give(s State, from TakeRecord, now Instant, cost int64) State {
 	s = l.Advance(s, now)
 	switch {

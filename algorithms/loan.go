@@ -6,9 +6,8 @@ import (
 )
 
 // Drained returns how much of a bucket drains in d, in whole units, rounded up,
-// at most MaxAmount. Tokens moved to another bucket lose that much on the way,
-// because the bucket they came from may have refilled by that amount in the
-// meantime.
+// at most MaxAmount. Tokens that move to another bucket lose that much on the
+// way: the bucket that they came from may have refilled by as much meanwhile.
 func (l *Limit) Drained(d time.Duration) int64 {
 	if d <= 0 || l.Amount <= 0 {
 		return 0

@@ -109,8 +109,9 @@ func (log *Log) fits(l *Limit, now Instant, cost int64) (at int64, ok bool) {
 }
 
 // admissionTime returns when enough will have left the window for a cost
-// (1…Amount) that does not fit now. It searches from the nearer end: for a
-// small cost, little must leave, and for a large one, little may stay.
+// (1…Amount) that does not fit now, on the steady clock. It searches from the
+// nearer end: for a small cost, little must leave; for a large one, little may
+// stay.
 func (log *Log) admissionTime(l *Limit, cost int64) int64 {
 	room := l.Amount - cost
 	if need := log.total - room; need <= room {
@@ -144,9 +145,9 @@ func (log *Log) Force(l *Limit, from TakeRecord, now Instant, cost int64) {
 }
 
 // Give puts back cost taken at from, if it is certainly still in the window. If
-// the log has no hit of that time, as when another process took the cost, it
-// removes the oldest hits. They leave the window no later than the missing hit,
-// so the log never forgets early.
+// another process took the cost, the log may have no hit of that time. Give
+// then removes the oldest hits. These leave the window no later than the
+// missing hit, so the log never forgets early.
 func (log *Log) Give(l *Limit, from TakeRecord, now Instant, cost int64) {
 	log.Advance(l, now)
 	if from.Steady <= log.advancedTo-int64(l.Window) {
@@ -289,19 +290,21 @@ func (log *Log) enforceBound(l *Limit) {
 }
 
 // Coarsen makes the log hold at most about parts entries (at least 1) from now
-// on, until it is empty. It rounds times up to multiples of 1/parts of the time
-// that entries may span, and merges entries with equal times. Hits then leave
-// the window late by no more than that, and never early. Entries span the window
-// and, where checks are delayed, the longest delay.
+// on, until it is empty. It divides the time that entries may span, which is
+// the window and the longest delay, by parts. It rounds times up to multiples
+// of the result, and merges entries with equal times. Hits then leave the
+// window late by less than that, and never early.
 func (log *Log) Coarsen(l *Limit, parts int64) {
 	span := int64(l.Window + l.MaxDelay)
 	if n := len(log.entries); log.Len() > 0 { // earlier rules may have allowed longer delays
 		span = max(span, log.entries[n-1].At-log.entries[log.head].At)
 	}
+
 	grain := (span + parts - 1) / parts
 	if grain <= log.grain {
 		return
 	}
+
 	// Use a multiple of the old grain, so that a time that was already rounded
 	// moves by less than the new grain.
 	if log.grain > 0 {

@@ -2,10 +2,10 @@ package algorithms
 
 import "time"
 
-// moreAfter returns how long it takes until a counter, if left alone, has more
-// than remaining, which is what it has now. For a counter in debt, that is the
-// time until it has one unit. It returns zero if the counter never has more. s
-// must be up to date. Logs have their own: see [Log.Describe].
+// moreAfter returns how long it takes until a counter that is left alone has
+// more than remaining, which is what it has now. For a counter in debt, that is
+// the time until it has one unit. It returns zero if the counter never has
+// more. s must be up to date. For logs, see [Log.Describe].
 func (l *Limit) moreAfter(s State, now Instant, remaining int64) time.Duration {
 	if remaining >= l.Capacity() || l.Amount == 0 {
 		return 0 // a fixed window that loans have widened has no more when it ends

@@ -51,9 +51,9 @@ func (l *Limit) advanceFixed(s State, wall int64) State {
 // reachQueue takes the mark off a state whose queue the clock has caught up
 // with. s must not be in an earlier window than wall.
 //
-// A state is ahead of the clock only because of a queue: counters.Table counts
-// the windows of a partition by a clock that has reached all of them. If a
-// state without a queue were ahead, it would stay in its own window until the
+// Only a queue puts a state ahead of the clock: counters.Table counts the
+// windows of a partition by a clock that has reached all of them. A state
+// without a queue that is ahead nevertheless stays in its window until the
 // clock reaches it, because a window's number never goes back.
 func (l *Limit) reachQueue(s State, wall int64) State {
 	if s.isQueued() && s.Window() == l.windowNumber(wall) {

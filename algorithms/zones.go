@@ -46,9 +46,9 @@ var zoneIndex = sync.OnceValues(func() (map[string]*knownZone, error) {
 })
 
 // Zone returns a time zone of the database embedded in this package. So all
-// nodes with the same build use the same data, whatever their hosts have
-// installed. [time.LoadLocation] would prefer the host's data. The error wraps
-// [ErrZone] if there is no such zone.
+// nodes of one build use the same data, whatever their hosts have installed;
+// [time.LoadLocation] would prefer the host's data. The error wraps [ErrZone]
+// if there is no such zone.
 func Zone(name string) (*time.Location, error) {
 	z, err := findZone([]byte(name))
 	if err != nil {
@@ -67,7 +67,8 @@ func CalendarOf(unit CalendarUnit, name string) (*Calendar, error) {
 	return &z.calendars[unit], nil
 }
 
-// findZone returns the zone with that name. It does not allocate if the zone was used before.
+// findZone returns the zone with that name. It reads the zone's data at the
+// first use, and does not allocate afterwards.
 func findZone(name []byte) (*knownZone, error) {
 	index, err := zoneIndex()
 	if err != nil {

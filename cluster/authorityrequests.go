@@ -55,7 +55,7 @@ func (nt *nodeTracker) requestStatus() authority.Request {
 }
 
 // askLeader sends a request for authority to the leader. If the leader answers
-// that this node's state has diverged, it stops the state machine.
+// that this node's state has diverged, askLeader stops the state machine.
 func (nt *nodeTracker) askLeader(ctx context.Context, r authority.Request) (reply authority.Reply, err error) {
 	err = nt.callJSON(ctx, toLeader, authority.MethodAsk, r, &reply)
 	switch {

@@ -102,6 +102,8 @@ func (c *core) retry(ctx context.Context, try func(unknown bool) error) error {
 	for unknown := false; ; {
 		err := try(unknown)
 		unknown = unknown || errors.Is(err, ErrOutcomeUnknown)
+		// Once an outcome is unknown, only another attempt can tell what it was. So the
+		// primary is tried again even when it can't be reached.
 		again := errors.Is(err, ErrLeaderUnavailable) || errors.Is(err, ErrOutcomeUnknown) ||
 			unknown && errors.Is(err, ErrNoPrimary)
 		if again && c.pauseBeforeRetry(ctx) {

@@ -17,8 +17,8 @@ const (
 	// lostAfter is how long contact must be missing before the log says so: longer
 	// than an election takes.
 	lostAfter = 2 * time.Second
-	// leaderlessAfter is how long authority must be missing before the log says
-	// so, while a majority seems to be there: longer than gossip takes to notice
+	// leaderlessAfter is how long authority must be missing, although a majority
+	// seems to be there, before the log says so. Gossip needs less time to notice
 	// that the majority is gone.
 	leaderlessAfter = 10 * time.Second
 )
@@ -69,8 +69,8 @@ func (ch *chronicle) noteLead() {
 	ch.led = leads
 }
 
-// noteContact logs when this node has lost a majority, or just the leader's
-// grant of authority, and when it has them again.
+// noteContact logs when this node has lost contact with a majority, or just its
+// authority, and when it has authority again.
 func (ch *chronicle) noteContact() {
 	if ch.Authority() || !ch.holder.EverValid() {
 		if ch.lost != "" {
@@ -117,8 +117,8 @@ func (ch *chronicle) missingVoters() string {
 	return strings.Join(names[:last], ", ") + " and " + names[last] + " don't answer"
 }
 
-// noteMove logs moves, on the leader: the end of each, and the beginning of
-// those that are still going on at the next look.
+// noteMove logs moves, on the leader. It logs the end of each move, but the
+// beginning only of a move that still goes on at the next look.
 func (ch *chronicle) noteMove(s *agreement.State) {
 	before := ch.ring
 	moved := ch.moves

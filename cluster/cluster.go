@@ -200,11 +200,11 @@ func (c *Cluster) Start() error {
 // something hangs, the error names it.
 //
 // The order matters. First, this node stops asking for authority and granting
-// it. Then it waits for the outcome of pending entries: once Raft is shut down, it
-// leaves those that are committed but not applied without an answer. Then Raft ends, its
-// connections first, because it waits for their readers. Gossip ends last, so
-// that the other nodes see this node as long as it votes. The caller closes
-// Peers.
+// it. Then Close waits for the outcome of pending entries: once Raft is shut
+// down, it no longer answers for entries that are committed but not applied.
+// Then Raft ends, its connections first, because Raft waits for their readers.
+// Gossip ends last, so that the other nodes see this node as long as it votes.
+// The caller closes Peers.
 func (c *Cluster) Close() error {
 	c.closeOnce.Do(func() { c.closeErr = c.close() })
 	return c.closeErr

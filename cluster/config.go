@@ -33,8 +33,8 @@ var (
 	ErrNoPrimary = errors.New("the primary region can't be reached")
 	// ErrRefused means that the cluster refuses the request.
 	ErrRefused = errors.New("refused")
-	// ErrDeparted means that this node left by command, or that an operator
-	// removed it, and that it was started again.
+	// ErrDeparted means that this node was started again after it had left by
+	// command, or after an operator had removed it.
 	ErrDeparted = errors.New("this node is no longer a member")
 	// ErrNotFound means that the cluster has no node or region of that name.
 	ErrNotFound = errors.New("not found in the cluster")
@@ -73,9 +73,9 @@ type Store interface {
 	Probe() error
 }
 
-// AppliedStore stores how far a node has applied entries: the index, and the
-// cluster's ID, so that the record is not mistaken for another cluster's.
-// *persist.SmallFile implements it.
+// AppliedStore stores how far a node has applied entries. The content is an
+// index and the cluster's ID, so that no node takes another cluster's record
+// for its own. *persist.SmallFile implements it.
 type AppliedStore interface {
 	// Read returns the content last written, or nil if there is none.
 	Read() ([]byte, error)
@@ -160,17 +160,17 @@ type Config struct {
 	// epoch. It is also called when the members have changed. Changes in quick
 	// succession are merged into one call. It must not wait for the Cluster.
 	OnState func(*agreement.State)
-	// OnRules is called, from the same goroutine, when other rules come into
-	// force, or the same rules with other shares. It may skip versions.
+	// OnRules is called, from the same goroutine as OnState, when other rules come
+	// into force, or the same rules with other shares. It may skip versions.
 	OnRules func(*rules.Set)
-	// OnEntries is called whenever the entries beside the rules have changed, from
-	// the same goroutine.
+	// OnEntries is called, from the same goroutine, when the entries beside the
+	// rules have changed.
 	OnEntries func(*entries.State)
 	// SettledEpoch returns the epoch up to which this node has finished its part of
 	// every hand-off. nil: the newest epoch.
 	SettledEpoch func() int64
-	// LaggingNodes returns reachable nodes that don't accept the copies that this
-	// node sends them. They count as unreachable. nil: there are none.
+	// LaggingNodes returns reachable nodes that no longer answer when this node
+	// sends them copies. They count as unreachable. nil: there are none.
 	LaggingNodes func() []ring.NodeID
 	// Boottime reads a clock that keeps running in suspend and is never set.
 	Boottime func() time.Duration
@@ -183,9 +183,9 @@ type Config struct {
 	// OnAddresses receives the addresses at which to find gossip after a restart,
 	// whenever they change. May be nil.
 	OnAddresses func(addresses []string)
-	// AppliedStore records what this node has applied, so that after a restart it
-	// knows the rules and the ring even if it can't reach the other nodes. nil:
-	// nothing is recorded.
+	// AppliedStore records how far this node has applied entries. So after a
+	// restart, this node knows the rules and the ring even if it can't reach the
+	// other nodes. nil: nothing is recorded.
 	AppliedStore AppliedStore
 
 	SnapshotEntries uint64 // take a snapshot after this many entries

@@ -28,7 +28,8 @@ type core struct {
 	// handlers answer calls from this region and from others, by method.
 	handlers map[peer.Method]handler
 
-	// Start sets these. Until then this node leads nothing and knows no other nodes.
+	// Start sets these. Until then, this node never leads, and knows no other
+	// nodes.
 	transport *raftio.Transport
 	logs      *raftio.Logs
 	raft      atomic.Pointer[raft.Raft]
@@ -60,8 +61,8 @@ type core struct {
 // Identity returns this node's identity, for peer.Config.Self.
 func (c *core) Identity() peer.Identity { return *c.identity.Load() }
 
-// Accept returns an error if the remote node belongs to another cluster. It is
-// meant for peer.Config.Accept.
+// Accept returns an error, which wraps ErrRefused, if the remote node belongs
+// to another cluster. It is meant for peer.Config.Accept.
 func (c *core) Accept(remote peer.Identity) error {
 	ours := c.identity.Load().Cluster
 	if ours != [16]byte{} && remote.Cluster != [16]byte{} && ours != remote.Cluster {

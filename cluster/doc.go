@@ -10,10 +10,10 @@
 // [Cluster.Close] ends it.
 //
 // The agreed state is an [agreement.State]. [Cluster.State] returns the newest
-// one that this node has applied. One goroutine calls [Config.OnState] and
-// [Config.OnRules] for each change. [Cluster.Write] changes the rules from any
-// node. [Cluster.CatchUp] waits until this node has applied everything that was
-// agreed on before the call.
+// one that this node has applied. One goroutine passes changes on to
+// [Config.OnState], [Config.OnRules] and [Config.OnEntries]. [Cluster.Write]
+// changes the rules from any node. [Cluster.CatchUp] waits until this node has
+// applied everything that was agreed on before the call.
 //
 // A Cluster has four parts over one core, which holds Raft, the agreed state
 // and the calls between nodes:
@@ -27,15 +27,16 @@
 //   - sharedRules writes rules and shares them with other regions.
 //
 // Each region is a cluster. Rules are written in one region, the primary
-// ([Config.Primary]). Write forwards changes to it, and the leaders of the
-// other regions copy its rules. They reach it through [OtherRegions].
+// ([Config.Primary]). Write forwards changes to the primary, and the leaders of
+// the other regions copy the primary's rules. Regions reach each other through
+// [OtherRegions].
 //
 // Caveats:
 //
-//   - A node that has promised to take part in a founding takes part in no other
-//     until its proposer has given up. If the proposer's disk is lost for good,
-//     empty the data directories of the nodes that promised. Every half minute,
-//     these log the proposer's ID.
+//   - A node that has promised to take part in a founding takes part in no
+//     other until its proposer has given up. If the proposer's disk is lost for
+//     good, empty the data directories of the nodes that promised. Each of
+//     these nodes logs the proposer's ID every half minute.
 //   - Raft's AppliedIndex counts entries handed to the state machine, even if they
 //     are not applied yet. In this package, an applied index is always an
 //     [agreement.State.Index].

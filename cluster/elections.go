@@ -20,9 +20,9 @@ func (c *Cluster) probeStore() {
 }
 
 // electionDelayFactor multiplies the election timeout of a node whose store
-// fails. Such a node could still be elected, because it may be able to save its
-// term, and its log is as long as the others'. It would then lead again and
-// again without being able to store an entry.
+// fails. Without the delay, such a node could be elected again and again,
+// although it can store no entry: it may be able to save its term, and its log
+// is as long as the others'.
 const electionDelayFactor = 20
 
 // deferElections is the loop that keeps this node from leading while its store
@@ -121,8 +121,8 @@ func (nt *nodeTracker) hasOtherVoter() bool { return len(nt.transferTargets()) >
 // transferTargets returns, in random order, the other voters that are alive and
 // have not recently reported to this leader that they are unfit. If some of
 // them have caught up, it returns only those: Raft proposes nothing while it
-// transfers the lead, and it may try forever to transfer it to a node that
-// stores nothing.
+// transfers the lead, and it may try forever to transfer the lead to a node
+// that stores nothing.
 func (nt *nodeTracker) transferTargets() []member {
 	var well, others []member
 	index := nt.State().Index

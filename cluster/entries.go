@@ -71,6 +71,7 @@ func (c *Cluster) WriteEntries(
 		}
 		return nil
 	})
+
 	if err != nil {
 		return 0, nil, c.primaryError(err)
 	}
@@ -176,12 +177,14 @@ func entryIn(r *entries.Record) *entries.Entry {
 // LastEntry returns the entry that the last change wrote or removed.
 func LastEntry(s *entries.State) *entries.Entry { return entryIn(s.RecordAt(s.Version())) }
 
-// maxUnknownClocks is how often endEntries waits for the clock of another node.
-// If all are so far away that their clocks can't be told, its own decides.
+// maxUnknownClocks is how many times in a row endEntries waits for the clock of
+// another node. After that, this node's own clock decides: the other nodes may
+// all be too far away for their clocks to be known.
 const maxUnknownClocks = 60
 
-// endEntries is the primary leader's loop that removes entries whose end has come
-// by every clock that it knows: what a wrong clock removes would not come back.
+// endEntries is the primary leader's loop that removes entries that have ended
+// by every clock that the leader knows. An entry that a wrong clock removed
+// would not come back.
 func (sr *sharedRules) endEntries() {
 	unknown := 0 // how often in a row no other clock was known
 	sr.loop(endInterval, nil, func() (last bool) {
@@ -191,7 +194,7 @@ func (sr *sharedRules) endEntries() {
 			return false
 		}
 
-		// A leader reaches other nodes, and knows the clocks of those nearby within
+		// A leader reaches other nodes, and learns the clocks of nearby nodes within
 		// seconds.
 		if others == 0 && len(sr.State().To.Members()) > 1 && unknown < maxUnknownClocks {
 			unknown++

@@ -61,8 +61,9 @@ func (sr *sharedRules) adoptEntries(ctx context.Context, b []byte) error {
 		if paging.first == nil {
 			paging.first = &entries.Page{Version: e.Page.Version, Digest: e.Page.Digest}
 		}
-		// Later pages may come from newer states. All pages get the version of the
-		// first one, because the changes since that version still follow.
+		// Later pages may come from newer states. Still, all pages get the version of
+		// the first page: the region then asks for the changes since that version, so
+		// that it misses none.
 		e.Page.Version, e.Page.Digest = paging.first.Version, paging.first.Digest
 	}
 

@@ -41,8 +41,8 @@ const (
 )
 
 // followPrimary, on the leader of a secondary region, asks the primary for news
-// and adopts it in this region. It then asks again at once, which also reports
-// the progress.
+// and adopts it in this region. After each piece of news, it asks again at
+// once, which also reports the progress.
 func (sr *sharedRules) followPrimary(ctx context.Context) error {
 	for {
 		more, err := sr.followOnce(ctx)
@@ -119,7 +119,7 @@ func (sr *sharedRules) adoptRules(ctx context.Context, b []byte) error {
 }
 
 // followPatience is how long the primary may fail to answer before this node
-// logs that. An election in the primary takes less.
+// logs the failure. It is longer than an election in the primary takes.
 const followPatience = 3 * time.Second
 
 // noteFollowOutcome records the outcome of an exchange with the primary, and logs a lasting change.
@@ -218,6 +218,8 @@ func (sr *sharedRules) serveFollow(_ context.Context, r request) ([]byte, error)
 	mine, theirs := positionOf(s), q.rulesPosition
 	sr.mu.Lock()
 	noted := sr.reports.add(q.Region, q.report(time.Now()))
+	// runPrimaryRound then begins a new primary epoch, if this leader is really
+	// behind.
 	if mine.isBefore(theirs) {
 		sr.regionAhead = theirs
 	}

@@ -63,7 +63,7 @@ func (f *founder) clearHalfFounded() error {
 	term, err := s.Stable().GetUint64([]byte(raftTerm))
 	alone := f.config.foundsAlone() && f.identity.Load().Cluster == [16]byte{}
 	if err != nil || term != 1 || last != 0 || !f.promise.Decided && !alone {
-		return nil // GetUint64 also fails if there is no term; Raft itself will report any other error
+		return nil // GetUint64 also fails if no term is stored; Raft itself will report any other error
 	}
 
 	snapshots, err := s.Snapshots().List()
@@ -159,11 +159,13 @@ func (f *founder) foundOnce() (holdBack bool, err error) {
 	view := newFoundingView(self, f.config.BootstrapExpect, f.gossip.Load().Members())
 	expectErr := f.checkExpect()
 	if expectErr != nil {
-		view.set = nil
+		view.set = nil // without a set, this node begins no attempt
 	}
 
 	f.mu.Lock()
 	next, step := f.promise.nextStep(self, view)
+	// nextStep keeps an attempt while there is no set, because missing nodes may
+	// come back. But this attempt must not go on: see checkExpect.
 	if expectErr != nil && step == stepWait && next.isBy(self) {
 		next = next.withdrawn()
 		step = stepGiveUp
@@ -231,9 +233,10 @@ func waitError(expect int, missing []string, members []gossip.Member) error {
 	return fmt.Errorf("waiting for %s (%d of %d found%s)", cmp.Or(awaited, "more nodes"), found, expect, others)
 }
 
-// checkExpect returns an error if twice --bootstrap-expect nodes or more are
-// about to start: if the network split now, they would found two clusters. It
-// also returns an error while the names in --join are being resolved.
+// checkExpect returns an error if so many nodes are about to start that each
+// half of them could found a cluster: twice --bootstrap-expect or more. If the
+// network split now, there would be two clusters. It also returns an error
+// while the names in --join are being resolved.
 func (f *founder) checkExpect() error {
 	return expectError(f.config.BootstrapExpect, f.gossip.Load().NamedNodes(), f.gossip.Load().Members())
 }
@@ -282,9 +285,10 @@ func (f *founder) setPromise(p promise) error {
 	return nil
 }
 
-// checkPromise asks the proposer that holds this node's promise whether its
-// attempt is still valid, and withdraws the promise if not. A proposer denies
-// an attempt only after storing that on disk, and never reuses its number.
+// checkPromise asks the proposer that holds this node's promise whether the
+// attempt is still valid, and withdraws the promise if not. That is safe: a
+// proposer denies an attempt only after it has stored on disk that it gave the
+// attempt up, and it never uses the number again.
 func (f *founder) checkPromise(p promise) error {
 	ctx, cancel := context.WithTimeout(f.ctx, promiseTimeout)
 	defer cancel()
@@ -321,6 +325,7 @@ func (f *founder) askPromises(p promise) (holdBack bool, err error) {
 
 		var r promiseReply
 		err := f.callJSON(ctx, id, MethodPromise, request, &r)
+
 		switch {
 		case errors.Is(err, ErrRefused):
 			return false, fmt.Errorf("node %s: %w", id, err)

@@ -32,9 +32,10 @@ type indexHashes struct {
 const (
 	// keptHashes is the number of indices whose hashes are kept.
 	keptHashes = 4
-	// hashPatience is how long after the first report of an index all live nodes
-	// have reported that index, if they apply no further entries. A node that has
-	// applied nothing for that long reports the hash of its current state.
+	// hashPatience is how long after the first report of an index the leader
+	// assumes that all live nodes have reported that index. A node that has applied
+	// nothing for that long reports the hash of its current state, so that
+	// differences are found even while nothing is written.
 	hashPatience = 2 * time.Second
 )
 
@@ -104,9 +105,10 @@ func countHashes(byNode map[ring.NodeID]agreement.Hash) (votes map[agreement.Has
 	return votes, most
 }
 
-// refuseDiverged checks the hash in a request for authority, on the leader. If the
-// node differs from a majority, it returns true and the reply. Without a
-// majority, it can't know which side is right, so it only raises an alarm.
+// refuseDiverged checks the hash in a request for authority, on the leader. If
+// the node differs from a majority, it returns true and the reply. Without a
+// majority, the leader can't know which side is right, so it only raises an
+// alarm.
 func (nt *nodeTracker) refuseDiverged(r authority.Request) (authority.Reply, bool) {
 	conf, _ := nt.configuration()
 

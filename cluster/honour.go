@@ -36,8 +36,8 @@ func (p rulesPosition) isBefore(o rulesPosition) bool {
 
 // honourProgress tracks, on a region's leader, which version of the rules the
 // region honours: every node that may have authority has applied it. The leader
-// waits for one version at a time, so that it makes progress no matter how fast
-// new versions are written.
+// waits for one version at a time, even if newer ones come into force
+// meanwhile. So it makes progress no matter how fast new versions are written.
 type honourProgress struct {
 	honoured rulesPosition // zero: none in this leadership
 	next     rulesPosition // the leader waits for this one; zero: none
@@ -86,7 +86,8 @@ func (sr *sharedRules) updateHonoured(ctx context.Context) (*agreement.State, in
 	s := sr.State()
 	h.waitFor(positionOf(s), sr.machine.rulesIndex.Load())
 
-	// With index 0, without a version to wait for, this only returns the clocks.
+	// While there is no version to wait for, the index is 0, and only the clocks
+	// matter.
 	clocks, applied := sr.granter.RequireApplied(ctx, h.index)
 	if applied && h.next.Version > 0 {
 		h.markReached()
@@ -165,10 +166,10 @@ func (rr regionReports) allHonour(names []string, h rulesPosition) bool {
 
 // clockRange is what the regions' reports tell of their clocks.
 type clockRange struct {
-	earliest int64 // Unix ms: what the slowest clock shows now
-	latest   int64 // Unix ms: the latest that any clock has shown, in reports to this leader
-	slow     string
-	fast     string // the regions they are in
+	earliest int64  // Unix ms: what the slowest clock shows now
+	latest   int64  // Unix ms: the latest that any clock has shown, in reports to this leader
+	slow     string // the region of the earliest clock
+	fast     string // the region of the latest clock
 }
 
 // isNarrow reports whether the clocks agree well enough to record a version.

@@ -69,10 +69,10 @@ type invitation struct {
 	// Voters is the highest known number of voters, including those that have died
 	// or been removed; see ReplacingError.
 	Voters int `json:"voters"`
-	// Departed is how the node left or was removed. It is empty in a real
-	// invitation. Node is the departed node's ID: by now, another node may be at
-	// its address, or the same one with a new identity. An older release sends no
-	// Node.
+	// Departed is set if the call is no invitation, but tells a node that it is no
+	// longer a member: it says how the node left or was removed. Node is the
+	// departed node's ID. By now, another node may be at its address, or the same
+	// one with a new identity. An older release sends no Node.
 	Departed string      `json:"departed,omitempty"`
 	Node     ring.NodeID `json:"node,omitzero"`
 }
@@ -127,7 +127,7 @@ func (f *founder) serveInvitation(_ context.Context, in invitation) (noBody, err
 	return noBody{}, nil
 }
 
-// noteDeparted records that this node's ID is no longer a member's.
+// noteDeparted records that this node is no longer a member, and how it left.
 func (f *founder) noteDeparted(how string) {
 	err := fmt.Errorf("%w: it %s", ErrDeparted, how)
 	before := f.departed.Swap(&err)

@@ -19,7 +19,8 @@ import (
 // [Cluster.Stay] is called.
 //
 // After LeaveRing has returned nil, this process never has authority again,
-// unless the node was alone.
+// unless the node was alone. An error wraps that of ctx, [ErrStuck] or
+// [ErrClosed].
 func (c *Cluster) LeaveRing(ctx context.Context) error {
 	if c.onlyOne(c.State()) {
 		return nil
@@ -39,7 +40,7 @@ func (c *Cluster) LeaveRing(ctx context.Context) error {
 			return fmt.Errorf("leave the ring: %w", err)
 		}
 		if c.onlyOne(c.State()) {
-			// This node stays. With the flag it would have to leave as soon as another
+			// This node stays. With the flag set, it would have to leave as soon as another
 			// node joins.
 			c.leavingRing.Store(false)
 			return nil
@@ -90,8 +91,9 @@ func (c *Cluster) LeaveCluster(ctx context.Context, by string) error {
 
 // Remove removes a node that is gone for good from the cluster, by name or ID.
 // It refuses if the node is alive, unless force is set: a live node should
-// leave by itself. It returns when the node is out, which may take until its
-// authority expires.
+// leave by itself. Remove returns when the node is out, which may take until
+// its authority expires. The error wraps ErrNotFound, ErrRefused,
+// ErrLeaderUnavailable or ErrOutcomeUnknown.
 //
 // A process removed by force never gets authority again and hands nothing over:
 // its standbys take over. by names who removes the node. Its ID can't come

@@ -13,8 +13,8 @@ import (
 )
 
 // machine is Raft's state machine: an immutable [agreement.State] behind a
-// pointer. It never waits: the state feed compiles rules and informs the rest
-// of the node.
+// pointer. The machine never waits: the state feed prepares rules and informs
+// the rest of the node.
 //
 // A machine that meets data that this build can't read is stuck for the life of
 // the process: it applies no further entries and takes no snapshot. Raft still

@@ -51,7 +51,8 @@ type member struct {
 // isAlive reports whether gossip considers the node alive.
 func (m *member) isAlive() bool { return m.inGossip && m.State == gossip.Alive }
 
-// nodeHealth is the health of a node that the leader has observed since it began to lead.
+// nodeHealth is a node's health, as this leader has observed it since it began
+// to lead.
 type nodeHealth struct {
 	boot           uint64
 	healthy        bool      // alive, and has applied nearly everything
@@ -61,7 +62,8 @@ type nodeHealth struct {
 	changeFailedAt time.Time // when a change of this node last failed
 }
 
-// updated returns the node's updated record.
+// updated returns h with what the leader sees now: m, and whether the node has
+// applied nearly everything.
 func (h nodeHealth) updated(now time.Time, m *member, caughtUp bool) nodeHealth {
 	good := m.isAlive() && caughtUp
 	if good && (!h.healthy || h.boot != m.boot) {

@@ -60,8 +60,8 @@ func (c *Cluster) recallState() {
 
 // warnOfOlderLog logs an error if Raft's log ends before an entry that this
 // node has applied. The store has then lost entries that the node acknowledged,
-// so its vote may help to elect a leader that lacks an acknowledged write.
-// restored is the newest state that the store has, up to that entry.
+// so the node's vote may help to elect a leader that lacks an acknowledged
+// write. restored is the newest state in the store, up to the recorded index.
 func (c *Cluster) warnOfOlderLog(restored *agreement.State) {
 	last, err := c.config.Store.Logs().LastIndex()
 	last = max(last, restored.Index)

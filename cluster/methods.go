@@ -50,8 +50,8 @@ var kindsByCode = []struct {
 	{codeUnknown, ErrOutcomeUnknown}, {codeNoPrimary, ErrNoPrimary},
 	{codeNoLeader, ErrLeaderUnavailable}, {codeNoLeader, authority.ErrNotLeading},
 	{codeRefused, ErrRefused}, {codeNotFound, ErrNotFound},
-	// No error here becomes one of these: serveWith sends codeBusy itself, and peer
-	// the other.
+	// These two translate only received codes: serveWith sends codeBusy itself, and
+	// package peer sends CodeNoMethod.
 	{codeBusy, ErrLeaderUnavailable}, {peer.CodeNoMethod, ErrRefused},
 }
 

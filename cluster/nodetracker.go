@@ -31,7 +31,8 @@ type nodeTracker struct {
 
 	// mu guards the fields below.
 	mu sync.Mutex
-	// from requests for authority, while this node leads; bounded by the known nodes
+	// lastReports are from requests for authority, while this node leads. The
+	// number of known nodes bounds them.
 	lastReports map[ring.NodeID]nodeReport
 	removing    map[ring.NodeID]pendingRemoval // nodes being removed; bounded like lastReports
 	// idleIndex is the last index that this node has applied. It has not changed

@@ -27,8 +27,8 @@ type promise struct {
 	// completed.
 	Decided bool `json:"decided"`
 	// Used is the highest attempt that this node ever made as a proposer.
-	// Invariant: it never decreases, so a number is used once: an attempt that was
-	// withdrawn does not become valid again.
+	// Invariant: it never decreases. So each number is used once, and an attempt
+	// that was withdrawn does not become valid again.
 	Used uint64 `json:"used"`
 }
 

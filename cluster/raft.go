@@ -98,9 +98,9 @@ func (c *core) isRaftEmpty() (bool, error) {
 	return !has, nil
 }
 
-// mustSendEntries reports whether this node must send the other node entries:
-// it leads in the term, and its configuration has the other node. See
-// raftio.Transport.
+// mustSendEntries reports whether this node must send entries to the other
+// node: this node leads in the term, and its configuration has the other node.
+// See raftio.Transport.
 func (c *core) mustSendEntries(to raft.ServerID, term uint64) bool {
 	r := c.raft.Load()
 	if r == nil || r.State() != raft.Leader || r.CurrentTerm() != term {
@@ -186,10 +186,11 @@ func (c *core) leads() bool {
 }
 
 // propose makes the cluster agree on an entry, if this node leads. The error
-// wraps [ErrLeaderUnavailable] if the entry was certainly not proposed, and
-// [ErrOutcomeUnknown] if it may have been. Result.Err says why an entry was
-// rejected. propose never proposes a change of rules or regions that this build
-// refuses, because another build might accept it.
+// wraps [ErrLeaderUnavailable] if the entry was certainly not proposed,
+// [ErrRefused] if this build or another one could not read the entry, and
+// [ErrOutcomeUnknown] if it may have been proposed. Result.Err says why an
+// entry was rejected. propose never proposes a change of rules or regions that
+// this build refuses, because another build might accept it.
 func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result, error) {
 	for {
 		b, prepared, err := c.config.Build.Prepare(c.State(), e)
@@ -248,6 +249,7 @@ func (c *core) leadsIn(term uint64) bool {
 	return r.State() == raft.Leader && r.CurrentTerm() == term
 }
 
+// proposeBytes proposes an encoded entry; see propose for the errors.
 func (c *core) proposeBytes(ctx context.Context, entry []byte) (agreement.Result, error) {
 	if err := ctx.Err(); err != nil {
 		return agreement.Result{}, fmt.Errorf("%w: %w", ErrLeaderUnavailable, err)
@@ -272,6 +274,7 @@ func (c *core) proposeBytes(ctx context.Context, entry []byte) (agreement.Result
 		}
 		return o
 	})
+
 	switch {
 	case errors.Is(err, ErrClosed):
 		return o.result, fmt.Errorf("%w: %w", ErrLeaderUnavailable, err)

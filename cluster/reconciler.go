@@ -131,6 +131,7 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 		}
 		log.Info("adding a node")
 		return rc.awaitRaft(ctx, server.AddNonvoter(id, address, index, changeTimeout))
+
 	case moveNode:
 		if ch.node.ID != rc.config.Self.ID {
 			if err := rc.invite(ctx, ch.node); err != nil {
@@ -143,18 +144,21 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 			return rc.awaitRaft(ctx, server.AddVoter(id, address, index, changeTimeout))
 		}
 		return rc.awaitRaft(ctx, server.AddNonvoter(id, address, index, changeTimeout))
+
 	case promoteNode:
 		log.Info("making a node a voter")
 		return rc.awaitRaft(ctx, server.AddVoter(id, raft.ServerAddress(ch.node.raftAddress), index, changeTimeout))
 	case demoteNode:
 		log.Info("demoting a voter")
 		return rc.awaitRaft(ctx, server.DemoteVoter(id, index, changeTimeout))
+
 	case removeNode:
 		if err := rc.recordDeparture(ctx, ch.node.ID); err != nil {
 			return err
 		}
 		log.Info("removing a node", "because", ch.why)
 		return rc.awaitRaft(ctx, server.RemoveServer(id, index, changeTimeout))
+
 	case forgetNode:
 		if err := rc.recordDeparture(ctx, ch.node.ID); err != nil {
 			return err

@@ -15,7 +15,7 @@ const (
 	// recordMargin is added to the latest clock that a region reported when it
 	// honoured a version. The record counts from that time on. A node that was cut
 	// off after its last report decides by an older version until its authority
-	// ends, and its clock goes on until then. The second covers its last check.
+	// ends, while its clock goes on. The second covers that node's last check.
 	recordMargin = authority.EndingWait + time.Second
 	// maxMarksPerRound bounds the marks proposed in one round. The next round
 	// follows within a second.
@@ -191,6 +191,7 @@ func (sr *sharedRules) nextMark(r *agreement.Regions) (m agreement.Mark, ok bool
 	}
 
 	last := r.Held[len(r.Held)-1]
+	// No candidate is left, so the version in force becomes one.
 	if last.RecordedAt == 0 {
 		return agreement.Mark{Version: last.Version}, true
 	}

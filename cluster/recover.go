@@ -65,11 +65,12 @@ func Recover(store Store, build agreement.Build, self ring.NodeID, address strin
 }
 
 // Skip replaces, in a node's log, an entry that no node can apply with an
-// [agreement.Skipped], which changes nothing. hash is the entry's SHA-256 and
-// prevents replacing another entry by mistake. The node must not be running. Do
-// this on every node that has the entry in its log. A node that has applied the
-// entry must not remain in the cluster: its state would differ from that of the
-// other nodes.
+// [agreement.Skipped], which changes nothing. hash is the entry's SHA-256. If
+// another entry is there, or a snapshot shows that the node has applied the
+// entry, the error wraps ErrRefused. The node must not be running. Do this on
+// every node that has the entry in its log. A node that has applied the entry
+// must not remain in the cluster: its state would differ from that of the other
+// nodes.
 func Skip(store Store, build agreement.Build, index uint64, hash [32]byte) error {
 	list, err := store.Snapshots().List()
 	if err != nil {

@@ -14,12 +14,12 @@ import (
 // ReplacingError returns nil if there are as many live voters as before, or if
 // no further live node could become a voter.
 //
-// The number of voters before is the highest of three: the number that this
-// process has seen, --bootstrap-expect, and the number that the leader sent
-// when it added this node, which may include a voter removed by then. It is at
-// most maxVoters. A node counts as live if it is reachable: gossip takes some
-// seconds to notice that a node is gone, and a node that restarts with a new
-// identity is back sooner.
+// The number before is the highest of three, and at most maxVoters: the number
+// of voters that this process has seen, --bootstrap-expect, and the number that
+// the leader sent when it added this node, which may include a voter removed by
+// then. A node counts as live if it is reachable: gossip takes some seconds to
+// notice that a node is gone, and a node that restarts with a new identity is
+// back sooner.
 func (c *core) ReplacingError() error {
 	if c.reliesOnMemory() {
 		return nil // there is no other node to ask
@@ -45,8 +45,8 @@ func (c *core) ReplacingError() error {
 		}
 	}
 
-	// An estimate of what planDemotion will do: it leaves out what the leader waits
-	// for.
+	// This estimates what planDemotion will do. It leaves out how long the leader
+	// waits first.
 	wanted := min(c.noteMostVoters(0), liveServers)
 	willDemote := liveServers > 2 && liveVoters < voters && (liveServers > liveVoters || voters%2 == 0)
 	if liveVoters < wanted || willDemote {

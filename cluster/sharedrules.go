@@ -161,8 +161,9 @@ func (sr *sharedRules) trackLeadership() bool {
 
 // RemoveRegion removes a region that is gone for good. It returns the version
 // of the rules that divides the limits among the other regions. It refuses if
-// the region still follows the primary. If the region still runs, the costs
-// that it admits under its old rules exceed the limits.
+// the region still follows the primary. If the region still runs, what it
+// admits by its old rules comes on top of the limits. The error wraps
+// [ErrNotFound] or [ErrRefused], or is one that [Cluster.Write] returns.
 func (c *Cluster) RemoveRegion(ctx context.Context, name string) (int64, error) {
 	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()
@@ -175,6 +176,7 @@ func (c *Cluster) RemoveRegion(ctx context.Context, name string) (int64, error) 
 		}
 		return err
 	})
+
 	switch {
 	case err != nil:
 		return 0, c.primaryError(err)

@@ -43,7 +43,8 @@ func (c *core) reliesOnMemory() bool {
 }
 
 // olderThanMemory reports whether s is older than the remembered state in
-// force, so that rules never go back.
+// force. The rules of such a state are not passed on, so that rules never go
+// back. Once s has caught up, olderThanMemory drops the remembered state.
 func (c *core) olderThanMemory(s *agreement.State) bool {
 	m := c.memory.state.Load()
 	if m == nil || !c.memory.inUse.Load() {

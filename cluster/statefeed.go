@@ -103,7 +103,7 @@ func (c *Cluster) relyOnMemory() {
 	c.config.Logger.Warn("can't reach a majority: this node decides alone, by the rules that it remembers",
 		"rules_version", rulesVersion(m), "epoch", m.Epoch, "members", len(m.To.Members()))
 
-	// If a snapshot contained all of the memory, the applied state is not older.
+	// The applied state is not older if a snapshot contained all of the memory.
 	if c.State().Index < m.Index {
 		c.publishRules(m)
 		c.publishEntries(m)

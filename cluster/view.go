@@ -63,8 +63,8 @@ func (c *Cluster) DegradedError() error {
 }
 
 // Behind reports whether this node asks for authority but can't be granted it,
-// because it lags behind the agreed state. If that holds for most nodes, Behind
-// is false on all of them, because some node must be ready.
+// because it lags behind the agreed state. If that is so for most nodes, Behind
+// is false on all of them: some nodes must be ready to take checks.
 func (nt *nodeTracker) Behind() bool {
 	list := *nt.behind.Load()
 	if !slices.Contains(list, nt.config.Self.ID) {

@@ -46,8 +46,8 @@ func (c *Cluster) Write(ctx context.Context, change document.Change, o WriteOpti
 
 	when := time.Now()
 	if change.Part == document.WholeDocument {
-		// The rules in force don't matter for a whole document, so it is checked
-		// here. They matter for a part of one, so the leader checks that.
+		// A whole document does not depend on the rules in force, so it is checked
+		// here. A part of a document does, so the leader checks it.
 		if err := checkDocument(change.Body, o.Readopt); err != nil {
 			return 0, err
 		}
@@ -108,9 +108,9 @@ func checkDocument(text []byte, readopt bool) error {
 	return nil
 }
 
-// servePropose proposes a write of rules on the leader, one at a time. It
-// computes the result beforehand: a large document would block Raft's
-// goroutine, which authority depends on.
+// servePropose proposes a write of rules on the leader, one at a time. propose
+// computes the result beforehand. If Raft's goroutine did so, a large document
+// would block it, and authority depends on that goroutine.
 func (sr *sharedRules) servePropose(ctx context.Context, r request) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, sr.config.Timings.Write)
 	defer cancel()
@@ -138,8 +138,8 @@ func (sr *sharedRules) servePropose(ctx context.Context, r request) ([]byte, err
 	}
 
 	// The new rules must give shares to all regions that are present now, and not
-	// only from the next window on. A write with IfMatch is meant for the regions
-	// of that version, so it adds none.
+	// only from the next window on. But a write with IfMatch is meant for the
+	// regions of that version, so it adds none.
 	if write.IfMatch == 0 {
 		if err := sr.addRegions(ctx, sr.prospectiveFollowers()); err != nil {
 			sr.config.Logger.Info("can't add a region before a write", "error", err)
@@ -185,6 +185,7 @@ func (c *Cluster) CatchUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	if err := c.awaitState(ctx, func(s *agreement.State) bool { return s.Index >= index }); err != nil {
 		return fmt.Errorf("wait until all agreed entries are applied: %w", err)
 	}

@@ -15,12 +15,13 @@ type Amendment struct {
 	// that the subject has, and blocks stay as they are.
 	Reset, Partial bool
 	OldRates       bool // the rates of the limits of Ops may be out of date, so no bucket drains by them
-	// From (by op) and Life say what the costs of a late settlement belong to. A
-	// cost is dropped if its window or its life is over.
+	// From (by op) and Life are set for a late settlement. They say which Take each
+	// cost belongs to. A cost is dropped if its window or its life is over.
 	From []algorithms.TakeRecord
 	Life Life
-	// Memo, if not nil, deduplicates the change: if the memo exists already,
-	// nothing changes. Answer returns the answer to store in the memo.
+	// Memo, if not nil, makes the change happen only once: if the memo exists
+	// already, nothing changes. Answer returns the answer to store in the memo; it
+	// is called once the change is made.
 	Memo     *Memo
 	Answer   func(a *Amendment) []byte
 	Repeated bool    // set by Amend: the change was made earlier, so neither the Decisions of Ops nor Applied are set
@@ -43,8 +44,8 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 		return ErrShut
 	}
 
-	// The answer was looked up before without the lock, and the same request may
-	// have been carried out since.
+	// makeRoomForNotes looked for the memo too, but without the lock on the shard.
+	// The same request may have been carried out since.
 	if a.Memo != nil {
 		lp := t.notes.Lock(k.Partition(), now.Steady)
 		found, err := a.Memo.recall(lp)
@@ -152,9 +153,9 @@ func reward(l *algorithms.Limit, n int64) edit {
 	}
 }
 
-// rewardLocked returns how much op's cost below zero takes off: no more than
-// its own region uses. The counter also holds what the region lent, which must
-// not be taken off. The caller must hold the shard.
+// rewardLocked returns how many units op, whose cost is below zero, takes off
+// the counter: no more than its own region uses. The counter also holds what
+// the region lent, which must stay. The caller must hold the shard.
 func (t *Table) rewardLocked(s *shard, now algorithms.Instant, op *Op) int64 {
 	if !op.Lends {
 		return -op.Cost
@@ -164,10 +165,10 @@ func (t *Table) rewardLocked(s *shard, now algorithms.Instant, op *Op) int64 {
 }
 
 // reset makes a counter fresh. The counter stays in the table, marked as
-// changed, until Changed has yielded it, and Replicate too if it is in use, so
-// that no older copy comes back. It fails with ErrNoRoom if the counter is not in
-// the table and there is no room to record the reset. The caller must hold the
-// shard.
+// changed, until Changed has yielded it and, if replicas exist, Replicate has
+// as well. Otherwise an older copy would come back. reset fails with ErrNoRoom
+// if the counter is not in the table and there is no room to record its reset.
+// The caller must hold the shard.
 func (t *Table) reset(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit) error {
 	if l.Kind == algorithms.Concurrency {
 		t.releaseAllSlots(now, k)
@@ -194,8 +195,8 @@ func (t *Table) reset(s *shard, now algorithms.Instant, k Key, l *algorithms.Lim
 	return nil
 }
 
-// resetMemory is how long a reset is remembered. What was taken before it can't
-// come back later than that.
+// resetMemory is how long a reset is remembered. Nothing that was taken before
+// the reset can come back later than that.
 const resetMemory = 75 * time.Minute
 
 // noteAmendment stores the notes of an amendment that was made. The caller must hold the shard.

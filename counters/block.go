@@ -6,15 +6,16 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// The blocks of a rule are ops of one subject, in a row, one for each length.
-// Each is a token bucket of one token, which is taken when the block begins. A
-// block is in force while its bucket refuses. If a rule has several blocks,
-// their buckets have a MaxDelay: each allows again that long before it is full.
-// Until it is full, its block is remembered, and the next block to begin is the
-// one after it.
+// A rule's block is a token bucket of one token, which is taken when the block
+// begins. The block is in force while the bucket refuses.
+//
+// A rule may have several blocks, one for each length: their ops follow one
+// another, for the same subject. Their buckets have a MaxDelay, so each allows
+// again that long before it is full. Until it is full, its block is over but
+// remembered. The next block to begin is then the one after it.
 
-// decideBlock decides a block. allowed says that its limit allows a cost of 1,
-// which means that no block is in force. op.state then includes that cost.
+// decideBlock decides op, a block. allowed says that the bucket allows a cost
+// of 1, so the block is not in force. op.state then includes that cost.
 func (op *Op) decideBlock(allowed bool) {
 	if allowed {
 		op.Decision = algorithms.Decision{Allowed: true, Remaining: op.Limit.Capacity()}
@@ -23,7 +24,7 @@ func (op *Op) decideBlock(allowed bool) {
 	op.Decision = op.Limit.Describe(op.state, op.At, 1, false)
 }
 
-// isRemembered reports whether a block that is not in force ended not long ago.
+// isRemembered reports whether a block is over, but ended not long ago.
 func (op *Op) isRemembered() bool { return op.state.Owed() > 1 } // the cost of 1, and some of the last block's
 
 // BlockLeft returns how much longer a block is in force.
@@ -46,8 +47,8 @@ func (t *Table) beginBlocks(ops []Op, store bool) {
 			continue
 		}
 
-		// A block begins with a fresh bucket. What is still owed for an earlier block
-		// would make this one longer.
+		// The block begins with a fresh bucket. What the bucket still owes for an
+		// earlier block would make this one longer.
 		op.state, _ = op.Limit.Take(algorithms.State{}, op.At, 1)
 		d := op.Limit.Peek(op.state, op.At, 1)
 		if !store || t.storeBlock(op, d, ops) {

@@ -2,16 +2,16 @@ package counters
 
 import "github.com/rlnode/rlnode/algorithms"
 
-// edit is a change to one counter at a given time. It applies state to a
-// counter with a State, and log to a log.
+// edit is a change to one counter as of a given time. A counter with a State is
+// changed by state, a log by log.
 type edit struct {
 	state func(algorithms.State, algorithms.Instant) algorithms.State
 	log   func(*algorithms.Log, algorithms.Instant)
 }
 
-// forceDebit debits cost, whether or not the limit allows it. With oldRate, l's
-// rate may be out of date. Then nothing drains for the time since the bucket's
-// last change, because its rate in that time is unknown.
+// forceDebit debits cost, whether or not the limit allows it. oldRate says that
+// l's rate may be out of date. The rate at which a bucket drained since its
+// last change is then unknown, so forceDebit drains nothing for that time.
 func forceDebit(l *algorithms.Limit, cost int64, oldRate bool) edit {
 	return edit{
 		func(s algorithms.State, now algorithms.Instant) algorithms.State {
@@ -45,8 +45,8 @@ func (t *Table) changeLocked(s *shard, now algorithms.Instant, k Key, l *algorit
 
 	if l.Kind == algorithms.SlidingLog {
 		if s.log(k) == nil {
-			// The change is tried on a log outside the table first. If it leaves that
-			// log fresh, no counter is needed.
+			// The change is first tried on a log outside the table. If that log stays
+			// fresh, as after a Give, the table needs no counter.
 			var fresh algorithms.Log
 			e.log(&fresh, now)
 			if fresh.Fresh() {
@@ -73,13 +73,13 @@ func (t *Table) changeLocked(s *shard, now algorithms.Instant, k Key, l *algorit
 		loc = s.insert(k)
 	}
 
-	// next is brought up to date only to describe it. The stored state may have to
-	// drain at another rate: see giveUndrained.
+	// next is brought up to now only for its description. What is stored is next
+	// itself, which may have to drain later at another rate: see giveUndrained.
 	d := l.Describe(l.Advance(next, now), now, 0, true)
 
 	if l.Kind.IsBucket() {
 		before := loc.state()
-		if next.At != before.At { // next is as of now, so before is brought up to now as well
+		if next.At != before.At { // next is as of now, so before must be, too
 			before = l.Advance(before, now)
 		}
 		t.recordBucket(now, k, l, before, next)
@@ -89,7 +89,8 @@ func (t *Table) changeLocked(s *shard, now algorithms.Instant, k Key, l *algorit
 	return nil
 }
 
-// recordBucket records a change of k, a bucket, other than by a check.
+// recordBucket updates the note on k's rates (see rates.go) after a change of
+// k, a bucket, that no check made.
 func (t *Table) recordBucket(now algorithms.Instant, k Key, l *algorithms.Limit, before, after algorithms.State) {
 	returned := l.Returned(before, after, now)
 	if returned > 0 {

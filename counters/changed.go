@@ -13,14 +13,15 @@ import (
 const changedBatch = 16 << 10
 
 // Changed yields every counter and note that changed since the last call, in
-// batches of some ten thousand; it reuses the slice. A record with Fullness 0
-// and a zero State, or no Log, was reset. If yield fails, Changed returns its
-// error, and that batch and all later ones still count as changed. Calls must
-// not overlap.
+// batches of about 16,000; it reuses the slice. A record with Fullness 0 and a
+// zero State, or no Log, was reset. If yield fails, Changed returns its error,
+// and that batch and all that follows still count as changed. Calls must not
+// overlap.
 func (t *Table) Changed(yield func([]Record) error) error {
-	// The numbers of debtors are collected before the counters, and yielded after
-	// them. So nothing is restored that has a number without the debts up to it. A
-	// debt without its number is debited twice at worst, which makes no quota.
+	// The numbers of debts are read before the counters, and written after them. So
+	// the file never has a number without the debts that the number says are
+	// included. It may have a debt without its number. That debt is then debited
+	// twice, which costs quota, but creates none.
 	debtors := t.changedDebtors()
 
 	var batch []Record
@@ -43,8 +44,9 @@ func (t *Table) Changed(yield func([]Record) error) error {
 }
 
 // collectChanged appends the shard's changed counters and marks them clean,
-// except resets. The record of a reset stays in the table until it is written:
-// otherwise markChanged could not mark it again. See markResetsClean.
+// except resets. A reset must stay in the table until it is written, so that
+// markChanged can mark it again if the write fails. A clean reset could be
+// swept before that. See markResetsClean.
 func (s *shard) collectChanged(batch []Record) []Record {
 	s.forEach(func(sub *subtable) {
 		if s.unsaved == 0 {
@@ -58,8 +60,8 @@ func (s *shard) collectChanged(batch []Record) []Record {
 				r := g.record(slot)
 				batch = append(batch, r)
 
-				// A counter is marked clean before it is written: if it changes
-				// meanwhile, the next call yields it again.
+				// The counter is marked clean before it is written. If it changes while it is
+				// being written, the next call yields it again.
 				if !r.isFresh() {
 					s.markClean(sub.locationAt(i*groupSlots+slot), checkpoints)
 				}
@@ -78,9 +80,9 @@ func (s *shard) collectChanged(batch []Record) []Record {
 	return batch
 }
 
-// markResetsClean marks the resets in batch, which was written, as clean. It
-// leaves out counters that were used in the meantime. A counter that was used
-// and reset again is still as it was written.
+// markResetsClean marks the resets in batch, which was written, as clean. A
+// counter that was used since its reset stays marked. A counter that was used
+// and reset again equals what was written.
 func (t *Table) markResetsClean(batch []Record) {
 	for i := range batch {
 		r := &batch[i]
@@ -167,11 +169,11 @@ func noteReaders(by readers) (list notes.Readers) {
 	return list
 }
 
-// MarkChanged marks counters and notes as changed, so that Changed yields them
-// again. It marks whole shards and then the notes of whole partitions, which it
-// numbers after the shards. It starts at the given number and stops once it has
-// marked at least n. It returns the number to continue with, zero after the
-// last, and how many it marked.
+// MarkChanged marks at least n counters and notes as changed, if there are so
+// many, so that Changed yields them again. It goes by parts: first each shard,
+// then the notes of each partition, numbered after the shards. It begins with
+// the given part, and returns the part to continue with (0 after the last) and
+// how many it marked.
 func (t *Table) MarkChanged(shard, n int) (next, marked int) {
 	for ; shard < len(t.shards) && marked < n; shard++ {
 		s := &t.shards[shard]
@@ -200,9 +202,10 @@ func (t *Table) MarkChanged(shard, n int) (next, marked int) {
 }
 
 // Restore puts back records read from disk and marks them as unchanged. It
-// skips counters that the table already has, and records that have expired. If
-// a counter has several records, the first counts. Restore returns how many
-// records it put back, and how many it dropped for lack of room.
+// skips counters and notes that the table already has, and records that have
+// expired. So if a counter has several records, the first counts. Restore
+// returns how many records it put back, and how many it dropped for lack of
+// room.
 func (t *Table) Restore(now algorithms.Instant, records []Record) (restored, noRoom int) {
 	needed := make([]int32, len(t.shards)) // slots that each shard will need and has not grown for yet
 	for i := range records {

@@ -2,10 +2,11 @@ package counters
 
 import "github.com/rlnode/rlnode/algorithms"
 
-// A companion stands next to a counter and records what the counter lent, or
-// borrowed. It is a counter under the same limit, debited with that. So it
-// expires or drains as the loan does, and moves wherever its counter moves.
-// Checks read companions only to report their own region's use.
+// A companion records what a counter has lent, or what it has borrowed. It is a
+// counter under the same limit, in the same shard, and is debited with each
+// loan. So what it records expires or drains as the loan does, and moves
+// wherever the counter moves. Checks read companions only to report what their
+// own region uses.
 
 // A companion has its counter's Key, except for these bits of Key.Counter.
 const (
@@ -27,7 +28,7 @@ type LoanBalance struct {
 	Lent      int64 // in this window; for a bucket, the part that has not drained yet
 	Borrowed  int64 // likewise
 
-	wholeUnits int64 // Used, without the fraction of a unit
+	wholeUnits int64 // Used, but of a bucket without the fraction of a unit
 	widening   int64 // of a fixed window: the amount borrowed beyond its usage at that time
 }
 
@@ -40,14 +41,15 @@ func (lb *LoanBalance) Room(outstanding int64) int64 {
 	return max(0, lb.wholeUnits-max(0, outstanding))
 }
 
-// balance describes the loans of the counter of k, whose state and use are
-// given. The caller must hold the shard.
+// balance describes the counter of k and its loans. state is the counter's, and
+// d the decision on a check of cost 0. The caller must hold the shard.
 func (s *shard) balance(
 	now algorithms.Instant, k Key, l *algorithms.Limit, state algorithms.State, d *algorithms.Decision,
 ) (out LoanBalance) {
 	out.Used, out.Remaining = d.Used, d.Remaining
 	out.Lent, out.Borrowed = s.companions(now, k, l)
 	out.wholeUnits = out.Used
+
 	state = l.Advance(state, now)
 	if l.Kind.IsBucket() {
 		out.wholeUnits = state.Count

@@ -14,11 +14,11 @@ const copyBatch = 4096
 // Copy yields every counter and note of p, in batches of at most 4096; it
 // reuses the slice. It holds no lock while it yields, so a batch may lack later
 // changes. Replicate yields these changes, and must be called only after the
-// batch was sent. The records include resets not yet reported to every reader.
-// If yield fails, Copy returns its error.
+// batch was sent. Resets that some reader has not received yet are among the
+// records. If yield fails, Copy returns its error.
 func (t *Table) Copy(p int, yield func([]Record) error) error {
-	// replicated is set before the first counter is read: a later reset must stay
-	// until a replica has received it.
+	// replicated is set before the first counter is read. A reset after that then
+	// stays in the table until a replica has received it.
 	t.replicated.Store(true)
 	var batch []Record
 	shards := t.shardsOf(p)
@@ -58,10 +58,10 @@ func (s *shard) appendCopy(p int, batch []Record) []Record {
 	return batch
 }
 
-// Put sets a counter of the standby's copy to r, the state of the owner's
-// counter. The counter then counts as changed for Changed, but not for
-// Replicate. A record that has expired or was reset makes the counter fresh.
-// Put returns false if there was no room for the counter.
+// Put sets a counter or note of a standby's copy to r, as the owner has it. The
+// counter then counts as changed for Changed, but not for Replicate. A record
+// that has expired or was reset makes the counter fresh. Put returns false if
+// there was no room for the counter. It ignores the gate.
 func (t *Table) Put(now algorithms.Instant, r Record) bool {
 	if r.Note != nil {
 		t.notes.Replace(r.Note, now.Steady)
@@ -87,8 +87,9 @@ func (t *Table) Put(now algorithms.Instant, r Record) bool {
 	return t.putLocked(s, loc, now, &r, log, checkpoints)
 }
 
-// locationFor finds the counter of k. If the counter is stored under another
-// algorithm, and kind can't take over its slot, locationFor drops the counter.
+// locationFor finds the counter of k for a state of the given kind. Logs are
+// stored apart from other counters. If the algorithm has changed from or to a
+// log, locationFor drops the old counter.
 func (t *Table) locationFor(s *shard, k Key, kind algorithms.Kind) location {
 	loc := s.find(k)
 	e := s.log(k)
@@ -104,8 +105,9 @@ func (t *Table) locationFor(s *shard, k Key, kind algorithms.Kind) location {
 	return location{index: -1, log: e}
 }
 
-// putLocked stores r, whose entries are in log if it has any. It stores at loc,
-// or makes room if loc was not found.
+// putLocked stores r at loc, or in a new counter if loc was not found. log has
+// the entries of r; it is nil if r is not a log. It returns false if there is
+// no room. The caller must hold the shard.
 func (t *Table) putLocked(
 	s *shard, loc location, now algorithms.Instant, r *Record, log *algorithms.Log, by readers,
 ) bool {
@@ -139,10 +141,11 @@ func (t *Table) putLocked(
 	return true
 }
 
-// fitLog keeps a log that came as a record, whose limit is unknown, within the
-// bounds. It takes the window to be the time from the log's last entry to its
-// expiry, which is at least the true window. The log may become too coarse as a
-// result; it then forgets late, never early.
+// fitLog keeps a log that came as a record within the bounds. Coarsening needs
+// the log's window, but a record does not have its limit. So fitLog takes the
+// window to be the time from the log's last entry to its expiry, which is at
+// least the true window. The log may become coarser than necessary; it then
+// forgets late, never early.
 func (t *Table) fitLog(e *logSlot, before int, r *Record) {
 	var last int64
 	for i := range r.Log {
@@ -176,8 +179,9 @@ func (t *Table) Drop(p int) {
 	}
 }
 
-// Drops returns how often Drop has removed counters. From then on, the counters
-// on disk may be out of date: the partition may come back without some of them.
+// Drops returns how many calls of Drop have removed counters or notes. Drop
+// does not report what it removes, so the file still has it. If the partition
+// comes back, the file may then hold outdated counters of it.
 func (t *Table) Drops() int64 { return t.drops.Load() }
 
 // dropFrom removes p's counters from s and reports whether there were any.

@@ -7,7 +7,8 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// decideOp finds op's counter and decides op. The caller must hold the shard s.
+// decideOp finds op's counter and decides op, but stores nothing. The caller
+// must hold the shard s.
 func (t *Table) decideOp(s *shard, now algorithms.Instant, op *Op) {
 	op.NoRoom = false
 	op.At = s.timeIn(op.Key.Partition(), now)
@@ -38,7 +39,7 @@ func (t *Table) decideOp(s *shard, now algorithms.Instant, op *Op) {
 	}
 }
 
-// decideLog is decideOp for a log. Only commit changes the log.
+// decideLog is decideOp for a log. Only commit adds to the log.
 func (t *Table) decideLog(s *shard, op *Op) {
 	op.location = location{index: -1, log: s.log(op.Key)}
 	var fresh algorithms.Log
@@ -49,7 +50,7 @@ func (t *Table) decideLog(s *shard, op *Op) {
 	before := log.Len()
 	op.Decision = log.Peek(op.Limit, op.At, op.Cost)
 
-	// Looking drops the entries that have left the window.
+	// Peek has dropped the entries that left the window.
 	if log.Len() != before {
 		t.logEntries[op.Key.class()].Add(int64(log.Len() - before))
 	}
@@ -67,11 +68,12 @@ func (s *shard) refuseForRoom(op *Op, steady int64) {
 	op.Decision = algorithms.Decision{RetryAfter: wait, ResetAfter: wait}
 }
 
-// protectRefused keeps a counter from being evicted while it refuses, unless it
-// could never allow that cost. It also raises the expiry: the limit may have
-// changed since the counter was stored.
+// protectRefused keeps a counter that has refused op from being evicted, unless
+// the limit could never allow op's cost. It also moves the expiry later if
+// necessary: the limit may have changed since the counter was stored.
 func (s *shard) protectRefused(op *Op) {
-	// If there is no capacity now, as in a region without a share, there may be some later.
+	// A limit without capacity also answers Never, as in a region without a share.
+	// There may be some capacity later, so its counter is protected.
 	refusing := op.Decision.RetryAfter != algorithms.Never || op.Limit.Capacity() == 0
 	fresh := freshAt(op.At, op.Limit, op.Decision.ResetAfter)
 	if e := op.location.log; e != nil {
@@ -86,17 +88,16 @@ func (s *shard) protectRefused(op *Op) {
 	if refusing {
 		g.kindFullnesses[slot] = packKindFullness(op.Limit.Kind, refusedFullness)
 	}
-	// The bucket drains at the rate of op's limit from now on. If the new state
-	// were not kept, the old rate would apply until a check is admitted.
+	// A refused call may have changed the rate of a CellBucket. Without the new
+	// state, the old rate would apply until a check is admitted.
 	otherRate := op.Mode == CheckMode && op.Limit.ChangesRate(g.records[slot].state, op.state)
 	if otherRate {
 		g.records[slot].state = op.state
 		s.table.recordTake(op.At, op.Key, op.Limit)
 	}
 
-	// The counter is marked as changed only if it is protected for longer, or its
-	// rate has changed. Otherwise each of a flood of refusals would be sent to
-	// standbys and written to disk.
+	// Most refusals change neither expiry nor rate. They are not marked as changed:
+	// otherwise a flood of refusals would be sent to standbys and written to disk.
 	if fresh > g.freshAt[slot] {
 		g.freshAt[slot] = fresh
 	} else if !otherRate {
@@ -105,9 +106,9 @@ func (s *shard) protectRefused(op *Op) {
 	s.markDirty(op.location, allReaders)
 }
 
-// admitOrWithdraw reports whether ops as a whole are allowed. Nothing is stored
-// yet. If one op refuses, the others' decisions say what is left without their
-// cost.
+// admitOrWithdraw reports whether ops as a whole are admitted. Nothing is
+// stored yet. If one op refuses, the decisions of the others change to say what
+// is left without their cost.
 func (t *Table) admitOrWithdraw(ops []Op) bool {
 	for i := range ops {
 		if ops[i].Refuses() {
@@ -118,8 +119,8 @@ func (t *Table) admitOrWithdraw(ops []Op) bool {
 	return true
 }
 
-// describeUntaken corrects the decisions of a refused check: an op that would have
-// taken its cost now reports what is left without it.
+// describeUntaken corrects the decisions of a refused check: each op that would
+// have taken its cost now reports what is left without it.
 func (t *Table) describeUntaken(ops []Op) {
 	for i := range ops {
 		op := &ops[i]
@@ -179,8 +180,8 @@ func (t *Table) commit(op *Op) {
 		return
 	}
 
-	// The counter is looked up again if the subtable has moved: other ops of this
-	// check may have grown it, or freed memory that it was moved to.
+	// op.location may be out of date: other ops of this check may have grown the
+	// subtable, or freed memory into which it was then moved.
 	loc := op.location
 	if !loc.found() || loc.moves != loc.subtable.moves {
 		loc = s.find(op.Key)

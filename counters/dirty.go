@@ -8,7 +8,6 @@ func (s *shard) store(loc location, l *algorithms.Limit, state algorithms.State,
 	s.markDirty(loc, allReaders)
 }
 
-// markDirty marks a record as changed.
 func (s *shard) markDirty(loc location, by readers) {
 	g := loc.group()
 	added := uint64(by) << loc.slot() &^ g.dirty
@@ -16,7 +15,7 @@ func (s *shard) markDirty(loc location, by readers) {
 		return
 	}
 
-	// A group is listed with the first of its slots that is unsent.
+	// The group is listed only once, with the first of its slots that is unsent.
 	if added&replicasByte != 0 && g.dirty&replicasByte == 0 {
 		loc.subtable.unsentList.addGroup(loc.groupIndex(), len(loc.subtable.groups))
 	}
@@ -24,7 +23,6 @@ func (s *shard) markDirty(loc location, by readers) {
 	s.adjustUnread(readers(added>>loc.slot()), 1)
 }
 
-// markClean marks a record as unchanged.
 func (s *shard) markClean(loc location, by readers) {
 	g := loc.group()
 	gone := uint64(by) << loc.slot() & g.dirty
@@ -32,7 +30,6 @@ func (s *shard) markClean(loc location, by readers) {
 	s.adjustUnread(readers(gone>>loc.slot()), -1)
 }
 
-// markLogDirty marks a log as changed.
 func (s *shard) markLogDirty(k Key, e *logSlot, by readers) {
 	added := by &^ e.dirty
 	if added&replicas != 0 {
@@ -42,7 +39,6 @@ func (s *shard) markLogDirty(k Key, e *logSlot, by readers) {
 	s.adjustUnread(added, 1)
 }
 
-// markLogClean marks a log as unchanged.
 func (s *shard) markLogClean(e *logSlot, by readers) {
 	s.adjustUnread(by&e.dirty, -1)
 	e.dirty &^= by

@@ -20,24 +20,24 @@ var rescanDelay = [numClasses]int64{configured: 100_000_000, inline: 1_000_000_0
 type victim struct {
 	location
 	key    Key
-	rank   uint64 // how far from fresh; 0 means expired, lastResort a reset that some reader has not received
+	rank   uint64 // how far from fresh; 0 if expired, lastResort for a reset that some reader has not received
 	chosen bool
 }
 
 // lastResort is the rank of a reset that some reader has not received. Such a
-// reset is evicted only if the search finds nothing else to evict. If no such
-// reset could be evicted, a flood of them would lock out new subjects. After
-// its eviction, a copy may keep what was used before the reset: quota may be
-// lost, but none is made.
+// reset is evicted only if the search finds nothing else: otherwise a flood of
+// resets would lock out new subjects. A copy may then keep what was used before
+// the reset, which costs quota, but creates none.
 const lastResort = math.MaxUint64
 
 // isGood reports whether the search may end with v.
 func (v *victim) isGood() bool { return v.chosen && v.rank < lastResort }
 
-// consider keeps the counter if it is a better candidate. Its rank is its
-// fullness, as of its last change, times the order of magnitude of the time it
-// has left. So a monthly quota that is hardly used goes before one that is half
-// used, and a bucket that is full again in a second goes before both.
+// consider makes the counter at loc the victim if it ranks lower than the
+// present one. Its rank is its fullness, as of its last change, times the order
+// of magnitude of the time it has left. So a monthly quota that is hardly used
+// goes before one that is half used, and a bucket that is full again in a
+// second goes before both.
 func (v *victim) consider(loc location, k Key, packed kindFullness, freshAt uint32, second int64) {
 	rank := uint64(0)
 	if left := int64(freshAt) - second; left > 0 {
@@ -53,11 +53,11 @@ func (v *victim) keepLower(loc location, k Key, rank uint64) {
 }
 
 // makeRoom ensures that s has room for one more counter, k, besides the
-// reserved ones. While the table has budget left, the shard draws on it. At the
-// table's bound, makeRoom evicts the counter closest to fresh among a sample of
-// k's subtable. It spares refusing counters and those of ops. If there are no
-// others, another shard must give room. makeRoom returns false if no shard can.
-// The caller must hold s.
+// reserved ones. While the table has budget left, the shard draws on it. When
+// the table is full, makeRoom evicts a counter of k's subtable: of a sample,
+// the one closest to fresh. It spares refusing counters and those of ops. If it
+// finds no victim, another shard must give room. makeRoom returns false if none
+// can. The caller must hold s.
 //
 // A new inline counter evicts only other inline counters. If the shard already
 // holds as many as it may, the evicted one must be in the same subtable.
@@ -132,8 +132,8 @@ func (t *Table) evict(s *shard, sub *subtable, c class, steady int64, ops []Op) 
 		full := &sub.full[c]
 		full.until = steady + rescanDelay[c]
 
-		// Once the first refusing counter is free, the subtable may be searched
-		// again.
+		// If the first refusing counter becomes fresh sooner, the subtable may be
+		// searched again then.
 		if full.freeAt <= full.until/1e9 {
 			full.until = full.freeAt * 1e9
 		}
@@ -165,10 +165,10 @@ func (s *shard) isSearchable(sub *subtable, c class, steady int64) bool {
 const maxSearches = 2
 
 // findRoomElsewhere takes room for s from another shard: either spare room, or
-// the room of a counter that it evicts there. It never waits for another
-// shard's lock, as that could deadlock. If the whole table has no room, the
-// next search begins rescanDelay later at the earliest. For an inline counter,
-// a locked shard counts as one without room. The caller must hold s.
+// that of a counter that it evicts there. It never waits for another shard's
+// lock, as that could deadlock. If no shard has room, it makes all shards wait
+// for rescanDelay before they search again. For an inline counter, a locked
+// shard counts as one without room. The caller must hold s.
 func (t *Table) findRoomElsewhere(s *shard, c class, steady int64, ops []Op) bool {
 	if steady < t.noSearchUntil[c].Load() {
 		return false
@@ -202,9 +202,10 @@ func (t *Table) findRoomElsewhere(s *shard, c class, steady int64, ops []Op) boo
 		}
 	}
 
-	// A shard that was locked may have room, so the next check searches again.
-	// Under load some shard is nearly always locked, and a flood of inline
-	// subjects must not cost a search for each check.
+	// A shard that was locked may have room, so for a configured subject the next
+	// check searches again. For inline subjects it does not: under load some shard
+	// is nearly always locked, and a flood of these subjects must not cost a search
+	// for each check.
 	if !missed || c == inline {
 		t.noSearchUntil[c].Store(steady + rescanDelay[c])
 	}
@@ -234,14 +235,14 @@ func (t *Table) giveRoom(donor *shard, c class, steady int64, ops []Op) (given i
 		return 0, true
 	}
 
-	// The victim left its room in donor. That room moves to the other shard.
+	// evict has left the victim's room to donor. It moves to the other shard.
 	donor.room--
 	return 1, false
 }
 
-// pickVictim searches a sample of the subtable, and continues through all of it
-// until it finds a victim. For an inline newcomer it considers only inline
-// counters.
+// pickVictim searches a sample of the subtable for a victim. If the sample has
+// none, it goes on until it finds one or has seen the whole subtable. For an
+// inline newcomer it considers only inline counters.
 func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers) victim {
 	second := steady / 1e9
 	var v victim

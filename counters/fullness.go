@@ -36,8 +36,8 @@ func (k kindFullness) recordFullness() uint8 {
 
 // fullnessAfterCheck returns a counter's fullness after an allowed check. A
 // counter that delays checks counts as refusing. A window widened by loans
-// counts as almost full, because evicting its counter would lose what other
-// regions lent to it.
+// counts as almost full: if it were evicted, what other regions lent to it
+// would be lost.
 func fullnessAfterCheck(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	if d.Delay > 0 && l.MaxDelay > 0 {
 		return refusedFullness
@@ -59,9 +59,11 @@ func fullnessAfterChange(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 
 // freshAt returns when a counter that resets after resetAfter equals a fresh
 // one, in whole steady-clock seconds, rounded up. One extra second keeps the
-// counter for clock readings that arrive late. Wall-clock windows are kept a
-// 63rd longer: while the wall clock is being slewed, it loses up to a 64th of
-// its pace, and the windows end that much later.
+// counter for clock readings that arrive late.
+//
+// Windows that follow the wall clock are kept a 63rd longer. While that clock
+// is being slewed, it loses up to a 64th of its pace, and the windows end that
+// much later. Logs are kept longer, too, though they don't need it.
 func freshAt(now algorithms.Instant, l *algorithms.Limit, resetAfter time.Duration) uint32 {
 	if !l.Kind.OnSteadyClock() {
 		resetAfter = min(resetAfter, math.MaxInt64/2) // the addition can't overflow

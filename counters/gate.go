@@ -10,17 +10,16 @@ import (
 // Errors of changes to single counters.
 var (
 	// ErrShut means that the gate of the counter's partition is shut. Nothing was
-	// changed, and the next owner may make the change. For counters that have
-	// begun a new life, see ErrGone.
+	// changed. The partition's owner may still make the change.
 	ErrShut = errors.New("the partition is shut")
 	// ErrNoRoom means that the table has no room for another counter.
 	ErrNoRoom = errors.New("there is no room for another counter")
 )
 
-// gates has one bit per partition, set while its gate is shut. Decisions check
-// the bits while they hold the shards of their keys. So once a goroutine has
-// set a bit and then locked each shard of the partition in turn, no earlier
-// decision is still running.
+// gates has one bit per partition, set while its gate is shut. A decision reads
+// the bits while it holds the shards of its keys. So a goroutine that sets a
+// bit, and then locks and unlocks each shard of the partition, knows that no
+// earlier decision is still running.
 type gates [ring.Partitions / 64]atomic.Uint64
 
 func (gs *gates) isShut(p int) bool { return gs[p/64].Load()&(1<<(p%64)) != 0 }
@@ -54,8 +53,8 @@ func (t *Table) ShutAll() {
 // are of the given lineage. The lineage must not be 0. What was taken from
 // counters of another lineage does not come back to these.
 func (t *Table) Open(p int, lineage uint64) {
-	// The lineage is set before the gate opens. With an open gate and the old
-	// lineage, what was taken from other counters could come back to these.
+	// The lineage is set before the gate opens. If the gate opened first, what was
+	// taken from the counters of the old lineage could come back to these.
 	t.lineages[p].Store(lineage)
 	t.gates[p/64].And(^(uint64(1) << (p % 64)))
 }
@@ -64,9 +63,10 @@ func (t *Table) Open(p int, lineage uint64) {
 func (t *Table) Lineage(p int) uint64 { return t.lineages[p].Load() }
 
 // Shut shuts the gate of p. Once it has returned, no decision for p is running,
-// and none starts until Open. Until then, only calls that ignore the gate
-// change p's counters and notes: TakeUngated, ForceCapped, Restore, Put, Merge,
-// Drop, the methods of Notes, evictions and Sweep.
+// and none starts until Open. Until then, only what ignores the gate changes
+// p's counters and notes: TakeUngated, ForceCapped, Restore, Put, Merge, Drop,
+// MarkSlotsLost, the methods of Notes, evictions and Sweep. Reads drop what has
+// ended, such as slots.
 func (t *Table) Shut(p int) {
 	t.gates[p/64].Or(1 << (p % 64))
 	shards := t.shardsOf(p)

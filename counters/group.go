@@ -25,7 +25,9 @@ const (
 	highBits = 0x8080808080808080
 )
 
-// group is eight slots. What a search reads first lies in one cache line. It holds no pointers.
+// group is eight slots. A search first reads the tags, and the whole first
+// cache line comes with them. A group holds no pointers, because it may lie
+// outside the garbage-collected heap.
 type group struct {
 	tags           [groupSlots]uint8
 	kindFullnesses [groupSlots]kindFullness
@@ -42,8 +44,9 @@ type record struct {
 }
 
 // set puts a counter's new state into its slot. The expiry never moves to an
-// earlier time, even if a Give would allow it: a copy on disk may live until
-// the old expiry, and the record must stay until it has replaced that copy.
+// earlier time, even after a Give, which leaves less to expire. The copy on
+// disk may live until the old expiry. If the counter left the table before
+// that, the copy would come back at the next start.
 func (g *group) set(slot int, kind algorithms.Kind, state algorithms.State, fullness uint8, freshAt uint32) {
 	g.records[slot].state = state
 	g.kindFullnesses[slot] = packKindFullness(kind, fullness)
@@ -55,15 +58,15 @@ func tagOf(k Key) uint8 { return uint8(k.Counter) | tagUsed }
 // tagWord returns the group's tags as one number, with slot 0 in the lowest byte.
 func (g *group) tagWord() uint64 { return binary.LittleEndian.Uint64(g.tags[:]) }
 
-// zeroBytes sets the high bit of each zero byte of w. It may also set that of a
-// byte 1 above a zero byte.
+// zeroBytes returns the high bit of each byte of w that is zero. A byte of 1
+// right above a zero byte may seem to be zero as well.
 func zeroBytes(w uint64) uint64 { return (w - lowBits) &^ w & highBits }
 
 // slotOf returns the slot of g that holds k, or −1.
 func (g *group) slotOf(k Key) int {
 	for m := zeroBytes(g.tagWord() ^ uint64(tagOf(k))*lowBits); m != 0; m &= m - 1 {
-		// A tag that only seems to match belongs to another used slot, so there is a
-		// key to compare.
+		// The tags that match by mistake (see zeroBytes) belong to used slots, too. So
+		// there is always a key to compare.
 		if slot := bits.TrailingZeros64(m) / 8; g.records[slot].key == k {
 			return slot
 		}
@@ -92,8 +95,9 @@ func (g *group) dirtySlots(by readers) uint64 {
 	return g.dirty >> bits.TrailingZeros64(uint64(by)) & (1<<groupSlots - 1)
 }
 
-// isUnreadReset reports whether a slot records a reset that some reader has not
-// received yet. Only administrators reset counters, so such slots are rare.
+// isUnreadReset reports whether a slot records a reset that one of the readers
+// has not received yet. Only administrators reset counters, so such slots are
+// rare.
 func (g *group) isUnreadReset(slot int, readers readers) bool {
 	return g.dirty>>slot&uint64(readers) != 0 && g.records[slot].state.Fresh()
 }

@@ -21,10 +21,10 @@ func (s *shard) remove(loc location) {
 }
 
 // grow ensures that sub, or the subtables that replace it, have more spare
-// slots. It rehashes sub with a seventh more groups, or with the same number if
-// enough slots are only marked deleted. If the subtable would become too large,
-// grow splits it instead. At the bound on counters, fewer deleted slots
-// suffice, to keep the table small.
+// slots. It rehashes sub into a seventh more groups, or into as many as before
+// if enough slots are only marked deleted: rehashing makes those empty. If the
+// subtable would become too large, grow splits it instead. When the table is
+// full, fewer deleted slots are enough, to keep the table small.
 func (s *shard) grow(sub *subtable) {
 	n := len(sub.groups)
 	enough := sub.live / 8
@@ -43,9 +43,9 @@ func (s *shard) grow(sub *subtable) {
 	sub.rehash(n)
 }
 
-// growFor grows the shard once for n counters that are about to be inserted,
-// instead of letting each growth step rehash it. A shard that is split, or
-// would have to be, grows by itself.
+// growFor grows the shard once for n counters that are about to be inserted.
+// Otherwise it would be rehashed again and again as they come. growFor does
+// nothing for a shard that is split or would have to be.
 func (s *shard) growFor(n int) {
 	sub := &s.single
 	if s.subtables != nil || n <= sub.spare {
@@ -60,12 +60,12 @@ func (s *shard) growFor(n int) {
 	}
 }
 
-// groupsFor returns how many groups hold n counters at most seven eighths full,
-// with room for a seventh more before the subtable must grow.
+// groupsFor returns how many groups hold n counters so that the subtable must
+// grow only after a seventh more have come.
 func groupsFor(n int) int { return n*8/(7*(groupSlots-1)) + 1 }
 
-// maxPrefixBits bounds splitting: if keys are chosen to share more leading
-// bits, their subtable stays large.
+// maxPrefixBits bounds how often a subtable is split. Keys that were chosen to
+// share more leading bits stay in one large subtable.
 const maxPrefixBits = 12
 
 // splitSubtable moves the halves of sub into subtables of their own.
@@ -88,8 +88,8 @@ func (s *shard) splitSubtable(sub *subtable) {
 	for i, h := range []*subtable{lower, upper} {
 		h.allocate(groupsFor(counts[i]))
 
-		// The list names groups of sub, so the halves can't use it: the next reader
-		// scans them.
+		// The list names groups of sub, which the halves don't have. So the next reader
+		// scans the halves in full.
 		h.unsentList.incomplete = sub.unsentList.incomplete || len(sub.unsentList.groups)+len(sub.unsentList.logs) > 0
 	}
 
@@ -141,8 +141,8 @@ func (s *shard) joinSubtables() {
 		lost = lost || sub.unsentList.incomplete || len(sub.unsentList.groups)+len(sub.unsentList.logs) > 0
 	})
 
-	// The bound is far below the size at which the subtable would be split
-	// again.
+	// The bound is far below the size at which a subtable is split. So a shard does
+	// not split and join in turn.
 	if live > s.table.maxSubtableSlots/4 {
 		return
 	}
@@ -171,8 +171,8 @@ func (s *shard) joinSubtables() {
 func (sub *subtable) rehash(n int) {
 	old := sub.groups
 
-	// The list of groups holds their old locations, so it is no longer valid. The
-	// list of logs holds keys, which stay valid.
+	// The list of groups names groups before the move, so it is no longer valid.
+	// The list of logs has keys, which stay valid.
 	sub.unsentList.incomplete = sub.unsentList.incomplete || len(sub.unsentList.groups) > 0
 	sub.unsentList.groups = sub.unsentList.groups[:0]
 	sub.allocate(n)
@@ -186,7 +186,7 @@ func (sub *subtable) rehash(n int) {
 	sub.memory().release(sub.shard, old)
 }
 
-// memory returns where sub's groups are.
+// memory returns the memory that sub's groups come from.
 func (sub *subtable) memory() *memory { return &sub.shard.table.memory }
 
 // allocate gives sub n empty groups, rounded up to the size of a piece of

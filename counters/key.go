@@ -8,9 +8,9 @@ type Key struct {
 	Counter uint64 // the hash of rule and subject, mixed with the identity of the limit
 }
 
-// InlineTag marks the Key.Counter of an inline counter, whose limit came with a
-// call, in the bits of inlineMask. One in 2^32 other keys has the tag by
-// chance. The identity of an inline limit uses none of these bits.
+// InlineTag is the tag of inline counters, whose limits came with a call. It is
+// in the bits of Key.Counter that inlineMask selects. The identity of an inline
+// limit uses none of these bits. One in 2^32 other keys has the tag by chance.
 const (
 	InlineTag  = 0x696e6c69 << 16
 	inlineMask = 0xffffffff << 16

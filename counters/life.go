@@ -7,20 +7,21 @@ import (
 )
 
 // ErrGone means that the cost can't come back, and that nothing was changed.
-// There are three reasons: the counter is gone, because its partition has a new
-// lineage or its subject was reset; nobody knows how much of the cost a bucket
-// still owes; or there is no room to remember that the cost came back.
+// There are three possible reasons. The counter is gone, because its partition
+// has a new lineage or its subject was reset. Or nobody knows how much of the
+// cost a bucket still owes. Or there is no room to remember that the cost came
+// back.
 var ErrGone = errors.New("the counter that the cost was taken from is gone")
 
 // Life identifies the counters that a cost was taken from, so that the cost
 // comes back to no others.
 type Life struct {
 	Lineage uint64 // of the partition's counters; 0 if nothing may come back
-	Resets  uint64 // how many resets the partition had had by then
+	Resets  uint64 // how many resets the partition had had when the cost was taken
 }
 
-// Life returns the life of the counters of p. Read it before a Take, so that
-// the cost is never attributed to a later life.
+// Life returns the life of the counters of p. Read it before a Take. Otherwise,
+// a cost that was taken before a reset could come back after it.
 func (t *Table) Life(p int) Life {
 	return Life{Lineage: t.lineages[p].Load(), Resets: t.notes.Resets(p)}
 }
@@ -32,8 +33,9 @@ func (t *Table) isAlive(now algorithms.Instant, k Key, life Life) bool {
 		return false
 	}
 
-	// The caller holds the shard, so k is not being reset now. Resets of other
-	// subjects raise the number as well, so a difference is looked into.
+	// The number counts the resets of all subjects of the partition. If it has
+	// grown, the notes tell whether k was reset. The caller holds the shard, so k
+	// is not being reset meanwhile.
 	if t.notes.Resets(p) == life.Resets {
 		return true
 	}
@@ -43,10 +45,11 @@ func (t *Table) isAlive(now algorithms.Instant, k Key, life Life) bool {
 	return !lp.MayBeResetSince(k.Subject, k.Counter, life.Resets)
 }
 
-// GiveBack puts back cost that was taken at from, in the given life: that of a
-// grant, of a check that another limit refused, of a reservation or of a loan.
-// It puts back only what is certainly still taken: see [algorithms.Limit.Give].
-// If it fails with ErrShut or ErrGone, nothing changes.
+// GiveBack puts back cost, which was taken at from, in the given life: the cost
+// of a grant, of a check that another limit refused, of a reservation or of a
+// loan. It puts back only what is certainly still taken: see
+// [algorithms.Limit.Give]. The caller must give each cost back at most once. If
+// GiveBack fails with ErrShut or ErrGone, nothing changes.
 func (t *Table) GiveBack(
 	now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, life Life,
 ) error {
@@ -76,13 +79,13 @@ func (t *Table) giveBackLocked(
 		}
 		past := t.bucketPast(now, k)
 
-		// The caller does not know at which rates the bucket has drained. The note
-		// of a reservation is made before its cost is taken, so it has every rate
-		// since. Other costs may be older than the note.
+		// The caller does not know at which rates the bucket has drained since the
+		// Take. For a reservation, the note knows: it was made before the cost was
+		// taken, so it has every rate since. Other costs may be older than the note.
 		if from.Fastest == 0 && from.Reserved {
 			from.Fastest = int64(past.MaxRate())
 
-			// A cell bucket keeps its rate in its state, so it may be drained.
+			// A CellBucket keeps its rate in its state, so it can be drained now.
 			if l.Kind != algorithms.CellBucket {
 				give.state = giveUndrained(l, &from, cost)
 			}
@@ -93,8 +96,8 @@ func (t *Table) giveBackLocked(
 		from.Fastest = max(from.Fastest, int64(past.MaxRate()), l.Amount)
 		from.Returned = int64(past.Returned())
 
-		// The note records what came back. Without it, too much of the next cost
-		// would come back.
+		// The note must record what comes back here. Without that, too much of the next
+		// cost would come back.
 		if past.Until == 0 && !t.hasRoomForRate(now, k) {
 			return ErrGone
 		}
@@ -102,10 +105,10 @@ func (t *Table) giveBackLocked(
 	return t.changeLocked(s, now, k, l, give)
 }
 
-// giveUndrained is a Give for a bucket whose rate may no longer be l's. It takes
-// units off without draining the bucket. The next check drains it by the rate
-// then in force, for the whole time since the last change. Draining first would
-// have the same result.
+// giveUndrained is a Give for a bucket whose rate may no longer be l's. It
+// takes units off what the bucket owes, but does not drain it. The next check
+// drains it, at the rate then in force, for the whole time since the last
+// change. The order does not matter to the result.
 func giveUndrained(
 	l *algorithms.Limit, from *algorithms.TakeRecord, cost int64,
 ) func(algorithms.State, algorithms.Instant) algorithms.State {
@@ -118,9 +121,9 @@ func giveUndrained(
 	}
 }
 
-// chargeLateLocked debits cost that belongs to a Take at from, unless the life
-// of the counter or the window of the Take is over. The caller must hold the
-// shard.
+// chargeLateLocked debits cost that belongs to a Take at from, in the given
+// life. It drops the cost if that life is over, or all that was taken then is
+// gone: see forceLateDebit. The caller must hold the shard.
 func (t *Table) chargeLateLocked(
 	sh *shard, now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, life Life,
 ) error {
@@ -139,9 +142,9 @@ func forceLateDebit(l *algorithms.Limit, from algorithms.TakeRecord, cost int64)
 				return l.ForceLate(s, from, now, cost)
 			}
 
-			// The rate may have changed since, so nothing drains here: see forceDebit.
-			// If the cost is dropped, the time since the last change must remain to be
-			// drained.
+			// The rate may have changed since, so nothing drains here: see forceDebit. If
+			// the cost is dropped, s is returned as it was, so that the time since its last
+			// change still drains later.
 			undrained := s
 			undrained.At = max(s.At, now.Steady)
 			charged := l.ForceLate(undrained, from, now, cost)
@@ -155,11 +158,11 @@ func forceLateDebit(l *algorithms.Limit, from algorithms.TakeRecord, cost int64)
 	}
 }
 
-// ForceCapped debits cost as of from, but never raises usage above the
-// capacity; see [algorithms.Limit.ForceCapped]. A log takes all of the cost. If
-// the subject was reset since, nothing is debited. ForceCapped does not check
-// the gate, because a standby uses it to change its copy. If it fails with
-// ErrNoRoom, nothing changes.
+// ForceCapped debits cost as of from, but does not raise usage above the
+// capacity, with the exceptions of [algorithms.Limit.ForceCapped]. A log takes
+// all of the cost. If the subject was reset after from, nothing is debited.
+// ForceCapped ignores the gate, because a standby uses it to change its copy.
+// If it fails with ErrNoRoom, nothing changes.
 func (t *Table) ForceCapped(
 	now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64,
 ) error {
@@ -176,7 +179,7 @@ func (t *Table) ForceCapped(
 	})
 }
 
-// isResetAfter reports whether k was reset after from.
+// isResetAfter reports whether k is known to have been reset after from.
 func (t *Table) isResetAfter(now algorithms.Instant, k Key, from algorithms.TakeRecord) bool {
 	if t.notes.Resets(k.Partition()) == 0 {
 		return false

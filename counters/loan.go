@@ -6,15 +6,17 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// A loan moves the unused part of one region's share of a limit to another
-// region: a Take at the lender, and later a Give at the borrower. Each side
-// also records it in a companion of the counter (companion.go).
+// A loan moves an unused part of one region's share of a limit to another
+// region. The lender takes it from its counter, and later the borrower gives it
+// to its own. Each side also records the loan in a companion of its counter
+// (companion.go).
 
 // ErrOtherWindow means that the counter is in another window than the loan.
 // Nothing was changed.
 var ErrOtherWindow = errors.New("the counter is in another window")
 
-// Loans describes the counter of k and its loans. Only fixed windows and token buckets have loans.
+// Loans describes the counter of k and its loans. l must be a fixed window or a
+// token bucket: only these have loans.
 func (t *Table) Loans(now algorithms.Instant, k Key, l *algorithms.Limit) LoanBalance {
 	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
@@ -27,14 +29,15 @@ func (t *Table) loansLocked(s *shard, now algorithms.Instant, k Key, l *algorith
 	return s.balance(now, k, l, s.find(k).state(), &d)
 }
 
-// DebitLoan takes up to want units from the counter for another region, provided
-// that the counter is in the given window (0 for buckets). It lends at most
-// half of what is unused, rounded up, or an eighth of the share if that is
-// more. Without the eighth, the end of a share would take many small loans. It
-// lends only while the counter's own region has used less than half of its
-// share, as loans have widened it. It returns the amount lent and the counter's
-// loans afterwards. If it fails with ErrShut, ErrOtherWindow or ErrNoRoom,
-// nothing changes.
+// DebitLoan takes up to want units from the counter for another region,
+// provided that the counter is in the given window (0 for buckets). It lends
+// only while the counter's own region has used less than half of its share, as
+// loans have widened the share.
+//
+// It lends at most half of what is unused, rounded up, or an eighth of the
+// share if that is more. Without the eighth, the end of a share would take many
+// small loans. It returns the amount lent and the counter's loans afterwards.
+// If it fails with ErrShut, ErrOtherWindow or ErrNoRoom, nothing changes.
 func (t *Table) DebitLoan(
 	now algorithms.Instant, k Key, l *algorithms.Limit, window, want int64,
 ) (int64, LoanBalance, error) {
@@ -64,17 +67,17 @@ func (t *Table) DebitLoan(
 	}
 
 	if err := t.noteLoan(s, now, k.LentKey(), l, n); err != nil {
-		return 0, loans, err // can't happen, because room was just made; the quota would be lost
+		return 0, loans, err // can't happen, because room was just made; the units taken would be lost
 	}
 
 	s.protect(k)
 	return n, t.loansLocked(s, now, k, l), nil
 }
 
-// Unlend puts back a loan that was made in the given life and never reported to
-// its borrower. If the counter has moved to another window or begun another
-// life, or this node no longer decides it, nothing happens and the loan is
-// lost.
+// Unlend puts back a loan of n units that was made in the given life and never
+// reported to its borrower. If the counter has moved to another window or begun
+// another life, or this node no longer decides it, nothing happens and the loan
+// is lost.
 func (t *Table) Unlend(now algorithms.Instant, k Key, l *algorithms.Limit, window, n int64, life Life) {
 	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
@@ -89,8 +92,9 @@ func (t *Table) Unlend(now algorithms.Instant, k Key, l *algorithms.Limit, windo
 	_ = t.changeLocked(s, now, k.LentKey(), l, give)
 }
 
-// loansInWindow returns the counter's loans. It fails unless the counter may
-// take part in a loan for window.
+// loansInWindow returns the counter's loans. It fails with ErrShut, or with
+// ErrOtherWindow if the counter is not in window or its limit can't be divided.
+// The caller must hold the shard.
 func (t *Table) loansInWindow(
 	s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, window int64,
 ) (LoanBalance, error) {
@@ -104,12 +108,14 @@ func (t *Table) loansInWindow(
 	return loans, nil
 }
 
-// CreditLoan credits the counter with up to n units borrowed for a window. It gives
-// back no more than the counter has used minus outstanding, the amount that may
-// still be given back in another way. The excess widens a fixed window; for a
-// bucket it is lost. CreditLoan returns how much it credited: nothing if the
-// counters are not those of life, in which the loan was asked for. If it fails
-// with ErrShut, ErrOtherWindow or ErrNoRoom, nothing changes.
+// CreditLoan credits the counter with up to n units that were borrowed for
+// window. It gives back no more than the counter has used, less outstanding:
+// the amount that may still be given back in another way. What exceeds that
+// widens a fixed window; for a bucket it is lost.
+//
+// CreditLoan returns how much it credited. It credits nothing if the counters
+// are not those of life, in which the loan was asked for. If it fails with
+// ErrShut, ErrOtherWindow or ErrNoRoom, nothing changes.
 func (t *Table) CreditLoan(
 	now algorithms.Instant, k Key, l *algorithms.Limit, window, n, outstanding int64, life Life,
 ) (int64, error) {
@@ -134,8 +140,8 @@ func (t *Table) CreditLoan(
 		return 0, ErrNoRoom
 	}
 
-	// The companion comes first. A credit that it does not record would hide as
-	// much of the region's own use.
+	// The companion comes first. Used is corrected by what the companion records:
+	// without a record, the credit would hide as much of the region's own use.
 	if err := t.noteLoan(s, now, k.BorrowedKey(), l, back+excess); err != nil {
 		return 0, err
 	}

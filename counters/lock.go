@@ -6,8 +6,9 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// lock locks the shard of k. It also returns now, moved up to the latest time
-// that the shard has seen, on the clock of the partition: use it from then on.
+// lock locks the shard of k. It also returns the time by which to decide: the
+// latest time that the shard has seen, now included, on the clock of k's
+// partition. The caller must use that time instead of now.
 func (t *Table) lock(now algorithms.Instant, k Key) (*shard, algorithms.Instant) {
 	s := t.shardOf(k)
 	s.mu.Lock()
@@ -30,8 +31,9 @@ func (t *Table) soleShard(ops []Op) *shard {
 }
 
 // lockShards locks the shards of ops, in ascending order so that concurrent
-// checks never deadlock. It also returns the time at which the check takes
-// place: the latest that any of them has seen.
+// checks never deadlock. It appends their indexes to held, which must be empty,
+// for unlockShards. It also returns the time of the check: the latest that any
+// of these shards has seen.
 func (t *Table) lockShards(now algorithms.Instant, ops []Op, held []int) ([]int, algorithms.Instant) {
 	for i := range ops {
 		n := t.shardIndex(ops[i].Key)
@@ -44,8 +46,9 @@ func (t *Table) lockShards(now algorithms.Instant, ops []Op, held []int) ([]int,
 		now = t.shards[n].advance(now)
 	}
 
-	// The clock moves in all shards that are held. Each is about to store counters
-	// as of this time, and no later check may be decided by an earlier time.
+	// All of these shards move to the check's time, not just the one that had seen
+	// it. Each is about to store counters as of this time, and must not decide a
+	// later check by an earlier time.
 	for _, n := range held {
 		t.shards[n].latest = now
 	}

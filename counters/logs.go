@@ -3,10 +3,12 @@ package counters
 import "github.com/rlnode/rlnode/algorithms"
 
 // changeLog changes k's log, creating it if needed, and updates the entry
-// counts. While the total of log entries is at its bound, a log that grows
+// counts. The caller must hold the shard and have made room for a new log.
+//
+// While the entries of all logs have reached their bound, a log that grows
 // beyond its fair share becomes coarser; it then forgets late, never early.
-// Logs that don't grow may keep more than their share, so the total stays under
-// twice the bound. Inline logs share half of the bound.
+// Logs that don't grow may keep more than their share, so the total stays only
+// under twice the bound. Inline logs share half of the bound.
 func (t *Table) changeLog(
 	s *shard, k Key, now algorithms.Instant, l *algorithms.Limit, change func(*algorithms.Log, algorithms.Instant),
 ) {
@@ -46,6 +48,7 @@ func (t *Table) updateEntryCount(c class, e *logSlot, before int, l *algorithms.
 		if c == configured {
 			bound = t.maxLogEntries - min(t.logEntries[inline].Load(), bound)
 		}
+
 		if t.logEntries[c].Load() >= bound {
 			fair := max(bound/max(1, t.logs[c].Load()), minLogShare)
 			if int64(e.log.Len()) > fair {

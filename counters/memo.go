@@ -10,7 +10,8 @@ import (
 // ErrRequestIDReused means that the memo belongs to a request with the same id but other content.
 var ErrRequestIDReused = errors.New("a request with this id asked for something else")
 
-// Memo is the answer to a request with an id, kept as a note with the counters of its subject.
+// Memo is the answer to a request with an id. It is kept as a note of the
+// request's subject, so that a repetition gets the same answer.
 type Memo struct {
 	// Key has a Kind that says what the request was: notes.Answer, notes.Write or
 	// notes.Retry. Its ID is derived from the request's.
@@ -30,9 +31,9 @@ func (m *Memo) note(now algorithms.Instant) *notes.Note {
 	}
 }
 
-// Recall reads m's answer and reports whether there is one. It fails with
-// ErrShut, or with ErrRequestIDReused if the memo belongs to a request with
-// other content.
+// Recall sets m.Answer and reports whether there is one. It fails with ErrShut,
+// or with ErrRequestIDReused if the memo belongs to a request with other
+// content or of another kind.
 func (t *Table) Recall(now algorithms.Instant, m *Memo) (found bool, err error) {
 	p := m.Key.Partition()
 	lp := t.notes.Lock(p, now.Steady)
@@ -64,15 +65,16 @@ func (m *Memo) recall(lp notes.Locked) (found bool, err error) {
 	return false, nil
 }
 
-// Remember stores m. If it fails with ErrShut, ErrNoRoom or notes.ErrWrites, nothing changes.
+// Remember stores m. If it fails with ErrShut, notes.ErrWrites or, for an
+// answer of more than notes.MaxBody bytes, ErrNoRoom, nothing changes.
 func (t *Table) Remember(now algorithms.Instant, m *Memo) error {
 	n := m.note(now)
 	if len(n.Body) > notes.MaxBody {
 		return ErrNoRoom
 	}
 
-	// Room is made before the partition is locked: notes of other partitions
-	// may have to go.
+	// Room is made before the partition is locked: MakeRoom may have to lock
+	// others, to drop their notes.
 	if err := t.notes.MakeRoom(n, now.Steady); err != nil {
 		return err
 	}

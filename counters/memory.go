@@ -10,25 +10,26 @@ import (
 
 // memory holds the groups of a table's subtables, outside the garbage-collected
 // heap: the collector neither scans them nor counts them when it decides when
-// to start the next cycle. Groups that fill less than a page stay on the heap:
-// with few counters spread over all shards, a page per shard would cost more
+// to start the next cycle. Groups that fill less than a page stay on the heap.
+// With few counters spread over all shards, pages of their own would cost more
 // processor time than the counters do.
 //
 // A slab consists of pieces of one size, which lie one after another without
 // gaps: when a piece is freed, the last one moves to its place. So no memory is
-// lost to gaps, and the slab can be mapped with large pages. With small pages
-// and a table much larger than the processor's caches, a check waits about as
-// long for the translation of an address as for its contents.
+// lost to gaps, and the slab can be mapped with large pages. Large pages pay in
+// a table much larger than the processor's caches: with small ones, a check
+// waits about as long for the translation of an address as for its contents.
 type memory struct {
-	mu sync.Mutex // guards all below. A holder of a shard may lock it. A holder of it may only try to lock a shard.
-	// slabs are by the size of their pieces. Larger subtables, which are split
-	// unless their keys are chosen to prevent it, are on the heap.
+	mu sync.Mutex // guards all below. Who holds a shard may lock it. Who holds it may only try to lock a shard.
+	// slabs are ordered by the size of their pieces. A subtable that no slab has
+	// pieces for is on the heap. That happens only to a subtable that can't be
+	// split any more: see maxPrefixBits.
 	slabs [34]slab
 	page  int // size of the system's pages, in bytes; never changes
 
-	turn      int // the slab at which the last search for a stretch to move to a large page ended
+	turn      int // the slab where the last search for memory to move to a large page ended
 	failures  int // attempts that failed since the last success
-	pauseLeft int // calls of tidy to pass before the next attempt
+	pauseLeft int // calls of tidy that still pass before the next attempt
 }
 
 // slab holds the pieces of one size.
@@ -41,15 +42,15 @@ type slab struct {
 
 	mapped, area []byte      // area begins at a large page within mapped; both are nil if there are no pieces
 	owners       []*subtable // by piece; nil for a hole; the last piece is never a hole
-	holes        int         // pieces that were freed while the last one's shard was busy
+	holes        int         // pieces that were freed while the shard of the last piece was busy
 	usable       int         // bytes at the beginning of area that may be accessed
-	large        int         // bytes at the beginning of area that were moved to large pages
-	isMoving     bool        // a stretch is being moved to a large page, so area must remain
+	large        int         // bytes at the beginning of area that are in large pages
+	isMoving     bool        // memory is being moved to a large page, so area must not be unmapped
 }
 
-// init prepares slabs of at most capacity pieces each, in pages of the given
-// size. The sizes of the pieces are those that a growing subtable passes
-// through.
+// init prepares slabs of at most capacity pieces each. page is the size of the
+// system's pages, in bytes. A slab's pieces have a size that a growing subtable
+// passes through.
 func (m *memory) init(capacity, page int) {
 	m.page = page
 	n := (page - 1) / groupBytes // the most on the heap
@@ -65,8 +66,8 @@ func (m *memory) init(capacity, page int) {
 // before they are rounded up.
 func oneSeventhMore(n int) int { return n + max(1, n/7) }
 
-// slabFor returns the slab whose pieces are the smallest with n groups or more;
-// nil if n groups belong on the heap.
+// slabFor returns the slab with the smallest pieces that hold n groups. It
+// returns nil if n groups belong on the heap.
 func (m *memory) slabFor(n int) *slab {
 	if n*groupBytes < m.page {
 		return nil
@@ -123,8 +124,9 @@ func (sb *slab) makeUsable(n int) bool {
 	return true
 }
 
-// release frees groups of a subtable of holder, which nothing uses now.
-// The caller must hold that shard. Other subtables of the shard may move.
+// release frees groups, which nothing uses now and which belonged to a subtable
+// of holder. The caller must hold that shard. Another subtable may move to the
+// place that becomes free, even one of holder.
 func (m *memory) release(holder *shard, groups []group) {
 	sb := m.slabFor(len(groups))
 	if sb == nil {
@@ -145,8 +147,9 @@ func (m *memory) release(holder *shard, groups []group) {
 	}
 }
 
-// fill moves the last piece into hole i. It returns false if the last piece's
-// shard is busy. The caller must hold the shard holder; nil if none.
+// fill moves the last piece into hole i, unless i is the last piece itself. It
+// returns false if the last piece's shard is busy. holder is the shard that the
+// caller holds; nil if none.
 func (sb *slab) fill(i int, holder *shard) bool {
 	last := len(sb.owners) - 1
 	if i != last {
@@ -189,10 +192,10 @@ func (sb *slab) unreserveIfEmpty() {
 // maxPause is how many calls of tidy pass at most before it tries again to get a large page.
 const maxPause = 127
 
-// tidy fills holes, and moves one more stretch of memory to a large page. It
-// moves only one, because checks of the counters there wait for it. If the
-// system has no large pages, it tries ever more seldom. The caller must not
-// hold a shard.
+// tidy fills holes, and moves one stretch of memory to a large page. It moves
+// only one, because checks of the counters there wait meanwhile. While the
+// system has no large pages to give, tidy tries ever more seldom. The caller
+// must not hold a shard.
 func (m *memory) tidy() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -218,10 +221,10 @@ func (m *memory) tidy() {
 	}
 }
 
-// enlarge moves the stretch of sb up to end to a large page. It unlocks m
-// meanwhile, because the system may have to make room.
+// enlarge moves the stretch of sb that ends at end to a large page. It unlocks
+// m meanwhile, because the system may first have to make room.
 func (m *memory) enlarge(sb *slab, end int) {
-	sb.large, sb.isMoving = end, true // discards meanwhile set large back
+	sb.large, sb.isMoving = end, true // a discard meanwhile lowers large again
 	m.mu.Unlock()
 	moved := pages.Enlarge(sb.area[end-pages.Large : end])
 	m.mu.Lock()

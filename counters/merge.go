@@ -6,15 +6,17 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Merge combines r with the table's own copy of the counter when neither is
-// known to be newer, as after a full stop. It keeps the more used one. If the
-// counter changes, it counts as changed for both Changed and Replicate. Merge
-// returns false if there was no room for the counter.
+// Merge combines r with the table's own copy of the counter or note when
+// neither copy is known to be newer, as after a full stop. It keeps the more
+// used one. If the counter changes, it counts as changed for both Changed and
+// Replicate. Merge returns false if there was no room for the counter. It
+// ignores the gate.
 //
-// The limit is unknown here. If both copies were counted by the same clock, or
-// nearly, windows are merged count by count. Otherwise the earlier window may
-// not be over yet, so the higher count stays, in the later window. A bucket or
-// log that becomes fresh later than the other copy counts as more used.
+// sameClock says that both copies were counted by the same clock, or nearly.
+// Their windows are then merged count by count. Otherwise the earlier window
+// may not be over yet, so the higher count stays, in the later window. Of two
+// copies of a bucket or log, the one that becomes fresh later counts as more
+// used: its limit is unknown here.
 func (t *Table) Merge(now algorithms.Instant, r Record, sameClock bool) bool {
 	if r.Note != nil {
 		t.notes.Merge(r.Note, now.Steady)
@@ -61,8 +63,8 @@ func (s *storedCounter) isFresh() bool {
 	return s.State.Fresh()
 }
 
-// mergeStored merges have into r, whose log is log, and reports whether the
-// result is more used than have.
+// mergeStored merges have, what the table has, into r, and reports whether the
+// result is more used than have. log is r's, if r is a log.
 func (r *Record) mergeStored(have *storedCounter, log *algorithms.Log, sameClock bool) bool {
 	// A reset counts as unused: nobody knows which of the two came first.
 	if have.isFresh() {
@@ -98,8 +100,8 @@ func (r *Record) mergeStored(have *storedCounter, log *algorithms.Log, sameClock
 
 // mergeWindows keeps the higher count of each window that the later of the two
 // states still covers, or just the higher count if their clocks differ. It
-// takes two unexpired copies of a FirstWindow to be of one window: their starts
-// differ only by their time in transit.
+// takes two copies of a FirstWindow to be of one window, because both have not
+// expired: their starts differ only by their time in transit.
 func mergeWindows(kind algorithms.Kind, a, b algorithms.State, sameClock bool) algorithms.State {
 	if kind == algorithms.FirstWindow {
 		a.Count = max(a.Count, b.Count)

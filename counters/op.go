@@ -19,18 +19,18 @@ type Op struct {
 	// Decision reports only this region's use.
 	Lends bool
 
-	// NoRoom means that the table has no room for another counter or slot, or that
-	// another request with its ID holds slots, although the limit did not refuse.
-	// Take and Peek set it, and the fields below. (It stands first to fill a gap
-	// in the struct.)
+	// NoRoom means that op was refused for another reason than its limit: the table
+	// has no room for another counter or slot, or another request with the same ID
+	// holds slots. Take and Peek set it, and the fields below. (It stands first to
+	// fill a gap in the struct.)
 	NoRoom   bool
 	Decision algorithms.Decision
 	At       algorithms.Instant // when op was decided, by the clocks of its partition
 
 	state algorithms.State // after the check, while it is being decided; not of a log
-	// returnedOrLeft has two uses that exclude each other. For a bucket, it is
-	// what was put back before (see Table.recordTake). For slots, it is how long
-	// they are still held (see SlotLeft).
+	// returnedOrLeft has two uses. Of a bucket, it is how many units had been put
+	// back before this check (see Table.recordTake). Of slots, it is how much
+	// longer they are held (see SlotLeft).
 	returnedOrLeft int64
 	location       location
 }
@@ -68,8 +68,8 @@ func (op *Op) Refuses() bool {
 	return !op.Decision.Allowed && !op.Shadow && (op.Mode != CountMode || op.NoRoom)
 }
 
-// TakeRecord describes what op took, for a later Give. The record refers to the
-// window or time in which the check proceeds, after its delay.
+// TakeRecord describes what op took, for a later Give. If the check is delayed,
+// the record of a window or log is of the time when the check proceeds.
 func (op *Op) TakeRecord() algorithms.TakeRecord {
 	l := op.Limit
 	switch {
@@ -83,7 +83,8 @@ func (op *Op) TakeRecord() algorithms.TakeRecord {
 	return l.TakeRecord(op.state, op.At)
 }
 
-// CopyOutcome copies to op how other was decided, under a limit of the same kind and window.
+// CopyOutcome makes op decided as other was. Their limits must be of the same
+// kind and window.
 func (op *Op) CopyOutcome(other *Op) {
 	op.At = other.At
 	op.state = other.state

@@ -7,16 +7,16 @@ import (
 	"github.com/rlnode/rlnode/counters/notes"
 )
 
-// Place is the note of a reservation at its home. It is made with the
-// reservation, so that settling it never lacks room.
+// Place is the note of a reservation at its home. It is made together with the
+// reservation, so that there is always room to settle it.
 type Place struct {
 	Key    notes.Key
 	Group  uint32 // identifies the rule
 	Inline bool
-	// Open is how long the reservation may still be settled in time. After that,
-	// its place is kept for late settlements until Until (Unix seconds on the
-	// steady clock), unless the room is needed. Once settled, it is kept until
-	// SettledUntil.
+	// Open is how long the reservation may be settled in time. After that, the
+	// place is kept for late settlements until Until (Unix seconds on the steady
+	// clock), unless others need the room. Once the reservation is settled, the
+	// place is kept until SettledUntil.
 	Open                time.Duration
 	Until, SettledUntil int64
 }
@@ -30,16 +30,17 @@ func (place *Place) note(now algorithms.Instant) notes.Note {
 }
 
 // NoteReservation notes what the settlement of a reservation will need: the
-// rates of its buckets and, at its home, its place. The reservation is about to
-// take ops. All ops are of the place's subject. If it fails with ErrShut or
+// rates of its buckets and, at its home, its place. Call it before the
+// reservation takes ops: the notes must have every rate since. All ops are of
+// the place's subject. If NoteReservation fails with ErrShut or
 // notes.ErrReservations, nothing changes.
 func (t *Table) NoteReservation(now algorithms.Instant, place *Place, isHome bool, ops []Op) error {
 	p := place.Key.Partition()
 	lp := t.notes.Lock(p, now.Steady)
 	defer lp.Unlock()
 
-	// Shut also waits for the holders of a partition's notes, so this lock is
-	// enough here and below.
+	// Shut also waits for whoever holds the partition's notes. So here and below,
+	// the gate may be read without a shard.
 	if t.gates.isShut(p) {
 		return ErrShut
 	}
@@ -59,8 +60,8 @@ func (t *Table) NoteReservation(now algorithms.Instant, place *Place, isHome boo
 		rate.Key = rateKey(op.Key)
 		rate.SetPast(uint64(op.Limit.Amount), 0)
 
-		// Other reservations depend on the rate as well. It keeps what it has
-		// recorded for as long as any of them may need it.
+		// Other reservations need this note, too. What it has recorded stays, for as
+		// long as any of them may need it.
 		if before, found := lp.Get(rate.Key); found {
 			rate.SetPast(max(rate.MaxRate(), before.MaxRate()), before.Returned())
 			rate.Until = max(rate.Until, before.Until)
@@ -80,9 +81,10 @@ func (t *Table) NoteReservation(now algorithms.Instant, place *Place, isHome boo
 func (op *Op) hasRate() bool { return op.Limit.Kind.IsBucket() && !op.Block }
 
 // ForgetReservation undoes what NoteReservation did, for a reservation whose
-// check took nothing. now must be the time that NoteReservation was given: by it,
-// the rates that it noted are found. It removes the place k, if isHome, and the rates of
-// the buckets of ops. It fails with ErrShut.
+// check took nothing. It removes the place k, if isHome, and the rates of the
+// buckets of ops. now must be the time that was given to NoteReservation,
+// because it tells which rates were noted then. ForgetReservation fails with
+// ErrShut.
 func (t *Table) ForgetReservation(now algorithms.Instant, k notes.Key, isHome bool, ops []Op) error {
 	p := k.Partition()
 	lp := t.notes.Lock(p, now.Steady)
@@ -100,8 +102,7 @@ func (t *Table) ForgetReservation(now algorithms.Instant, k notes.Key, isHome bo
 			continue
 		}
 
-		// Any other time, or sharedRate, means that something else depends on
-		// the rate.
+		// If At is another time, or sharedRate, something else needs the note.
 		rate, found := lp.Get(rateKey(ops[i].Key))
 		if found && rate.At == now.Steady {
 			lp.Remove(rate.Key)
@@ -110,10 +111,10 @@ func (t *Table) ForgetReservation(now algorithms.Instant, k notes.Key, isHome bo
 	return nil
 }
 
-// SetExpiry records in a reservation's place how to carry out its end, if it is
-// not settled by then. With makes, it makes the place if there is none. It
-// fails with ErrShut, with ErrGone if its place is gone or settled, or with
-// notes.ErrReservations.
+// SetExpiry records in a reservation's place how to carry out the end of the
+// reservation, if it is not settled by then. With makes, it makes the place if
+// there is none. It fails with ErrShut, with ErrGone if the place is missing or
+// the reservation is over, or with notes.ErrReservations.
 func (t *Table) SetExpiry(now algorithms.Instant, place *Place, body string, makes bool) error {
 	p := place.Key.Partition()
 	lp := t.notes.Lock(p, now.Steady)

@@ -5,18 +5,18 @@ import (
 	"github.com/rlnode/rlnode/counters/notes"
 )
 
-// What may still come back to a bucket depends on the rates at which it has
-// drained and on what was put back into it. A limit's rate may change, by new
-// rules, tiers or steps, or from one caller to the next. And after one cost has
-// come back, less of another is left in the bucket than its TakeRecord says.
-// The bucket itself remembers neither. So a note of kind notes.Rate keeps both
-// for as long as anything may come back.
+// How much may still come back to a bucket depends on two facts that the bucket
+// does not remember: the rates at which it has drained, and how much was put
+// back into it. A limit's rate may change, by new rules, tiers or steps, or
+// from one caller to the next. And after one cost has come back, less of
+// another is left in the bucket than its TakeRecord says. So a note of kind
+// notes.Rate keeps both facts for as long as anything may come back.
 
 func rateKey(k Key) notes.Key { return notes.Key{Subject: k.Subject, ID: k.Counter, Kind: notes.Rate} }
 
-// sharedRate is the At of a rate that more than one reservation, or another
-// cost that may come back, depends on. While a single reservation does, At is
-// when it was made.
+// sharedRate is the At of a rate that more than one reservation needs, or
+// another cost that may come back. As long as only one reservation needs it, At
+// is when that reservation was made.
 const sharedRate = 0
 
 // bucketPast returns what is known of k, a bucket.
@@ -39,7 +39,7 @@ func (t *Table) hasForgottenRates(now algorithms.Instant, k Key, since int64) bo
 }
 
 // hasRoomForRate reports whether there is room to record what comes back into
-// k, a bucket. Rates that no reservation keeps count as those of one rule. So a
+// k, a bucket. Rates without a reservation count as those of one rule. So a
 // flood of checks that are rolled back takes up only one rule's share of the
 // room.
 func (t *Table) hasRoomForRate(now algorithms.Instant, k Key) bool {
@@ -60,7 +60,7 @@ func (t *Table) recordTake(now algorithms.Instant, k Key, l *algorithms.Limit) (
 
 	raised := n.MaxRate() > 0 && n.MaxRate() < uint64(l.Amount)
 	second := now.Steady / 1e9
-	ends := n.Returned() > 0 && n.Until < second+notes.RateMemory/2 // a Give of what is taken now needs the note
+	ends := n.Returned() > 0 && n.Until < second+notes.RateMemory/2 // a Give of what is taken now will need the note
 
 	// The note is put only if it changes: each Put is sent to the standby and
 	// written to disk.

@@ -21,8 +21,9 @@ type Record struct {
 	Note *notes.Note
 }
 
-// noteKind stands for a note, whose kind is in place of the fullness.
-// Concurrency has the same number, but no counters.
+// noteKind, in place of an algorithm, marks a record as a note. The note's own
+// kind is then in place of the fullness. Concurrency has the same number, but
+// it has no counters, so no record of a counter uses it.
 const noteKind = algorithms.Kind(7)
 
 // Copies, hand-overs and checkpoints carry the notes of a partition as records, like its counters.
@@ -89,9 +90,9 @@ func (ls *logSlot) record(k Key) Record {
 	}
 }
 
-// DelaySlot moves the end of r later by age, if r is a slot or the note of lost
-// slots. r was written that long ago, and gets as much time left as it had
-// then.
+// DelaySlot moves the end of r later by age nanoseconds, if r is a slot that is
+// held, or the note of lost slots. age is how long ago r was written. So r has
+// as much time left as it had then.
 func (r *Record) DelaySlot(age int64) {
 	if r.Note == nil || r.Note.Until == 0 || r.Note.Kind != notes.Slot && r.Note.Kind != notes.Lost {
 		return

@@ -18,16 +18,17 @@ const (
 
 // Replicate yields every counter and note of the wanted partitions that changed
 // since it was last yielded for replicas. It calls yield once for each
-// partition with changes and passes all of them, so that no note gets ahead of
-// its counters. It reuses the slice, and holds no lock meanwhile. It discards
-// changes in unwanted partitions: a new standby gets its copy from Copy. A
-// record with a zero State, or no Log, was reset. If yield fails, Replicate
-// returns its error, and those records and all later ones still count as
-// changed.
+// partition with changes and passes all of them at once: a replica then never
+// has a note without the counters that the note is about. It reuses the slice,
+// and holds no lock meanwhile. It discards changes in unwanted partitions: a
+// new standby gets its copy from Copy. A record with a zero State, or no Log,
+// was reset. If yield fails, Replicate returns its error, and those records and
+// all later ones still count as changed.
 //
 // The answers of wanted must not change during the call. Calls of Replicate and
-// ReplicatePartition must not overlap each other, nor a Copy that is being
-// sent: a change made during the Copy could be lost, or arrive before it.
+// ReplicatePartition must not overlap each other. Nor may they overlap a Copy
+// that is being sent: a change made during the Copy could be lost, or arrive
+// before the Copy.
 func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []Record) error) error {
 	t.replicated.Store(true)
 	dispositionOf := func(p int) disposition {
@@ -61,8 +62,8 @@ func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []R
 				n++
 			}
 
-			// The capacity ends here, so notes don't overwrite the next partition's
-			// counters.
+			// The slice's capacity ends with this partition's counters. So appending its
+			// notes does not overwrite the next partition's counters.
 			changes := recordsOf(t.notes.Changes(p, notes.Replicas, nil, nil), rest[:n:n])
 			rest = rest[n:]
 			if len(changes) == 0 || !wanted(p) {
@@ -108,7 +109,8 @@ func (s *shard) replicate(batch []Record, dispositionOf func(p int) disposition)
 func (s *shard) replicateSubtable(batch []Record, sub *subtable, dispositionOf func(p int) disposition) []Record {
 	previous := sub.unsentList
 
-	// The kept entries overwrite the old list, behind the position that is being read.
+	// The new list uses the old one's memory. Entries that stay are written behind
+	// the position that is being read.
 	sub.unsentList = dirtyList{groups: previous.groups[:0], logs: previous.logs[:0]}
 
 	if s.unsent == 0 {

@@ -12,18 +12,20 @@ import (
 type SettlePlan struct {
 	Place Place
 	// HasPlace says that the place was made with the reservation, on this node or
-	// elsewhere. If the counters are still of the same lineage and the place is
-	// missing, the reservation is over. If they are of another lineage, the place
+	// elsewhere. Suppose that it is missing. If the counters are still of the same
+	// lineage, the reservation is over. If they are of another lineage, the place
 	// was lost with its node. Settle then makes it anew, even beyond the bound,
-	// unless the settlement is late or an end. Without HasPlace, there must be
-	// room for a place.
+	// unless the settlement is late or an end. Without HasPlace, Settle makes the
+	// place only if there is room.
 	HasPlace bool
-	// Late says that the deadline has passed, so the place must still be there.
-	// Settle sets it if the settlement is late. TooLate says that the time for
-	// late settlements has passed: Settle then only looks for an earlier change.
+	// Late says that the reservation's time is over, so the place must still be
+	// there. Settle sets it if it finds that the settlement is late. TooLate says
+	// that the time for late settlements is over, too: Settle then only looks for
+	// an earlier change.
 	Late, TooLate bool
-	// CarriesOutEnd says that the plan carries out the end of a reservation that nobody
-	// has settled. It may still be settled late. Before its end, nothing happens.
+	// CarriesOutEnd says that the plan carries out the end of a reservation that
+	// nobody has settled. Settle does nothing before that end. Afterwards, the
+	// reservation may still be settled late.
 	CarriesOutEnd bool
 	Changes       []SettledCost
 	Life          Life // of the counters that the costs to put back were taken from
@@ -35,8 +37,8 @@ type SettlePlan struct {
 
 // SettleResult is what Settle found and did.
 type SettleResult struct {
-	// Kept is what was kept with the place, if the settlement was made earlier. It
-	// is empty if that has been forgotten.
+	// Kept is what Answer returned when the settlement was made, if it was made
+	// earlier. It is empty if that has been forgotten.
 	Kept []byte
 	// HadEnded means that the end of the reservation had been carried out
 	// before. A repetition does not set it.
@@ -48,9 +50,9 @@ type SettleResult struct {
 	SameLineage bool
 	// Dropped is how many costs were not put back, or found no room to be taken.
 	Dropped int
-	// Tightest is what remains after the change of one limit: among those with
-	// InTightest, the one with the least left in proportion to its capacity. It is
-	// −1 if there is none.
+	// Tightest is how many units remain of one limit after the change: of the
+	// limits with InTightest, the one with the least left in proportion to its
+	// capacity. It is −1 if there is none.
 	Tightest int64
 }
 
@@ -66,8 +68,9 @@ type SettledCost struct {
 	InTightest bool                  // takes part in Tightest
 }
 
-// delta returns Used minus what is charged now: AtExpiry if the end of the
-// reservation was carried out, else Reserved. A negative delta is given back.
+// delta returns Used minus what is charged so far: AtExpiry if the end of the
+// reservation was carried out, else Reserved. If delta is negative, that much
+// is given back.
 func (cost *SettledCost) delta(expired bool) int64 {
 	if expired {
 		return cost.Used - cost.AtExpiry
@@ -75,11 +78,11 @@ func (cost *SettledCost) delta(expired bool) int64 {
 	return cost.Used - cost.Reserved
 }
 
-// Settle makes the changes of a settlement, and returns done. If they were made
-// before, it returns repeated as well, and reads what was kept then. It returns
-// neither if the changes were never made and it is too late, or if it is too
-// early for the end. If it fails with ErrShut or notes.ErrReservations, nothing
-// changes.
+// Settle makes the changes of a settlement. done means that they are made.
+// repeated means that they had been made before; Settle then only reads what
+// was kept. Neither is true if they were never made and it is too late, or if
+// it is too early for the end. If Settle fails with ErrShut or
+// notes.ErrReservations, nothing changes.
 func (t *Table) Settle(now algorithms.Instant, st *SettlePlan) (repeated, done bool, err error) {
 	home := Key{Subject: st.Place.Key.Subject}
 	sh, now := t.lock(now, home)
@@ -113,7 +116,8 @@ func (t *Table) Settle(now algorithms.Instant, st *SettlePlan) (repeated, done b
 
 	t.makeRoomForChanges(sh, now, st)
 	for i := range st.Changes {
-		// A change that finds no room must not hold up the others: the place is settled once.
+		// A change that can't be made must not stop the others: the place is settled
+		// only once.
 		if err := t.settleCost(sh, now, &st.Changes[i], st); err != nil {
 			st.Dropped++
 		}
@@ -131,7 +135,7 @@ func (t *Table) Settle(now algorithms.Instant, st *SettlePlan) (repeated, done b
 	place.SetOver(status, st.Late)
 	place.At = now.Steady
 
-	// A repetition of the call gets this answer, even from a node that takes the partition over.
+	// A repetition gets this answer, even from the partition's next owner.
 	place.Body = string(st.Answer(st))
 	lp := t.notes.Lock(home.Partition(), now.Steady)
 	lp.Put(&place)
@@ -139,9 +143,9 @@ func (t *Table) Settle(now algorithms.Instant, st *SettlePlan) (repeated, done b
 	return false, true, nil
 }
 
-// findPlace returns the settlement's place. If there is none, findPlace makes
-// one. It makes none and sets TooLate if the reservation had a place in this
-// lineage, or if st is Late or CarriesOutEnd: the reservation is then over.
+// findPlace returns the settlement's place. If there is none, it makes one, or
+// sets TooLate if the reservation must be over: because it had a place in this
+// lineage, or because st is Late or CarriesOutEnd.
 func (t *Table) findPlace(now algorithms.Instant, st *SettlePlan) (place notes.Note, err error) {
 	lp := t.notes.Lock(st.Place.Key.Partition(), now.Steady)
 	defer lp.Unlock()
@@ -156,8 +160,8 @@ func (t *Table) findPlace(now algorithms.Instant, st *SettlePlan) (place notes.N
 		return place, nil
 	}
 
-	// Settling must not lack room, so a place that was made before comes back even
-	// beyond the bound.
+	// A place that was made with the reservation had room. If it was lost, Settle
+	// stores it again even beyond the bound.
 	place = st.Place.note(now)
 	if !st.HasPlace {
 		err = lp.PutIfRoom(place)
@@ -165,9 +169,10 @@ func (t *Table) findPlace(now algorithms.Instant, st *SettlePlan) (place notes.N
 	return place, err
 }
 
-// makeRoomForChanges makes room for the counters that changes add, without
-// evicting any of the others. If there is none, settleCost fails and the cost
-// is dropped. Its counter was evicted before, with all that had been taken.
+// makeRoomForChanges makes room for the counters that st adds, without evicting
+// any that it changes. If there is no room, settleCost fails and the cost is
+// dropped. The counter of such a cost was evicted before, with all that had
+// been taken from it.
 func (t *Table) makeRoomForChanges(sh *shard, now algorithms.Instant, st *SettlePlan) {
 	var added []Op
 	spared := make([]Op, len(st.Changes))
@@ -210,8 +215,8 @@ func (t *Table) tightestRemaining(sh *shard, now algorithms.Instant, changes []S
 
 		d := t.usageLocked(sh, now, cost.Key, cost.Limit)
 
-		// Cross-multiplied in 128 bits: a division would round, and a product of two
-		// amounts may overflow.
+		// The products are compared in 128 bits: a division would round, and a product
+		// of two amounts may overflow 64 bits.
 		aHi, aLo := bits.Mul64(uint64(d.Remaining), uint64(leastCapacity))
 		bHi, bLo := bits.Mul64(uint64(max(0, least)), uint64(cost.Limit.Capacity()))
 		if least < 0 || aHi < bHi || aHi == bHi && aLo < bLo {

@@ -19,8 +19,8 @@ import (
 // each half grows on its own. So the lock is never held for moving or scanning
 // more slots than that.
 type shard struct {
-	// A Take of an existing counter touches only the first of these cache lines, up
-	// to the groups of single.
+	// A Take of an existing counter reads only the first of these cache lines: the
+	// fields from here to the groups of single.
 
 	mu          sync.Mutex                // guards everything below
 	latest      algorithms.Instant        // the latest readings of this process's clocks; see advance
@@ -72,9 +72,9 @@ func (s *shard) subtableOf(k Key) *subtable {
 	return s.subtables.at(k.Counter)
 }
 
-// firstGroup returns the group of sub, the subtable of k, at which the search
-// for k begins. A shard that is not split has no prefix. Reading a prefix of 0
-// would touch one more cache line.
+// firstGroup returns the index of the group of sub, the subtable of k, at which
+// the search for k begins. A shard that is not split has no prefix. firstGroup
+// then does not read sub.prefixBits, which is on another cache line.
 func (s *shard) firstGroup(sub *subtable, k Key) int {
 	if s.subtables != nil {
 		return sub.firstGroup(k)
@@ -121,14 +121,14 @@ func (s *shard) forEachLocked(f func(sub *subtable)) {
 	}
 }
 
-// groupsHint says where the groups of a shard that is not split are, to callers
-// that don't hold it. It packs the address, in cache lines, and the number of
-// groups. It may be out of date: only prefetches use it, and a prefetch can't
-// fault. Zero means that there are no groups.
+// groupsHint tells callers that don't hold a shard where its groups are, if the
+// shard is not split. It packs the address, in cache lines, and the number of
+// groups; 0 means that there are no groups. A hint may be out of date. That is
+// harmless, because only prefetches use it, and a prefetch can't fault.
 //
-// The hints of all shards lie together, so that most of them stay in the
-// processor's caches. A prefetch that had to wait for the shard's own cache
-// line would come late.
+// The hints of all shards lie together, so most of them stay in the processor's
+// caches. If the hint were in the shard, a prefetch would first have to wait
+// for the shard's cache line.
 type groupsHint struct{ word atomic.Uint64 }
 
 const (

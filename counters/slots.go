@@ -50,21 +50,23 @@ func (attempt *SlotAttempt) ttlOf(l *algorithms.Limit) time.Duration {
 
 func slotsOf(k Key) notes.SlotsKey { return notes.SlotsKey{Subject: k.Subject, Counter: k.Counter} }
 
-// SlotLeft returns how much longer the slots that op acquired, or that its
-// holder already had, are held; 0 if that is not known.
+// SlotLeft returns how much longer the holder has the slots that op acquired,
+// or that the holder already had. It is 0 if that is not known.
 func (op *Op) SlotLeft() time.Duration { return time.Duration(op.returnedOrLeft) }
 
 // SetSlotLeft sets what SlotLeft returns.
 func (op *Op) SetSlotLeft(left time.Duration) { op.returnedOrLeft = int64(left) }
 
-// slotState returns what is held of l, a limit of slots, as a State: Count is
-// the units that are held; Part is the time until cost fits, and At the time
-// until all slots have ended, provided that none is renewed. After a loss of
-// slots, the limit is full.
+// slotState returns what is held of l, a limit of slots, as a State. Count is
+// the units that are held. Part is the nanoseconds until cost fits, and At
+// those until all slots have ended, provided that none is renewed. After slots
+// were lost, the limit is full for one Window: by then, the lost ones have
+// certainly ended.
 func (t *Table) slotState(now algorithms.Instant, k Key, l *algorithms.Limit, cost int64) algorithms.State {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
 	held, untilFits, untilAll := lp.HeldSlots(slotsOf(k), now.Steady, l.Amount-cost)
+
 	lostAt, lost := lp.LostAt(k.Subject)
 	wait := lostAt + int64(l.Window) - now.Steady
 	if lost && wait > 0 {
@@ -81,16 +83,16 @@ func (t *Table) decideSlot(op *Op) {
 	after, allowed := op.Limit.Take(op.state, op.At, op.Cost)
 	op.Limit.DescribeInto(&op.Decision, after, op.At, op.Cost, allowed)
 
-	// The state has the time until the cost fits. One slot may be free earlier.
+	// The state says when the whole cost fits. One slot may be free earlier.
 	if !allowed && op.Cost > 1 {
 		one := t.slotState(op.At, op.Key, op.Limit, 1)
 		op.Decision.MoreAfter = time.Duration(one.Part)
 	}
 }
 
-// adjustForHolder changes op, which was decided. It allows slots that the holder
-// of attempt already has. It refuses new ones if there is no room, or if another
-// request with the same ID has slots.
+// adjustForHolder changes the decision of op for the holder that makes attempt.
+// It allows slots that the holder already has. It refuses new slots if there is
+// no room for their notes, or if another request with the same ID has slots.
 func (t *Table) adjustForHolder(op *Op, attempt *SlotAttempt) {
 	if op.Mode != CheckMode || op.Cost == 0 || attempt == nil {
 		return
@@ -99,16 +101,16 @@ func (t *Table) adjustForHolder(op *Op, attempt *SlotAttempt) {
 	lp := t.notes.Lock(op.Key.Partition(), op.At.Steady)
 	defer lp.Unlock()
 
-	// A request may be repeated. The holder's slots are already part of what is
-	// held, and must not count twice.
+	// This is a repetition of a request that has its slots. They are already part
+	// of what is held, so they must not count twice.
 	info, _, found := lp.GetSlot(slotsOf(op.Key), attempt.ID, op.At.Steady)
 	if found && hasSameContent(info.Nonce, attempt.Nonce) {
 		op.Decision = op.Limit.Describe(op.state, op.At, 0, true)
 		return
 	}
 
-	// The slots of another request with the same ID must stay as they are: that
-	// request may have asked for another number.
+	// If another request has slots under this ID, they must stay as they are: it
+	// may have asked for another number.
 	n := attempt.note(op)
 	if op.Took() && (found || !lp.HasRoomForSlot(&n)) {
 		op.NoRoom = true
@@ -117,7 +119,7 @@ func (t *Table) adjustForHolder(op *Op, attempt *SlotAttempt) {
 	}
 }
 
-// note returns the note of the slots that the attempt acquires by op.
+// note returns the note of the slots that attempt acquires by op.
 func (attempt *SlotAttempt) note(op *Op) notes.Note {
 	ttl := attempt.ttlOf(op.Limit)
 	info := notes.SlotInfo{ID: attempt.ID, Nonce: attempt.Nonce, Units: op.Cost, Acquired: op.At.Steady,
@@ -129,8 +131,8 @@ func (attempt *SlotAttempt) note(op *Op) notes.Note {
 	return slotsOf(op.Key).Note(&info, group, op.Key.IsInline())
 }
 
-// commitSlot stores the slots that attempt acquires by op, which was decided,
-// unless its holder has them.
+// commitSlot stores the slots that attempt acquires by op, which was admitted.
+// If the same attempt already has them, they keep their end.
 func (t *Table) commitSlot(op *Op, attempt *SlotAttempt) {
 	if attempt == nil || !op.Took() {
 		return
@@ -141,7 +143,6 @@ func (t *Table) commitSlot(op *Op, attempt *SlotAttempt) {
 
 	info, _, found := lp.GetSlot(slotsOf(op.Key), attempt.ID, op.At.Steady)
 
-	// The same attempt is repeated: its slot keeps its end.
 	if found && info.Nonce == attempt.Nonce {
 		op.SetSlotLeft(time.Duration(info.End - op.At.Steady))
 		return
@@ -175,9 +176,10 @@ func (t *Table) FindSlot(now algorithms.Instant, k Key, id uint64) (info notes.S
 	return info, held, nil
 }
 
-// MarkSlotGranted records that the attempt with nonce, which acquired a slot, was
-// admitted as a whole. FindGrantedSlot finds only such slots. If the slot has moved
-// away, MarkSlotGranted does nothing, and a repetition is decided anew.
+// MarkSlotGranted records that the check of an attempt, which acquired a slot,
+// was admitted as a whole. FindGrantedSlot finds only such slots. If the slot
+// is gone or the gate is shut, MarkSlotGranted does nothing, and a repetition
+// of the request is decided anew.
 func (t *Table) MarkSlotGranted(now algorithms.Instant, k Key, id, nonce uint64) {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
@@ -193,11 +195,11 @@ func (t *Table) MarkSlotGranted(now algorithms.Instant, k Key, id, nonce uint64)
 	}
 }
 
-// FindGrantedSlot finds the slot of an earlier attempt that was granted, to answer a
-// repeated request with it, and returns that attempt's nonce. From now on,
-// ReleaseSlot with unlessRepeated leaves the slot alone. It fails with ErrShut,
-// or with ErrRequestIDReused if the earlier attempt, as its nonce says, asked
-// for something else.
+// FindGrantedSlot finds the slot of an earlier attempt that was granted, and
+// returns that attempt's nonce. The caller then answers the repeated request
+// with the slot. So from now on, ReleaseSlot with unlessRepeated leaves the
+// slot alone. FindGrantedSlot fails with ErrShut, or with ErrRequestIDReused if
+// the earlier attempt, as its nonce says, asked for something else.
 func (t *Table) FindGrantedSlot(now algorithms.Instant, k Key, id, nonce uint64) (earlier uint64, held bool, err error) {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
@@ -223,10 +225,10 @@ func (t *Table) FindGrantedSlot(now algorithms.Instant, k Key, id, nonce uint64)
 	return info.Nonce, true, nil
 }
 
-// RenewSlot makes a slot end after ttl. A missing slot is put back if
-// mayRestore is set, or if slots of its partition may have been lost so
-// recently that it may not have ended yet. It fails with ErrShut, or with
-// ErrOver if the slot is over.
+// RenewSlot makes a slot end ttl from now. It puts a missing slot back if
+// mayRestore is set, or if slots of its partition were lost so recently that
+// this one need not have ended yet. RenewSlot fails with ErrShut, or with
+// ErrOver if the slot is over or another attempt has it.
 func (t *Table) RenewSlot(
 	now algorithms.Instant, part *SlotPart, id, nonce uint64, ttl time.Duration, mayRestore bool,
 ) error {
@@ -241,14 +243,15 @@ func (t *Table) RenewSlot(
 	before, n, held := lp.GetSlot(slotsOf(k), id, now.Steady)
 	lostAt, lost := lp.LostAt(k.Subject)
 	mayBeLost := lost && now.Steady < lostAt+int64(part.TTL)
+
 	switch {
 	case held && before.Nonce == nonce:
 		lp.RenewSlot(&n, end)
 	case held:
 		return ErrOver
 	case mayRestore || mayBeLost:
-		// The slot is stored whatever the bound. Otherwise its holder, who was
-		// granted it, would have a slot that nobody counts.
+		// The slot is stored even beyond the bound: its holder was granted it and uses
+		// it, so it must count.
 		info := notes.SlotInfo{ID: id, Nonce: nonce, Units: part.Units, Granted: true, Acquired: now.Steady, End: end}
 		n = slotsOf(k).Note(&info, part.Group, k.IsInline())
 		lp.Put(&n)
@@ -258,9 +261,9 @@ func (t *Table) RenewSlot(
 	return nil
 }
 
-// ReleaseSlot releases a slot, and reports whether it was held. With
-// unlessRepeated, a slot that a repeated request was answered with stays. It
-// fails with ErrShut.
+// ReleaseSlot releases a slot. held reports whether the attempt with nonce held
+// it. With unlessRepeated, a slot that a repeated request was answered with is
+// not released, and stays is true. ReleaseSlot fails with ErrShut.
 func (t *Table) ReleaseSlot(
 	now algorithms.Instant, k Key, id, nonce uint64, unlessRepeated bool,
 ) (held, stays bool, err error) {
@@ -288,8 +291,9 @@ func (t *Table) releaseAllSlots(now algorithms.Instant, k Key) {
 	lp.ReleaseSlots(slotsOf(k))
 }
 
-// Slots returns the slots of a limit that are held, at most bound and the soonest
-// end first, and how many there are.
+// Slots returns the slots of a limit that are held, those that end soonest
+// first, but at most bound of them. all is how many there are. Slots ignores
+// the gate.
 func (t *Table) Slots(now algorithms.Instant, k Key, bound int) (list []notes.SlotInfo, all int) {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()

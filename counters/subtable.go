@@ -9,9 +9,9 @@ import (
 
 // subtable is an open-addressing hash table of counters. The search for a key
 // begins at the group selected by Key.Counter, and continues group by group
-// until one has an empty slot. The subtable grows by a seventh at a time, so
-// its load never falls far below the maximum of seven eighths. Its shard's lock
-// guards it.
+// until one has an empty slot. At most seven eighths of the slots are in use.
+// The subtable grows by a seventh at a time, so growing never leaves it much
+// emptier than that. Its shard's lock guards it.
 type subtable struct {
 	groups     []group
 	moves      int // how many times the records were moved; earlier locations are invalid
@@ -30,8 +30,8 @@ type subtable struct {
 
 	// full is the result of the last search for a victim, by class of the newcomer.
 	full [numClasses]struct {
-		until  int64 // steady nanoseconds: the search found no victim, so the next one waits until then
-		freeAt int64 // Unix seconds on the steady clock: when the first of the refusing counters it saw will be fresh
+		until  int64 // steady nanoseconds: that search found no victim, so the next one waits until then
+		freeAt int64 // Unix seconds on the steady clock: when the first refusing counter that it saw will be fresh
 	}
 }
 
@@ -43,7 +43,8 @@ type logSlot struct {
 	dirty        readers
 }
 
-// location locates a counter.
+// location says where a counter is. A later move of the subtable's records
+// makes it invalid: moves then differs from the subtable's.
 type location struct {
 	// subtable is first of four fields: with more, the compiler would keep
 	// locations in memory rather than in registers.
@@ -60,7 +61,6 @@ func (loc location) groupIndex() int { return int(uint(loc.index) / groupSlots) 
 func (loc location) slot() int       { return loc.index & (groupSlots - 1) }
 func (loc location) group() *group   { return &loc.subtable.groups[uint(loc.index)/groupSlots] }
 
-// key returns the key of a slot.
 func (loc location) key() Key { return loc.group().records[loc.slot()].key }
 
 func (loc location) state() algorithms.State {
@@ -111,7 +111,8 @@ func (sub *subtable) indexOf(k Key) int {
 	}
 }
 
-// insert puts k into a slot. k must not be in the subtable, and there must be a spare slot.
+// insert puts k, with a zero state, into a slot. k must not be in the subtable,
+// and there must be a spare slot.
 func (sub *subtable) insert(k Key) location {
 	loc := sub.vacantLocation(k)
 	g := loc.group()
@@ -125,7 +126,8 @@ func (sub *subtable) insert(k Key) location {
 	g.inline = g.inline&^(1<<loc.slot()) | uint8(k.class())<<loc.slot()
 	g.records[loc.slot()] = record{key: k}
 
-	// set never lowers the expiry, so the last counter's expiry must go.
+	// set never lowers an expiry. The expiry of the slot's last counter must not
+	// stay for this one.
 	g.freshAt[loc.slot()] = 0
 	sub.live++
 
@@ -145,8 +147,9 @@ func (sub *subtable) vacantLocation(k Key) location {
 	}
 }
 
-// freeSlot gives up a slot. No search continues past a group with an empty
-// slot, so in such a group the slot may become empty too.
+// freeSlot gives up a slot. If the group has an empty slot, no search continues
+// past the group, so the freed slot may become empty as well. Otherwise it is
+// marked deleted, so that searches go on to the next group.
 func (sub *subtable) freeSlot(loc location) {
 	g := loc.group()
 	if zeroBytes(g.tagWord()) != 0 {

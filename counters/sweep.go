@@ -7,8 +7,9 @@ import (
 )
 
 // Sweep drops expired counters and notes from the next fraction (0…1) of the
-// table; ten calls with 0.1 visit all of it. It locks one shard at a time. It
-// also tidies the table's memory.
+// table, and tidies the table's memory. Ten calls with 0.1 visit all shards,
+// and all partitions' notes but a few. Sweep locks one shard or partition at a
+// time.
 func (t *Table) Sweep(now algorithms.Instant, fraction float64) {
 	n := len(t.shards)
 	visit := min(n, int(math.Ceil(fraction*float64(n))))

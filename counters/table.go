@@ -14,8 +14,8 @@ const (
 	shardTarget = 16384   // approximate counters per shard when the table is at its bound
 	minShards   = 64      // fewer only if a shard would hold fewer than shardTarget/128 counters
 	maxShards   = 1 << 14 // beyond this, shards grow instead
-	// minLogEntries is the lowest bound on the total entries of all logs: a few
-	// logs of maximum size.
+	// minLogEntries is the lowest bound on the entries of all logs together. It is
+	// a few times the largest log.
 	minLogEntries = 4 * algorithms.MaxLogEntries
 )
 
@@ -26,12 +26,12 @@ type Table struct {
 	shift       uint         // Key.Subject >> shift is the shard
 	maxCounters int64
 	drawSize    int // room that a shard draws from the budget at a time
-	// maxSubtableSlots bounds the slots of a subtable; a larger one is split.
+	// A subtable that would have more slots than maxSubtableSlots is split.
 	maxSubtableSlots int
 
 	maxLogEntries int64
-	maxInline     int         // per shard, so that inline counters fill at most half of the table
-	replicated    atomic.Bool // partitions were copied or replicated, so replicas must receive resets
+	maxInline     int         // inline counters that a shard may hold: together they fill at most half of the table
+	replicated    atomic.Bool // set by the first Copy or Replicate: from then on, replicas must receive resets
 	gates         gates
 	notes         *notes.Store
 	// lineages[p] is the lineage that was given to the last Open of p.
@@ -45,13 +45,12 @@ type Table struct {
 	sweepCursor atomic.Int64 // the shard that Sweep visited last
 	drops       atomic.Int64 // see Drops
 	aheadCount  atomic.Int64 // in all shards
-	// budget is the number of counters that may still be added beyond the room that
-	// shards have drawn. Invariant: budget, the room of all shards and the counters
-	// in them add up to maxCounters.
+	// budget is the room that no shard has drawn yet. Invariant: budget, the room
+	// of all shards and the counters in them add up to maxCounters.
 	budget       atomic.Int64
 	searchCursor atomic.Uint64 // the shard where the last search for room in other shards ended
-	// noSearchUntil is when the next search may begin, after one that found no
-	// room: steady nanoseconds.
+	// noSearchUntil is the steady time, in nanoseconds, before which no shard
+	// searches the others for room. A search that found none sets it.
 	noSearchUntil [numClasses]atomic.Int64
 }
 
@@ -62,9 +61,11 @@ const soleLineage = 1
 const DefaultReservations = notes.DefaultReservations
 
 // New returns an empty table for at most bound counters (at least 1), with all
-// gates open. Inline counters fill at most half of it. Once the total number of
-// log entries reaches bound, or 262,144 if that is more, a growing log that
-// exceeds its fair share becomes coarser.
+// gates open. Inline counters fill at most half of it.
+//
+// The entries of all logs together have a bound of their own: bound, or 262,144
+// if that is more. Once it is reached, a log that grows beyond its fair share
+// becomes coarser. Close frees the table's memory.
 func New(bound int64) *Table {
 	bound = max(bound, 1)
 	n := int64(1)
@@ -85,14 +86,15 @@ func New(bound int64) *Table {
 		t.lineages[p].Store(soleLineage)
 	}
 
-	// This is small enough that at most a 32nd of the bound sits idle in shards that don't need it.
+	// A shard that does not need its room keeps at most twice drawSize of it (see
+	// returnSpare). So at most a 32nd of the bound sits idle.
 	t.drawSize = int(min(max(bound/n/64, 1), 64))
 	t.maxSubtableSlots = 2 * shardTarget
 	t.budget.Store(bound)
 
-	// At the bound, there is one subtable for each shard or, if that is more, as
-	// many as are needed if each is half full, as after a split. Some more are
-	// needed while subtables grow.
+	// A full table has one subtable for each shard, or more if shards are split. A
+	// split leaves its halves half full, so there may be as many subtables as twice
+	// the counters would fill. The extra eighth is for subtables that are growing.
 	subtables := max(n, 2*bound/int64(t.maxSubtableSlots))
 	t.memory.init(int(subtables+subtables/8+8), os.Getpagesize())
 

@@ -12,14 +12,14 @@ const (
 	Undecided                // the gate of one of the partitions is shut
 )
 
-// String returns the verdict in lower case.
+// String returns "refused", "admitted" or, for Undecided, "shut".
 func (v Verdict) String() string { return [...]string{"refused", "admitted", "shut"}[v] }
 
 // Take debits all of ops, or none if any op that is not Shadow refuses. It sets
-// each op's Decision and returns the verdict. In a refused check, the
-// limits that would have allowed their cost report what remains without it. If a
-// gate is shut, Take decides nothing. No two ops may have the same Key. A
-// refusal begins the blocks of its subject.
+// each op's Decision and returns the verdict. In a refused check, the limits
+// that would have allowed their cost report what remains without it. A refusal
+// begins the blocks of its subject. If a gate is shut, Take decides nothing. No
+// two ops may have the same Key.
 func (t *Table) Take(now algorithms.Instant, ops []Op) Verdict {
 	if len(ops) == 1 {
 		s := t.shardOf(ops[0].Key)
@@ -69,16 +69,16 @@ func (t *Table) lockAndTake(now algorithms.Instant, ops []Op, attempt *SlotAttem
 // counter admits. Otherwise it returns false, and the op is still to be
 // decided. The caller must hold s, the shard of op.
 //
-// Most checks end here, so this path is short: a plain token bucket in the first
-// group of its search needs hardly any calls. While a counter comes from memory,
-// the processor executes a few hundred instructions ahead. If the caller's next
-// check is among them, the two counters come at the same time.
+// Most checks end here, so this path is short: a plain token bucket in the
+// first group of its search needs hardly any calls. While a counter comes from
+// memory, the processor executes a few hundred instructions ahead. If the
+// caller's next check is within reach, its counter is fetched at the same time.
 func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	l := op.Limit
 	d := &op.Decision
 
-	// Blocks are left out here, because their ops have a cost of 0. Slots are left
-	// out below, because the search finds no counter.
+	// Blocks have a cost of 0, so this leaves them out. Slots pass, but the search
+	// below finds no counter for them.
 	if op.Mode != CheckMode || op.Cost == 0 || op.Lends || l.Kind == algorithms.SlidingLog ||
 		t.gates.isShut(op.Key.Partition()) {
 		return false
@@ -101,8 +101,8 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 
 	g := &sub.groups[i]
 
-	// Only windows need their partition's clock: a lead moves Wall alone, and a
-	// plain bucket drains by Steady.
+	// A partition's clock differs from now only in Wall, by which windows are
+	// counted. A plain bucket drains by Steady, so it does without.
 	op.At = now
 	if !l.IsPlain() || !g.takePlain(slot, now, op) {
 		if s.aheadClocks != nil {
@@ -131,8 +131,9 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	return true
 }
 
-// takePlain takes op's cost from its plain token bucket. If the bucket refuses
-// it, or needs more computation, takePlain returns false and changes nothing.
+// takePlain takes op's cost from its plain token bucket. It returns false and
+// changes nothing if the bucket refuses, or if the quick arithmetic does not
+// suffice.
 func (g *group) takePlain(slot int, now algorithms.Instant, op *Op) bool {
 	l := op.Limit
 	d := &op.Decision
@@ -166,10 +167,10 @@ func (g *group) takePlain(slot int, now algorithms.Instant, op *Op) bool {
 }
 
 // take decides ops and, if they are admitted, debits them. If gated, it decides
-// nothing while a gate is shut. The caller must hold the shards of ops. attempt
-// has the slots that ops acquire; it is nil if they acquire none.
+// nothing while a gate is shut. attempt is who acquires slots by ops; nil if
+// nobody does. The caller must hold the shards of ops.
 func (t *Table) take(now algorithms.Instant, ops []Op, attempt *SlotAttempt, gated bool) Verdict {
-	// The gates are read under the locks: Shut waits for their holders, so it
+	// The gates are read under the locks. Shut waits for whoever holds them, so it
 	// returns only once this check is decided.
 	if gated && t.gates.anyShut(ops) {
 		return Undecided
@@ -185,9 +186,9 @@ func (t *Table) take(now algorithms.Instant, ops []Op, attempt *SlotAttempt, gat
 			continue
 		}
 
-		// Room is made before anything is stored, so that the whole check can still
-		// be refused for want of it. Room for the counters that earlier ops are about
-		// to add is reserved.
+		// Room is made before anything is stored, so the whole check can still be
+		// refused if there is none. The room that earlier ops are about to fill is
+		// reserved.
 		if op.addsCounter() && !t.makeRoom(s, op.Key, now.Steady, t.countAdded(s, ops[:i]), ops) {
 			s.refuseForRoom(op, now.Steady)
 		}
@@ -220,7 +221,8 @@ func (t *Table) take(now algorithms.Instant, ops []Op, attempt *SlotAttempt, gat
 	return Admitted
 }
 
-// Peek decides as Take would, with Remaining as if the cost were taken, but takes nothing.
+// Peek decides as Take would, but takes nothing. Remaining is what would be
+// left if the cost were taken.
 func (t *Table) Peek(now algorithms.Instant, ops []Op) Verdict {
 	return t.peek(now, ops, true)
 }

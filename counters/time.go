@@ -2,22 +2,22 @@ package counters
 
 import "github.com/rlnode/rlnode/algorithms"
 
-// No counter's time goes back. Two things could turn it back.
+// No counter's time goes back, though two things could turn it back.
 //
-// A caller reads the clock before it has the lock. While it waits, another
-// caller with a later reading may have taken from the counter in the next
-// window. So each shard remembers the latest readings of this process's clocks
-// that it has seen, and decides by no earlier one: see advance.
+// First, a caller reads the clock before it has the lock. While it waits,
+// another caller with a later reading may have taken from the counter in the
+// next window. So each shard remembers the latest readings of this process's
+// clocks that it has seen, and decides by no earlier one: see advance.
 //
-// Other nodes' wall clocks, and this node's before a restart, may have been
-// ahead of this node's clock now. Their counters would be in windows that have
-// yet to begin here. So a partition whose counters come from elsewhere counts
-// its windows by the clock that they came from, until this node's own has
-// caught up: see FollowClock.
+// Second, counters may come from elsewhere: from another node, or from this one
+// before a restart. The wall clock that counted them may have been ahead of
+// this node's clock now. They would then be in windows that have yet to begin
+// here. So such a partition counts its windows by the clock that its counters
+// came from, until this node's own has caught up: see FollowClock.
 
-// advance returns the later of now and the latest readings that the shard has
-// seen, each clock by itself, and remembers them. The caller must hold s, and
-// now must be a reading of this process's clock.
+// advance returns now, but with neither clock before its latest reading that
+// the shard has seen. The shard remembers the result. The caller must hold s,
+// and now must be a reading of this process's clocks.
 func (s *shard) advance(now algorithms.Instant) algorithms.Instant {
 	now.Steady = max(now.Steady, s.latest.Steady)
 	now.Wall = max(now.Wall, s.latest.Wall)
@@ -62,12 +62,12 @@ func (s *shard) dropAheadClock(p int) {
 	}
 }
 
-// FollowClock makes p count its windows, from now on, by a wall clock that reads at
-// least wall, in Unix nanoseconds. Counters that were counted by another clock
-// are about to be put into p; wall is what that clock read when they were sent
-// or written. If wall is ahead of this node's clock, p's clock runs slightly
-// slower until the two agree. So none of those counters is in a window that has
-// yet to begin, and windows keep turning.
+// FollowClock makes p count its windows, from now on, by a wall clock that
+// reads at least wall, in Unix nanoseconds. It is for counters that were
+// counted by another clock and are put into p; wall is what that clock read
+// when they were sent or written. If wall is ahead of this node's clock, p's
+// clock runs slightly slower until the two agree. So no counter is in a window
+// that has yet to begin, and windows keep ending.
 func (t *Table) FollowClock(now algorithms.Instant, p int, wall int64) {
 	shards := t.shardsOf(p)
 	for i := range shards {
@@ -101,8 +101,8 @@ func (t *Table) WallIn(now algorithms.Instant, p int) int64 {
 	wall := now.Wall
 	shards := t.shardsOf(p)
 
-	// The shards have seen different readings. The latest counts, so that no
-	// counter is in a window that has yet to begin in the other table.
+	// The shards have seen different readings. WallIn returns the latest, so that
+	// no counter is in a window that has yet to begin in the other table.
 	for i := range shards {
 		s := &shards[i]
 		s.mu.Lock()
@@ -124,7 +124,7 @@ func (t *Table) MaxClockLead(now algorithms.Instant) (most int64) {
 		s.mu.Lock()
 		at := s.advance(now)
 
-		// The call may forget p, which is safe in a loop over the map.
+		// timeIn may delete p from the map, which is safe during the loop.
 		for p := range s.aheadClocks {
 			most = max(most, s.timeIn(p, at).Wall-at.Wall)
 		}

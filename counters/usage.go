@@ -36,10 +36,11 @@ func (t *Table) usageLocked(s *shard, now algorithms.Instant, k Key, l *algorith
 	return l.Peek(s.find(k).state(), now, 0)
 }
 
-// InlineOps returns an op for each inline counter of subject that is in use, at
-// most bound of them. The op's limit has the counter's kind, but placeholders
-// for amount and window, which the counter does not store. InlineOps locks the
-// shard for one subtable at a time.
+// InlineOps returns an op for each inline counter of subject that is in use,
+// and for each of its inline limits of slots, but at most bound ops. The op's
+// limit has the right kind. Its amount, burst and window are placeholders,
+// because the counter does not store them. InlineOps locks the shard for one
+// subtable at a time.
 func (t *Table) InlineOps(subject uint64, bound int) (ops []Op) {
 	add := func(k Key, kind algorithms.Kind) {
 		if len(ops) < bound {

@@ -61,9 +61,11 @@ func AppendRecord(b []byte, r *Record, now algorithms.Instant) []byte {
 		left = uint64(min(r.FreshAt, math.MaxUint32) - second)
 	}
 	b = binary.AppendUvarint(b, left)
+
 	if r.Kind == algorithms.SlidingLog {
 		return appendLog(b, r.Log, now)
 	}
+
 	s := r.State
 	b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(s.Count)), uint64(s.Part))
 	switch {

@@ -13,8 +13,8 @@ import (
 )
 
 // A slot is acquired, renewed and released. An acquire is a check that always
-// asks the owners. Each owner stores its slots, and answers only once they
-// would survive its death; see docs/design/slots.md.
+// asks the owners. Each owner stores its slots, and answers only once the slots
+// would outlive it; see docs/design/slots.md.
 
 const (
 	// confirmSlotsTimeout bounds how long an owner waits until a slot would outlive it.
@@ -22,18 +22,19 @@ const (
 	// rollbackTimeout bounds how long a refused acquire waits until its slots are
 	// released. After that, they are released in the background.
 	rollbackTimeout = 100 * time.Millisecond
-	// defaultSlotTTL is the ttl of a slot to which no limit of slots applied.
+	// defaultSlotTTL is the ttl of a slot if no limit of slots applied.
 	defaultSlotTTL = time.Minute
 )
 
-// Acquire decides q as Check does, and takes slots of its limits of slots:
-// q.Slots of each, for q.SlotTTL or the limit's ttl, whichever is shorter. If q
-// is allowed, any node can renew and release them by the returned ID
-// ([Limiter.RenewSlot], [Limiter.ReleaseSlot]). If q's RequestID holds slots
-// already, Acquire returns these, and takes nothing. After an error the caller
-// holds nothing, but repeating q may return slots that were acquired by then.
-// The error wraps one of Check's errors, ErrNoSlots, ErrSlotTTL,
-// ErrTooManySlots, ErrRequestIDReused or ErrTryAgain.
+// Acquire decides q as Check does, and also takes q.Slots slots of each limit of
+// slots. They last for q.SlotTTL or for the limit's ttl, whichever is shorter.
+// If q is allowed, any node can renew and release the slots by the returned ID
+// ([Limiter.RenewSlot], [Limiter.ReleaseSlot]); a refused q gets a zero Slot. If
+// an earlier call with q's RequestID holds slots, Acquire returns these slots
+// and takes nothing. After an error the caller holds nothing, but a repetition
+// of q may return slots that this call acquired. The error wraps one of Check's
+// errors, ErrNoSlots, ErrSlotTTL, ErrTooManySlots, ErrRequestIDReused or
+// ErrTryAgain.
 func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 	defer a.addOptions(func(o *options) { o.takesSlots = true })()
 	done, err := l.prepare(l.clock.Now(), q, a)
@@ -50,11 +51,11 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 	return l.acquireOnce(q, a)
 }
 
-// acquire decides q, for which a is prepared, and takes what acq says. done means
-// that prepare has already decided it.
+// acquire decides q, for which a is prepared, and takes the slots of acq. done
+// means that prepare has already decided q.
 func (l *Limiter) acquire(q *Query, a *Answer, acq *acquisition, done bool) (slot Slot, err error) {
-	// No lease has slots, and confirmHere needs the subjects of a cluster
-	// check.
+	// A lease has no slots. In a cluster, a check that bypasses leases is always a
+	// cluster check, whose subjects confirmHere reads.
 	defer a.addOptions(func(o *options) { o.bypassesLeases = true })()
 	if !done {
 		err = l.resolveAcquisition(q, a, acq, func() error { return l.resolve(q, a) })
@@ -63,7 +64,7 @@ func (l *Limiter) acquire(q *Query, a *Answer, acq *acquisition, done bool) (slo
 		return Slot{}, err
 	}
 
-	// The earlier attempt was counted, and is on the bill.
+	// The earlier attempt is in the metrics, and on the bill, already.
 	if !acq.isRepetition {
 		l.recordMetrics(q, a)
 	}
@@ -114,10 +115,10 @@ func (l *Limiter) resolveAcquisition(q *Query, a *Answer, acq *acquisition, reso
 }
 
 // acquireConfirmed runs attempt, which decides q, and makes sure that the slots
-// that q acquires would outlive their owners. If q is not admitted in the end, it
-// releases them. If a partition moves meanwhile, it takes everything back and
-// decides q again at the next owner, for as long as a check would wait for a
-// pending partition.
+// that q acquires would outlive their owners. If q is not admitted in the end,
+// acquireConfirmed releases the slots. If an owner could not confirm its slots,
+// as when their partition moves, acquireConfirmed takes everything back and
+// decides q again, for as long as a check would wait for a pending partition.
 func (l *Limiter) acquireConfirmed(q *Query, a *Answer, acq *acquisition, attempt func() error) error {
 	began := time.Now()
 	if a.scratch.deadline.IsZero() {
@@ -127,9 +128,9 @@ func (l *Limiter) acquireConfirmed(q *Query, a *Answer, acq *acquisition, attemp
 	for pause := firstAcquirePause; ; pause *= 4 {
 		err := l.tryAcquire(q, a, acq, attempt)
 
-		// An acquire that is decided at home is not tried again here: acquireHere
-		// grants the slot of its own attempt, by its nonce. If the slots have moved, it
-		// leaves the acquire to the next owner.
+		// An acquire at home must keep its id and nonce, by which acquireHere marks the
+		// slot as granted. So it is not tried again here. If the slots have moved,
+		// acquireHere leaves the acquire to the next owner.
 		if !errors.Is(err, errUnconfirmed) || acq.isAtHome || time.Since(began)+pause > pendingTimeout {
 			return err
 		}
@@ -142,7 +143,7 @@ func (l *Limiter) acquireConfirmed(q *Query, a *Answer, acq *acquisition, attemp
 	}
 }
 
-// firstAcquirePause is the pause before acquireConfirmed decides anew. The later ones are longer.
+// firstAcquirePause is acquireConfirmed's first pause. Each later one is four times as long.
 const firstAcquirePause = time.Millisecond
 
 // tryAcquire makes one attempt of acquireConfirmed.
@@ -164,14 +165,17 @@ func (l *Limiter) tryAcquire(q *Query, a *Answer, acq *acquisition, attempt func
 		// The caller of the earlier attempt may hold them.
 		rest = nil
 	}
-	// Newer rules may have fewer limits than those by which the first round took
-	// slots. Release the slots of the other limits.
+
+	// An admitted check keeps its slots. But if newer rules came while it was
+	// decided, the first round may have taken slots of limits that the newer rules
+	// lack. Release those.
 	if err == nil && a.Allowed {
 		isHeld := func(part slotPart) bool {
 			return slices.ContainsFunc(a.scratch.ops, func(op counters.Op) bool { return op.Key == part.Key })
 		}
 		rest = slices.DeleteFunc(slices.Clone(rest), isHeld)
 	}
+
 	if len(rest) > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), rollbackTimeout)
 		defer cancel()
@@ -188,7 +192,7 @@ func (a *Answer) lacksSlotRoom() bool {
 }
 
 // confirmHere reports whether the slots that this node has stored for a, as
-// their owner, would outlive it.
+// their owner, would outlive this node.
 func (l *Limiter) confirmHere(a *Answer) bool {
 	if l.membership == nil {
 		return true

@@ -13,10 +13,11 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// An acquire with a request id goes to the owner of its first slots, which
-// decides one attempt at a time, and marks the slot as granted once all owners
-// have admitted the attempt. A repetition gets a slot that was granted. Otherwise
-// it is decided anew, and takes over whatever an earlier attempt has left.
+// The owner of its first slots decides an acquire with a request id. This owner
+// decides one attempt at a time. Once all owners have admitted an attempt and
+// its slots are confirmed, the owner marks the slot as granted. A repetition gets
+// the granted slot. If no slot was granted, the repetition is decided anew: it
+// takes over the slots that an earlier attempt has left, and pays.
 
 // acquireRequest is an acquire with a request id, as sent to the owner of its
 // first slots.
@@ -52,7 +53,6 @@ func (req *acquireRequest) hashContent() uint64 {
 	return hashContent(wire.Encode(nil, &acquireRequest{query: sorted, ticket: &ticket{}}))
 }
 
-// acquireReply is the answer to an acquireRequest.
 type acquireReply struct {
 	expires      time.Duration
 	isRepetition bool
@@ -85,8 +85,9 @@ func (l *Limiter) acquireOnce(q *Query, a *Answer) (Slot, error) {
 		return Slot{}, err
 	}
 
-	// The owner may have given a slot to another attempt. This attempt gets a slot
-	// of its own, so that the other slot stays if this attempt fails.
+	// The owner may have granted a slot to an earlier attempt. What follows
+	// acquires a slot with an id of its own: if it fails, it must not release the
+	// slot that was granted.
 	return l.acquire(q, a, a.newAcquisition(q), done)
 }
 
@@ -96,7 +97,8 @@ func (a *Answer) firstSlots() int {
 		return op.Limit.Kind == algorithms.Concurrency && op.Mode == counters.CheckMode && op.Cost > 0
 	}
 
-	// A shadow limit comes last, because it need not store its slots.
+	// A shadow limit is the last choice: its owner may admit the acquire without
+	// storing slots, and a repetition would find none.
 	first := slices.IndexFunc(a.scratch.ops, func(op counters.Op) bool { return acquires(op) && !op.Shadow })
 	if first < 0 {
 		first = slices.IndexFunc(a.scratch.ops, acquires)
@@ -130,7 +132,7 @@ func (l *Limiter) acquireAtHome(ctx context.Context, req *acquireRequest, a *Ans
 func (l *Limiter) acquireHere(ctx context.Context, req *acquireRequest, subject uint64, a *Answer) (Slot, error) {
 	first := a.firstSlots()
 	if first < 0 || a.scratch.ops[first].Key.Subject != subject {
-		return Slot{}, ErrNoOwner // by newer rules, which came while the partition moved
+		return Slot{}, ErrNoOwner // newer rules came while the partition moved, and have other first slots
 	}
 
 	acq := a.newAcquisition(req.query)
@@ -139,8 +141,8 @@ func (l *Limiter) acquireHere(ctx context.Context, req *acquireRequest, subject 
 	acq.isAtHome = true
 	part := acq.partOf(&a.scratch.ops[first])
 
-	// A repetition that comes while the first attempt is being decided must find
-	// its slot, or nothing.
+	// A repetition waits here while an earlier attempt is being decided. It then
+	// finds the slot that was granted to that attempt, or none.
 	done, ok := l.requests.lock(ctx, notes.Key{Subject: part.Key.Subject, ID: acq.id, Kind: notes.Slot})
 	if !ok {
 		return Slot{}, ErrTryAgain
@@ -168,8 +170,8 @@ func (l *Limiter) acquireHere(ctx context.Context, req *acquireRequest, subject 
 		return slot, err
 	}
 
-	// The next owner decides. It may be this node again, and the failed attempt
-	// has written its answer into a.
+	// The slots have moved, so the next owner decides. That may be this node again,
+	// and the failed attempt has written its answer into a.
 	isDecided, err := l.prepare(l.clock.Now(), req.query, a)
 	switch {
 	case err != nil:
@@ -180,15 +182,16 @@ func (l *Limiter) acquireHere(ctx context.Context, req *acquireRequest, subject 
 	return Slot{}, counters.ErrShut
 }
 
-// becomeEarlier makes acq the acquisition of the earlier attempt with that nonce.
+// becomeEarlier turns acq into the acquisition of the earlier attempt with that
+// nonce, which holds the slots.
 func (acq *acquisition) becomeEarlier(nonce uint64, a *Answer) {
 	acq.nonce = nonce
 	acq.isRepetition = true
 	a.dropPaidCosts()
 }
 
-// dropPaidCosts leaves of a's check what acquires slots: an earlier attempt has
-// paid all other costs.
+// dropPaidCosts sets the costs of a's check to 0 at all limits but those of
+// slots: an earlier attempt has paid them.
 func (a *Answer) dropPaidCosts() {
 	for i := range a.scratch.ops {
 		op := &a.scratch.ops[i]

@@ -17,15 +17,16 @@ type acquisition struct {
 	nonce  uint64        // of this attempt
 	ttl    time.Duration // 0: as long as the limits say
 	who    string
-	groups map[uint64]uint32 // by Key.Subject
+	groups map[uint64]uint32 // by Key.Subject; see groupOf
 	// sources has the Source of each limit of slots.
 	sources map[counters.Key]uint64
-	// taken are the slots that owners may have stored: they are released unless the check is admitted.
+	// taken has the slots that owners may have stored. They are released unless
+	// the check is admitted.
 	taken    []slotPart
 	alone    bool // some were granted here, by on_partition: allow
-	isAtHome bool // the owner of the first slots decides; see acquireHere
-	// isRepetition means that an earlier attempt holds them. Its caller may know of
-	// them.
+	isAtHome bool // this node decides as the owner of the first slots; see acquireHere
+	// isRepetition means that an earlier attempt holds the slots, and that its
+	// caller may know of them.
 	isRepetition bool
 }
 
@@ -48,7 +49,8 @@ func (acq *acquisition) partOf(op *counters.Op) slotPart {
 	}
 }
 
-// markStored records that an owner may have stored the slots of ops.
+// markStored records that an owner may have stored the slots of ops. Like the
+// methods below, it does nothing if the check acquires no slots.
 func (acq *acquisition) markStored(ops []counters.Op) {
 	if acq == nil {
 		return
@@ -82,7 +84,8 @@ func (acq *acquisition) markAlone() {
 	}
 }
 
-// slot returns the slot that a caller holds once a is allowed.
+// slot returns the slot that a caller holds once a is allowed. The caller needs
+// the slots of all limits, so the slot lasts until the first of them ends.
 func (acq *acquisition) slot(l *Limiter, a *Answer) *slot {
 	sl := &slot{id: acq.id, nonce: acq.nonce, alone: acq.alone, left: cmp.Or(acq.ttl, defaultSlotTTL)}
 	if acq.alone {
@@ -109,7 +112,7 @@ func (acq *acquisition) slot(l *Limiter, a *Answer) *slot {
 	return sl
 }
 
-// newAcquisition returns what a prepared q would acquire.
+// newAcquisition returns what q, for which a is prepared, would acquire.
 func (a *Answer) newAcquisition(q *Query) *acquisition {
 	acq := &acquisition{id: rand.Uint64(), nonce: rand.Uint64(), ttl: q.SlotTTL, who: q.Who,
 		groups: map[uint64]uint32{}, sources: map[counters.Key]uint64{}}
@@ -131,9 +134,9 @@ type storedAt struct {
 	lineage   uint64
 }
 
-// confirmSlots waits until what was stored in the partitions of list would outlive
-// this node. It returns false if the partitions did not confirm that in time,
-// or if this node does not own them any more.
+// confirmSlots waits until what was stored in the partitions of list would
+// outlive this node. It returns false if that is not confirmed within
+// confirmSlotsTimeout, or if this node may no longer own the partitions.
 func (l *Limiter) confirmSlots(list []storedAt) bool {
 	m := l.membership
 	if m == nil || len(list) == 0 {
@@ -143,8 +146,8 @@ func (l *Limiter) confirmSlots(list []storedAt) bool {
 	ctx, cancel := context.WithTimeout(m.ctx, confirmSlotsTimeout)
 	defer cancel()
 
-	// The confirmations run at the same time: together they may take no longer
-	// than one.
+	// The confirmations run at the same time, because all of them share one
+	// timeout.
 	results := make(chan bool, len(list))
 	for _, at := range list {
 		confirm := func() { results <- m.Standbys == nil || m.Standbys.ConfirmNotes(ctx, at.partition) == nil }
@@ -168,7 +171,6 @@ func (l *Limiter) confirmSlots(list []storedAt) bool {
 	return outlives && m.Authority()
 }
 
-// hasSlots reports whether one of ops is of slots.
 func hasSlots(ops []counters.Op) bool {
 	return slices.ContainsFunc(ops, func(op counters.Op) bool { return op.Limit.Kind == algorithms.Concurrency })
 }

@@ -17,7 +17,7 @@ const (
 	// maxActiveRules bounds the rules in a node's counts. It is also the bound on
 	// the rules of a document.
 	maxActiveRules = 1000
-	countsLen      = decisions * (int(ByNone) + 1)
+	countsLen      = decisions * (int(ByNone) + 1) // how many numbers a Counts has
 	// maxActivityName bounds a rule's name in a node's counts, in bytes. The
 	// counts leave out rules with longer names.
 	maxActivityName = 4 << 10
@@ -40,8 +40,8 @@ type NodeActivity struct {
 	Rules  []RuleCounts // rules with any checks; at most 1,000
 }
 
-// Vitals is what a node takes of its machine, and the bounds of that. Unknown
-// values and missing bounds are 0.
+// Vitals is how much a node uses of its memory and disk, and how much it may
+// use. Unknown values and missing bounds are 0.
 type Vitals struct {
 	Counters, MaxCounters int64
 	Memory, MaxMemory     int64 // bytes of the process
@@ -55,19 +55,20 @@ func (v *Vitals) code(c *wire.Coder) {
 }
 
 // UseVitals makes the limiter report v in its activity, except for the
-// counters, which it counts itself. Call it before the first check.
+// counters, which the limiter counts itself. v may be called concurrently. Call
+// UseVitals before the first check.
 func (l *Limiter) UseVitals(v func() Vitals) { l.vitals = v }
 
 // cachedRound caches the answers of the last round of questions, so that
 // concurrent callers share one round.
 type cachedRound[T any] struct {
-	mu      sync.Mutex // held during a round; guards the rest
-	ended   time.Duration
-	answers *T // nil before the first round
+	mu      sync.Mutex    // held during a round; guards the rest
+	ended   time.Duration // by the clock that latest is given
+	answers *T            // nil before the first round
 }
 
-// latest returns the last round's answers if they are no older than age, and
-// otherwise runs a new round. now reads a clock.
+// latest returns the answers of the last round if it ended less than age ago,
+// and otherwise runs a new round. now reads a monotonic clock.
 func (r *cachedRound[T]) latest(now func() time.Duration, age time.Duration, round func() *T) *T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -95,7 +96,6 @@ func (l *Limiter) Activity() []NodeActivity {
 	})
 }
 
-// activityHere returns this node's own activity.
 func (l *Limiter) activityHere() NodeActivity {
 	activity := NodeActivity{Boot: l.boot, Uptime: time.Since(l.startedAt).Truncate(time.Millisecond)}
 	if l.membership != nil {

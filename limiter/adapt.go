@@ -8,20 +8,24 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// FollowLoads sets two functions. steps returns the step in force for each rule
-// of a set, by Rule.Index: −1 for none. A nil result changes no step. SetRules
-// and UpdateSteps call steps only for sets with at least one adaptive rule.
-// left, which may be nil, returns how much longer the load of a source is
-// known; 0 if the load is unknown or measured all the time.
+// FollowLoads makes the limiter learn the loads that lower limits from two
+// functions. Call it before SetRules.
+//
+// steps returns the step in force for each rule of a set, by Rule.Index: −1 for
+// none. A nil result changes no step. SetRules and UpdateSteps call steps, one
+// call at a time, and only for sets with at least one adaptive rule.
+//
+// left, which may be nil, returns how much longer the load of a source is known
+// if nobody reports another; 0 if the load is unknown or measured all the time.
+// Checks call left concurrently.
 func (l *Limiter) FollowLoads(steps func(*rules.Set) []int, left func(source string) time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.loadSteps, l.loadLeft = steps, left
 }
 
-// UpdateSteps updates the steps in force. Checks that begin afterwards use the
-// new steps. A check already in flight keeps the limits in force when it began,
-// on the node where it began.
+// UpdateSteps calls the steps of FollowLoads. Checks that begin afterwards use
+// the new steps. A check in flight keeps the limits with which it began.
 func (l *Limiter) UpdateSteps() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -76,21 +80,21 @@ func (active *activeRules) lowerLimits(match *rules.Match) {
 
 // A counter refuses a cost above its capacity for ever. But the capacity may be
 // lower than the rules say: a step of an adaptive rule lowers it, regions
-// divide it, and a node that is cut off has only a share. A reduced capacity
-// changes again, so the check may be allowed later.
+// divide it, and a node that is cut off has only a share. A reduced capacity may
+// grow again, and the same check may then be allowed.
 
 const (
 	// longestReduced bounds the RetryAfter of a check whose cost exceeds a reduced
 	// capacity, if nobody knows when the capacity changes.
 	longestReduced = time.Minute
-	// shortestStep is the RetryAfter if a step has lowered the capacity and its
-	// load is measured all the time, or its end is unknown.
+	// shortestStep is the RetryAfter if a step has lowered the capacity and nobody
+	// knows when the step ends: its load is measured all the time, or is unknown.
 	shortestStep = time.Second
 )
 
-// markReduced corrects those refusals of the limits first to end−1 that say
-// "never" although the capacity is only reduced for now. They then say when the
-// capacity may change.
+// markReduced corrects refusals of the limits first to end−1. Where a refusal
+// says "never" although the capacity is only reduced for now, it then says when
+// the capacity may change.
 func (a *Answer) markReduced(first, end int) {
 	for i := first; i < end; i++ {
 		op := &a.scratch.ops[i]
@@ -116,8 +120,8 @@ func (a *Answer) timeToChange(rule *rules.Rule, limit *rules.Limit) time.Duratio
 	return min(limit.Limit.Window, longestReduced)
 }
 
-// stepLeft returns for how much longer the load behind rule's step counts, if
-// no newer load is reported.
+// stepLeft returns for how much longer rule's step stays in force if no newer
+// load is reported.
 func (active *activeRules) stepLeft(rule *rules.Rule) time.Duration {
 	if active.loadLeft == nil || rule.Adaptive == nil {
 		return shortestStep

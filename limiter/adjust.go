@@ -10,15 +10,19 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Adjust adds each of q's costs (−MaxAmount…MaxAmount, not 0) to what the
-// subject has used of the limits in its unit, or of the one that q names: a
-// penalty, which may become a debt, or a reward. It leaves a block as it is.
-// With q.Bill, the bill of the rule changes by what [Usage.Applied] returns; in
-// a unit without limit, this is the cost. Adjust returns the usage afterwards,
-// and what was applied. If q.RequestID is repeated within a minute, Adjust
-// changes nothing and returns the first result. The error wraps
-// ErrNoLimitInUnit, ErrUnknownLimit, ErrNotBilled, ErrNoRoom, ErrNoOwner,
-// ErrRequestIDReused, ErrTooManyRequestIDs or one of Locate's.
+// Adjust adds each of q's costs to what the subject has used. A cost above 0 is a
+// penalty, which may exceed what is left and become a debt. A cost below 0 is a
+// reward. Costs are in −MaxAmount…MaxAmount and not 0. A cost applies to all
+// limits in its unit, or only to the one that q.LimitName names. Blocks stay as
+// they are.
+//
+// With q.Bill, the rule's bill changes by what [Usage.Applied] returns. In a unit
+// without a limit, that is the whole cost.
+//
+// Adjust returns the usage afterwards, with what was applied. If q.RequestID is
+// repeated within a minute, Adjust changes nothing and returns the first result.
+// The error wraps ErrNoLimitInUnit, ErrUnknownLimit, ErrNotBilled, ErrNoRoom,
+// ErrNoOwner, ErrRequestIDReused, ErrTooManyRequestIDs or one of Locate's.
 func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {
@@ -67,17 +71,17 @@ func (u *Usage) onlyBills(unit string) bool {
 }
 
 // nothingOf returns an op that changes nothing, for a change of a subject
-// without limits. The op leads the change to the owner, which remembers the
-// request.
+// without limits. Its key leads the change to the subject's owner, which
+// remembers the request, so that the bill is corrected once.
 func nothingOf(u *Usage) counters.Op {
 	limit := &rules.Limit{Limit: algorithms.Limit{Kind: algorithms.FixedWindow, Window: algorithms.MinWindow}}
 	return counters.Op{Key: counterKey(&rules.Hit{Rule: u.Rule, Subject: u.Hash}, limit), Limit: &limit.Limit}
 }
 
-// GiveBack gives q's costs (each 1…MaxAmount) back to q's only subject, but no
-// more than it has used, and returns the usage afterwards. Within 20 ms, all
-// nodes drop the refusals that they remember; leases stay. The error is one of
-// Adjust's.
+// GiveBack gives costs (each 1…MaxAmount) back to the only subject in q.Subjects,
+// but no more than the subject has used. It returns the usage afterwards. Within
+// 20 ms, the owner tells all nodes to forget that it refused the subject; leases
+// stay. The error is one of Adjust's.
 func (l *Limiter) GiveBack(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {
@@ -92,12 +96,13 @@ func (l *Limiter) GiveBack(q *Query) (*Usage, error) {
 	return u, l.applyChange(ch, u)
 }
 
-// Reset makes a subject's counters fresh and lifts its block. If q names a
-// limit, it makes only that counter fresh, and lifts no block. If an inline
-// subject comes with limits, Reset makes only their counters fresh. It returns
-// the usage afterwards. q.RequestID is as for Adjust. The error wraps
-// ErrUnknownLimit, ErrNoRoom, ErrNoOwner, ErrRequestIDReused,
-// ErrTooManyRequestIDs or one of Locate's.
+// Reset makes a subject's counters fresh and lifts its block. With q.LimitName,
+// it makes only the counter of that limit fresh, and lifts no block. If an
+// inline subject comes with limits, Reset makes only their counters fresh. With
+// q.HolderID, it only releases that slot. Reset returns the usage afterwards.
+// q.RequestID is as for Adjust. The error wraps ErrUnknownLimit, ErrUnknownSlot,
+// ErrNoRoom, ErrNoOwner, ErrRequestIDReused, ErrTooManyRequestIDs or one of
+// Locate's.
 func (l *Limiter) Reset(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {
@@ -131,15 +136,17 @@ func (l *Limiter) Reset(q *Query) (*Usage, error) {
 	return u, nil
 }
 
-// Unblock lifts the block that a refusal began, and leaves what is used as it
-// is. It returns the usage afterwards. The error is one of Reset's. A block by
-// hand is an entry, and stays.
+// Unblock lifts the block that a refusal began. What is used stays as it is, and
+// so does a block by hand, which is an entry. Unblock returns the usage
+// afterwards. The error is one of Reset's.
 func (l *Limiter) Unblock(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {
 		return nil, err
 	}
 
+	// The change has the ops of the blocks alone. Its result does not fit u, so the
+	// usage is read anew.
 	if len(u.blocks) > 0 && len(u.Limits) > 0 {
 		ch := newChange(verbReset, u, nil)
 		ch.ops = ch.ops[len(u.Limits) : len(u.Limits)+len(u.blocks)]
@@ -152,7 +159,7 @@ func (l *Limiter) Unblock(q *Query) (*Usage, error) {
 	return l.Usage(q)
 }
 
-// billOf returns the bill of u, for a change of its limits.
+// billOf returns where a change of u's limits is billed.
 func billOf(u *Usage) *bill {
 	bi := &bill{hashLo: u.Hash.Lo, rule: u.Rule.Name, key: u.Key, billedOnly: u.billedOnly}
 	for i := range u.Limits {
@@ -161,9 +168,9 @@ func billOf(u *Usage) *bill {
 	return bi
 }
 
-// Feedback counts a refusal that was wrong. It returns the subject, and the
-// number of the rule's wrong refusals since the process started. The error
-// wraps ErrUnknownRule or ErrKey.
+// Feedback counts a refusal that was wrong, on this node. It returns the
+// subject, and how many wrong refusals of the rule this process has counted. The
+// error wraps ErrUnknownRule or ErrKey.
 func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
 	u, err := l.Locate(&Query{Rule: rule, Key: key})
 	if err != nil {

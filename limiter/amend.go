@@ -44,13 +44,15 @@ func (ch *change) amend(l *Limiter, now algorithms.Instant) error {
 	l.requests.repeated.Add(1)
 	var list results
 	if wire.Decode(am.Memo.Answer, &list, "answer") != nil || !ch.acceptResults(list) {
-		return ch.readUsage(l, now) // the kept answer is for the limits of earlier rules: report the current usage
+		// The kept answer is for the limits of earlier rules. Report the current usage.
+		return ch.readUsage(l, now)
 	}
 	return nil
 }
 
 // describeTaken sets am.Life and am.From for a late settlement. They say in
-// which life, and when, the reservation took its costs.
+// which life and when the reservation took its costs, so that windows and lives
+// that have begun since are not charged.
 func (ch *change) describeTaken(l *Limiter, now algorithms.Instant, am *counters.Amendment) {
 	if ch.taken == nil {
 		return
@@ -62,7 +64,6 @@ func (ch *change) describeTaken(l *Limiter, now algorithms.Instant, am *counters
 	}
 }
 
-// memo returns the memo of the change's ticket.
 func (ch *change) memo(now algorithms.Instant) *counters.Memo {
 	return ch.ticket.memo(counters.Key{Subject: ch.subject(), Counter: ch.anyCounter()}, ch.ticket.kind(), now)
 }
@@ -78,8 +79,8 @@ func (ch *change) clear(ctx context.Context, l *Limiter) error {
 	if ch.ticket != nil {
 		memo = ch.memo(now)
 
-		// The batches below are separate steps. A repetition must wait for the last
-		// of them.
+		// The batches below are separate steps. The lock makes a repetition wait for
+		// the last of them, and then find the answer.
 		done, ok := l.requests.lock(ctx, memo.Key)
 		if !ok {
 			return ErrNoOwner
@@ -99,8 +100,8 @@ func (ch *change) clear(ctx context.Context, l *Limiter) error {
 	for more := true; more; {
 		ops := l.table.InlineOps(ch.inlineSubject, maxListed)
 
-		// The gate is checked after the list was made: if the partition is not open,
-		// the list may lack counters.
+		// Check the gate after listing: if the partition is not open by then, the list
+		// may lack counters.
 		if !l.table.IsOpen(ring.PartitionOf(ch.inlineSubject)) {
 			return counters.ErrShut
 		}
@@ -111,6 +112,7 @@ func (ch *change) clear(ctx context.Context, l *Limiter) error {
 			}
 		}
 
+		// Fresh counters are not listed again, so the next list has others.
 		more = len(ops) == maxListed
 		if more && ctx.Err() != nil {
 			return ErrNoOwner
@@ -121,13 +123,13 @@ func (ch *change) clear(ctx context.Context, l *Limiter) error {
 		return nil
 	}
 
-	// The answer is remembered only once all batches are done: after a failure,
-	// a repetition must begin anew.
+	// Remember the answer only now that all batches are done: after a failure, a
+	// repetition must begin anew.
 	return requestError(l.table.Remember(now, memo))
 }
 
-// acceptResults takes over the results that another node sent. It returns false
-// if their number shows that they are for other limits.
+// acceptResults takes over results that another node sent or that were kept. It
+// returns false if their number shows that they are for other limits.
 func (ch *change) acceptResults(list results) bool {
 	if len(list) != len(ch.ops) {
 		return false
@@ -141,7 +143,7 @@ func (ch *change) acceptResults(list results) bool {
 	return true
 }
 
-// results is the answer to a change, as kept and sent.
+// results is the answer to a change, as kept and sent: by op.
 type results []opUsage
 
 // opUsage is what a change reports about one counter.
@@ -155,7 +157,7 @@ type opUsage struct {
 // heldSlots lists slots of a limit that are held.
 type heldSlots struct {
 	list []Holder // at most MaxHolders
-	all  int
+	all  int      // how many are held
 }
 
 func resultsOf(ch *change) *results {
@@ -181,7 +183,7 @@ func (res *results) Code(c *wire.Coder) {
 	})
 }
 
-// holdersOf lists the slots that are held of op's limit, of which this node has the notes.
+// holdersOf lists the slots of op's limit that are held, as this node's notes say.
 func (l *Limiter) holdersOf(op *counters.Op, now algorithms.Instant) (held heldSlots) {
 	if op.Limit.Kind != algorithms.Concurrency {
 		return held

@@ -16,7 +16,7 @@ type DecidedBy uint8
 // The ways to decide a check, weakest first. A check decided in several ways reports the weakest.
 const (
 	ByFallback DecidedBy = iota // here, cut off from owner and standby
-	ByStandby                   // by the standby, in place of an owner that can't be reached
+	ByStandby                   // by the standby, in place of an owner that can't decide
 	ByForward                   // by the owner, on another node
 	ByLease                     // here, from a lease
 	ByOwner                     // here: this node owns the subject, or the rule is rules.Local
@@ -74,24 +74,27 @@ type LimitAnswer struct {
 	Rule  *rules.Rule
 	Limit *rules.Limit
 	algorithms.Decision
-	// NoRoom means that the table of counters had no room for the counter, because it
-	// is full of subjects that are being refused.
+	// NoRoom means that the owner had no room: for the counter, because the table
+	// is full of subjects that are being refused, or for another slot.
 	NoRoom bool
-	// Blocked means that this check or an earlier one triggered the rule's block.
-	// All limits of the rule refuse until the block ends.
+	// Blocked means that the subject is blocked in the rule, by a refusal of this
+	// check or an earlier one, or by hand. All limits of the rule refuse until the
+	// block ends.
 	Blocked bool
 	// ByHand means that an entry beside the rules blocks the subject.
 	ByHand      bool
 	byNodeShare bool // decided within this node's share, without the owner
 	lack        lack // whose share refused
-	// isRegionIsolated means that a region's share has refused, and that the region reaches no other.
+	// isRegionIsolated means that a region's share has refused, and that this node
+	// reaches no other region.
 	isRegionIsolated bool
 	Subject          int32 // index in Query.Subjects; 0 if there are none
 	Cost             int64 // of the check in the limit's unit
 }
 
-// share returns the limit's capacity where the check was decided. In a region
-// this is its share, plus what it has borrowed, minus what it has lent.
+// share returns the limit's capacity where the check was decided. If regions
+// divide the limit, this is the region's share, plus what the region has
+// borrowed, minus what it has lent.
 func (la *LimitAnswer) share() int64 { return max(0, la.Limit.Capacity()+la.Loaned) }
 
 // headroom returns what the limit has left, in tenths of its capacity, rounded
@@ -111,6 +114,7 @@ func (a *Answer) IndexInOrder(n int) int {
 	if !a.Limits[n].Rule.Inline {
 		return n
 	}
+
 	first := 0
 	for i := range a.scratch.match.Hits {
 		next := min(first+len(a.scratch.match.Hits[i].Limits), len(a.Limits))
@@ -121,13 +125,14 @@ func (a *Answer) IndexInOrder(n int) int {
 		}
 		first = next
 	}
+
 	return n
 }
 
-// Tighter reports whether la binds more than b.
-// A refusal is tighter than an admission. Of two refusals, the one with the
-// longer RetryAfter is tighter; of two admissions, the one with less remaining
-// relative to its capacity.
+// Tighter reports whether la binds the caller more than b does. A refusal is
+// tighter than an admission. Of two refusals, the one with the longer RetryAfter
+// is tighter; of two admissions, the one with less remaining relative to its
+// capacity.
 func (la *LimitAnswer) Tighter(b *LimitAnswer) bool {
 	switch {
 	case la.Allowed != b.Allowed:
@@ -136,12 +141,13 @@ func (la *LimitAnswer) Tighter(b *LimitAnswer) bool {
 		// The comparison is unsigned, so that Never (−1) is the longest.
 		return uint64(la.RetryAfter) > uint64(b.RetryAfter)
 	}
+
+	// Compare the fractions without division. The products need 128 bits.
 	aHi, aLo := bits.Mul64(uint64(la.Remaining), uint64(b.Limit.Capacity()))
 	bHi, bLo := bits.Mul64(uint64(b.Remaining), uint64(la.Limit.Capacity()))
 	return aHi < bHi || aHi == bHi && aLo < bLo
 }
 
-// tightestOf returns the tightest of limits.
 func tightestOf(limits []LimitAnswer) *LimitAnswer {
 	tightest := &limits[0]
 	for i := range limits {
@@ -184,11 +190,11 @@ type scratch struct {
 	isDecidedHere bool         // this node decided all ops as the owner, in one Take or Peek
 	hasOps        bool         // match has listed the ops
 	isRepeatable  bool         // another check may reuse the ops if only the subjects of its hits differ
-	// soleStats are the counts of the only rule of a check that is repeatable, has
-	// one limit, not a shadow limit, and is on no bill; nil otherwise.
+	// soleStats are the counts of the check's only rule if the check is repeatable,
+	// has a single limit, no shadow rule and no bill; nil otherwise.
 	soleStats *ruleCounts
 	isCounted bool   // the rules' metrics have counted the check, but not yet its latency
-	isTop     bool   // with soleStats: the list of refused subjects may hold this one
+	isTop     bool   // with soleStats: the list of refused subjects may hold the check's subject
 	unsampled uint32 // checks since one was sampled
 	hasLocal  bool   // some rule has `consistency: local`
 	hasBlocks bool   // ops include blocks, each after the limits of its hit
@@ -196,8 +202,8 @@ type scratch struct {
 	options
 	place   *placeRequest // asks for the place of a reservation; nil if none is needed
 	failure error         // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
-	// lives are used on a standalone node. By hit, they are those of the counters
-	// that a reservation or a place in a queue takes from.
+	// lives has, by hit, the life of the counters from which a reservation or a
+	// place in a queue takes. In a cluster, the clusterCheck's subjects have it.
 	lives   []counters.Life
 	cluster *clusterCheck // nil before the first check that needs it
 }
@@ -206,8 +212,9 @@ type scratch struct {
 // query; see "Layers" in the package comment. A plain check has none.
 type options struct {
 	takesSlots bool // the check is an acquire or a reservation, so limits of slots apply
-	// bypassesLeases means that the check spends no lease, waits in no queue, and
-	// knows what it took from each subject's counters.
+	// bypassesLeases means that the check spends no lease and waits in no queue. In
+	// a cluster, it is decided as a clusterCheck even if this node owns all of it,
+	// which tells what was taken from each subject's counters.
 	bypassesLeases bool
 	isAtMost       bool         // the check takes at most its cost; leases at this node do not count as remaining
 	acquiring      *acquisition // of a check that acquires slots; nil for all others

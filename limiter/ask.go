@@ -20,13 +20,13 @@ import (
 // without it.
 type ask struct {
 	to    ring.NodeID
-	owner ring.NodeID // the node whose leases the answer may carry
+	owner ring.NodeID // the node whose grants the answer may bring
 	q     question    // its ops receive the decisions
 	// policies says, by subject, how it may be leased. It is nil if the check
 	// wants no lease.
 	policies []localcache.Policy
 	renewal  bool        // the question only renews a lease: no check waits for it
-	rule     *rules.Rule // of the subject added last; used only if the ask has a single subject
+	rule     *rules.Rule // of the subject that was added last; used only if there is no other
 	limits   []*rules.Limit
 	deadline time.Time // the check must be decided by then
 	state    atomic.Int32
@@ -50,7 +50,8 @@ const (
 	askAbandoned // the check was decided without the answer: give back what the answer took
 )
 
-// wait reports whether the answer arrived by the deadline. If not, it abandons the ask.
+// wait waits for the answer and reports whether it arrived by the deadline. If
+// not, wait abandons the ask.
 func (ak *ask) wait() bool {
 	select {
 	case <-ak.done:
@@ -67,8 +68,8 @@ func (ak *ask) wait() bool {
 	case <-timer.C:
 	}
 
-	// If deliver was faster, the check must use the answer: nobody else gives back
-	// what the answer took.
+	// If an answer was delivered just now, the check must use it: nobody else gives
+	// back what the answer took.
 	if ak.state.CompareAndSwap(askOpen, askAbandoned) {
 		return false
 	}
@@ -89,9 +90,9 @@ func (ak *ask) readAnswer(r *reply, err error, i int) {
 		return
 	}
 
-	// The owner decides identical checks until one is refused; the rest are refused
-	// like it. If the last result is an admission, a gate shut, and the rest were
-	// never decided.
+	// The owner decides identical checks one after another, until one is refused.
+	// The rest are refused like that one. If the last decision is an admission, a
+	// gate has shut, and the rest were never decided.
 	if last := len(r.admitted) - 1; i > last {
 		if r.admitted[last] {
 			ak.status = neverDecided
@@ -182,12 +183,12 @@ func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 
 	now := time.Now()
 	qn := &asks[0].q
-	timeout := asks[len(asks)-1].deadline.Sub(now) // asks are in order of arrival, so the last deadline is the latest
+	timeout := asks[len(asks)-1].deadline.Sub(now) // asks are in order of arrival: the last deadline is usually the latest
 	head := question{count: len(asks), patience: timeout, hops: qn.hops}
 	l.membership.leases.addRequests(&head, asks)
 
-	// The time is read before the message leaves. A grant's life counts from
-	// then, so it ends here no later than at the owner.
+	// Read the time before the message leaves. A grant's life counts from then, so
+	// the grant ends here no later than at the owner.
 	sent := l.membership.Boottime()
 	x.out = append(head.appendHead(x.out[:0]), body...)
 	l.membership.counts.coalesced.Add(int64(len(asks) - 1))
@@ -202,7 +203,8 @@ func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 	})
 }
 
-// handleReply delivers the answer to asks and sends the questions that have queued up.
+// handleReply delivers the answer to asks, and sends the next message for the
+// asks that have queued up in f.
 func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body []byte, err error) {
 	x := l.membership.newExchange()
 	defer l.membership.release(x)
@@ -212,22 +214,22 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 		err = x.reply.read(body, len(ops), countSubjects(ops), len(asks))
 	}
 
-	// The grants are stored first, so that the checks in the queue can spend
-	// them.
+	// Store the grants first, so that the checks in the queue can spend them.
 	l.membership.leases.acceptReply(asks, sent, &x.reply, err)
 	failed := err != nil || x.reply.status != decided
 	failsAgain := failed && !errors.Is(err, peer.ErrTimeout) // the next message would fail the same way
 
 	var next []*ask
 	for f != nil {
-		// After a timeout, ask the slow node again on behalf of the checks that still have time.
+		// After a timeout, the checks in the queue that still have time ask the slow
+		// node again.
 		next = f.nextAsks(failsAgain, max(1, maxResults/len(ops)))
 		if failed || len(next) == 0 {
 			break
 		}
 
-		// If the grant decides all of next, more asks may have queued up meanwhile.
-		// The flight must not end before its queue is empty.
+		// If a grant has decided all of next, look again: more asks may have queued up
+		// meanwhile, and no other message would take them along.
 		next = l.membership.leases.decideQueued(next)
 		if len(next) > 0 {
 			break
@@ -251,24 +253,25 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 	}
 }
 
-// nextAsks removes and returns the asks for the next message: at most bound of
-// those queued or, if all is set, every one. The flight is over if all is set
-// or none are queued.
+// nextAsks removes asks from the queue, for the next message, and returns them:
+// all of them if all is set, otherwise at most bound. If all is set, or if it
+// returns none, the flight is over.
 func (f *flight) nextAsks(all bool, bound int) (next []*ask) {
 	f.shard.mu.Lock()
 	defer f.shard.mu.Unlock()
 
-	// Checks that have given up must take nothing any more.
+	// The owner must not take anything for checks that have given up.
 	f.queue = slices.DeleteFunc(f.queue, func(ak *ask) bool { return ak.state.Load() != askOpen })
 	if all || len(f.queue) <= bound {
 		next = f.queue
 		f.queue = nil
 	} else {
-		// The capacity of next ends at bound as well: handleReply may append to these
-		// asks, and would overwrite the rest of the queue.
+		// Cut the capacity of next at bound as well: without that, a later append to
+		// next would overwrite the rest of the queue.
 		next = f.queue[:bound:bound]
 		f.queue = f.queue[bound:]
 	}
+
 	if all || len(next) == 0 {
 		delete(f.shard.byKey, f.key)
 	}
@@ -304,8 +307,8 @@ func (ak *ask) rollBack(l *Limiter) {
 	l.sendRefunds(list)
 }
 
-// refunds returns the refunds of all that the ask's check took at the node that
-// answered, except for slots.
+// refunds returns the refunds, one a subject, of all that the ask's check took at
+// the node that answered, except for slots.
 func (ak *ask) refunds() (list []refund) {
 	subject := 0
 	first := 0
@@ -323,7 +326,7 @@ func (ak *ask) refunds() (list []refund) {
 			}
 		}
 
-		if back.life.Lineage != 0 {
+		if back.life.Lineage != 0 { // a standby's decision has no life, and its cost does not come back
 			list = append(list, back)
 		}
 
@@ -333,8 +336,8 @@ func (ak *ask) refunds() (list []refund) {
 	return list
 }
 
-// addUnspent adds what this node holds unspent of a subject to the decisions of
-// ops, which are all of that subject and were answered by ak.
+// addUnspent adds to the decisions of ops what this node's leases have not spent.
+// ops are all of one subject, and ak has answered them.
 func (ls *leases) addUnspent(ak *ask, ops []counters.Op) {
 	if ak.standby || ak.fromLease {
 		return

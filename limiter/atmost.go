@@ -8,19 +8,17 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// A check with AtMost takes as much of its cost as is left. It peeks to learn
-// how much is left, and then takes that amount like any check, so standbys and
-// shares need not know of AtMost. It asks the owner both times, and spends no
-// lease. If others take the rest in between, it peeks again.
+// A check with AtMost takes as much of its cost as is left. It is made of other
+// checks: a peek tells how much is left, and a plain check takes that amount. So
+// standbys and shares need not know of AtMost. Both ask the owner and spend no
+// lease. If others take what was left in between, the check peeks again.
 
-// ErrAtMost means that a check with AtMost is not about one limit of one
-// subject.
+// ErrAtMost means that a check with AtMost asks several limits or subjects.
 var ErrAtMost = errors.New("mode at_most is for checks of one subject and one limit")
 
-// maxLooks bounds how often a check peeks: others may take what was left.
+// maxLooks bounds how often a check peeks because others took what was left.
 const maxLooks = 8
 
-// checkAtMost decides q, which has AtMost.
 func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 	now := l.clock.Now()
 	isDone, err := l.prepare(now, q, a)
@@ -32,8 +30,8 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 		return fmt.Errorf("%w; this one asks %d limits", ErrAtMost, a.countLimits())
 	}
 
-	// Without a limit or a cost, all of the cost can be taken, so this is a plain
-	// check.
+	// If matching decides the check, or the limit's cost is 0, nothing is taken
+	// from a counter: a plain check tells whether all of the cost is granted.
 	if isDone || cost == 0 {
 		err := l.Check(q.withCost(q.Mode, "", 0), a)
 		a.IsAtMost = true
@@ -54,13 +52,16 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 		if err := l.Check(look, a); err != nil {
 			return err
 		}
+
+		// New rules may come before the peek, with several limits or none. Then try
+		// the whole cost.
 		take := cost
 		if len(a.Limits) == 1 {
 			take = min(cost, a.Limits[0].Remaining)
 		}
 
-		// Take that much, but at least 1: with nothing left, this is refused like any
-		// other check. If others were faster, peek again.
+		// Take that much, but at least 1: if nothing is left, the check must be refused
+		// like any other.
 		take = max(1, take)
 		if err := l.Check(q.withCost(counters.CheckMode, unit, take), a); err != nil {
 			return err
@@ -105,7 +106,7 @@ func (a *Answer) countLimits() (n int) {
 }
 
 // costIn returns the cost of q in a unit or, if unit is empty, in the only unit
-// that q names. A q that names no cost costs 1.
+// that q names. It returns 1 if q names no costs.
 func (q *Query) costIn(unit string) int64 {
 	costs := q.subjectCosts()
 	for _, cost := range costs {

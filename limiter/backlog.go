@@ -9,21 +9,22 @@ import (
 	"github.com/rlnode/rlnode/internal/wake"
 )
 
-// task is something that an owner must do for this node, and that could not be done at once.
+// task is work for an owner that could not be done at once.
 type task interface {
 	// try has the owner do the task, and returns false if the task must be tried
 	// again. left is how much longer the task is of use.
 	try(ctx context.Context, l *Limiter, left time.Duration) bool
-	// giveUp counts the task as dropped. late means that it is no longer of use;
-	// otherwise there was no room for it, or the limiter is closed.
+	// giveUp counts the task as dropped. late means that the task is no longer of
+	// use; otherwise there was no room for it, or the limiter is closed. The backlog
+	// calls giveUp with its mutex held, so giveUp must not use the backlog.
 	giveUp(l *Limiter, late bool)
 }
 
 // maxTasksAtOnce bounds the tasks of a backlog that are tried at the same time.
 const maxTasksAtOnce = 256
 
-// backlog holds tasks that are tried again and again. Each kind of task has its
-// own, so that none holds up another.
+// backlog holds tasks that are tried again and again. Each kind of task has a
+// backlog of its own, so that no kind holds up another.
 type backlog struct {
 	limiter *Limiter
 	room    int           // bounds the tasks
@@ -34,7 +35,6 @@ type backlog struct {
 	tasks []waitingTask // those that are not being tried; guarded by mu
 }
 
-// waitingTask is a task in a backlog.
 type waitingTask struct {
 	task
 	until time.Duration // by Boottime: when it is late
@@ -48,7 +48,7 @@ func (l *Limiter) newBacklog(room int, pause time.Duration) *backlog {
 	return bl
 }
 
-// keep keeps t until it is done, but no longer than it is of use.
+// keep keeps t until it is done, but no longer than for usefulFor.
 func (bl *backlog) keep(t task, usefulFor time.Duration) {
 	bl.put(waitingTask{task: t, until: bl.limiter.membership.Boottime() + usefulFor})
 
@@ -62,8 +62,8 @@ func (bl *backlog) put(task waitingTask) {
 	bl.mu.Lock()
 	defer bl.mu.Unlock()
 
-	// A task that came after run's last round would wait for ever. None does: that
-	// round takes this mutex only after the context has ended.
+	// Once the context has ended, nothing is kept any more. run takes this mutex for
+	// its last round only after that, so the last round finds every task.
 	if len(bl.tasks) >= bl.room || m.ctx.Err() != nil {
 		task.giveUp(bl.limiter, false)
 		return
@@ -79,8 +79,8 @@ func (bl *backlog) forget(isOver func(task) bool) {
 	bl.tasks = slices.DeleteFunc(bl.tasks, func(task waitingTask) bool { return isOver(task.task) })
 }
 
-// run tries the tasks until the limiter is closed, and then all of them once
-// more, so that messages that need no answer still leave.
+// run tries the tasks until the limiter is closed. Then it tries all of them
+// once more, so that messages that need no answer still leave.
 func (bl *backlog) run() {
 	ctx := bl.limiter.membership.ctx
 	timer := time.NewTimer(0)
@@ -98,8 +98,8 @@ func (bl *backlog) run() {
 
 		var pending sync.WaitGroup
 		for i := range due {
-			// Nothing waits for answers any more when the limiter is closed,
-			// so the tasks, which may be many then, need no goroutines.
+			// Once the limiter is closed, no attempt waits for an answer. So the tasks,
+			// which may be many then, need no goroutines.
 			if closed {
 				bl.attempt(ctx, due[i])
 			} else {
@@ -116,9 +116,9 @@ func (bl *backlog) run() {
 	}
 }
 
-// takeDue removes and returns the tasks that are to be tried now, or all of
-// them if the limiter is closed, and how many wait. It drops those that are
-// late.
+// takeDue removes and returns the tasks that are to be tried now, or all tasks
+// if the limiter is closed. It drops the tasks that are late, and returns how
+// many stay.
 func (bl *backlog) takeDue(closed bool) (due []waitingTask, waiting int) {
 	now := bl.limiter.membership.Boottime()
 	bl.mu.Lock()

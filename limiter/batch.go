@@ -9,10 +9,10 @@ import (
 // maxInFlight bounds the checks of one batch that wait for other nodes at once.
 const maxInFlight = 256
 
-// CheckAll decides queries in order, each as Check would. It reads the clock
-// whenever it reads its authority, and after each wait. answers and errs have
-// one element per query. CheckAll sends questions to other nodes without
-// waiting for earlier replies, but keeps checks of the same subject in order.
+// CheckAll decides queries in order, each as Check would. It sets answers and
+// errs, which must have an element for each query. CheckAll sends questions to
+// other nodes without waiting for earlier replies, but keeps checks of the same
+// subject in order. Several checks may share one reading of the clock.
 func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 	b := batch{limiter: l, queries: queries, answers: answers, errs: errs}
 	b.readAuthority()
@@ -28,7 +28,7 @@ func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 	}
 
 	// The order matters: without authority, completeIfAuthorized begins checks that
-	// wait.
+	// wait, and finishUntil finishes them.
 	b.completeIfAuthorized()
 	b.finishUntil(len(queries))
 }
@@ -37,7 +37,8 @@ func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 // so that their counters load at the same time.
 const maxAhead = 16
 
-// maxUnconfirmed bounds the checks that this node decides between two readings of its authority.
+// maxUnconfirmed bounds the checks that this node decides between two readings
+// of its authority: if authority has ended, what they took is lost.
 const maxUnconfirmed = 32
 
 // batch is a CheckAll in progress.
@@ -56,8 +57,8 @@ type batch struct {
 	// node still has authority at the next reading.
 	unconfirmed    [maxUnconfirmed]int
 	numUnconfirmed int
-	firstUndecided int // checks before it are decided
-	waiting        []int
+	firstUndecided int   // no check before it waits
+	waiting        []int // the checks that wait for other nodes, in order
 	// lastWaiting maps a subject to the last of its checks that may still be
 	// waiting. It is nil until a check waits.
 	lastWaiting map[rules.Hash]int
@@ -71,19 +72,18 @@ func (b *batch) readAuthority() {
 	b.authorized = m == nil || m.Authority()
 }
 
-// match matches the i-th check.
 func (b *batch) match(i int) {
 	if q := b.queries[i]; !q.isOnceOrAtMost() {
 		b.errs[i] = b.limiter.match(0, q, b.answers[i])
 	}
 }
 
-// check decides the i-th check, or begins to ask other nodes.
+// check decides the i-th check, which is matched, or begins to ask other nodes.
 func (b *batch) check(i int) {
 	l := b.limiter
 	q := b.queries[i]
 	a := b.answers[i]
-	if q.isOnceOrAtMost() { // it may wait for the owner
+	if q.isOnceOrAtMost() { // it may wait for the owner, so all checks before it are finished first
 		b.completeIfAuthorized()
 		b.finishUntil(i)
 		b.errs[i] = l.checkOnceOrAtMost(q, a)
@@ -126,16 +126,16 @@ func (b *batch) check(i int) {
 	}
 }
 
-// completeIfAuthorized completes the checks decided here, if this node still has
-// authority. Otherwise it decides them again. What they took stays debited:
-// this node can no longer prove that it owns the counters.
+// completeIfAuthorized completes the unconfirmed checks if this node still has
+// authority. Otherwise it decides them again. What they took the first time
+// stays debited: this node can no longer prove that it owns the counters.
 func (b *batch) completeIfAuthorized() {
 	n := b.numUnconfirmed
 	if n == 0 {
 		return
 	}
 
-	// The list is emptied first, because start may call completeIfAuthorized.
+	// Empty the list first, because start may call completeIfAuthorized.
 	b.numUnconfirmed = 0
 	m := b.limiter.membership
 	began := b.authorityReadAt
@@ -172,8 +172,8 @@ func (b *batch) start(i int) {
 
 	b.waiting = append(b.waiting, i)
 	if len(b.waiting) >= maxInFlight {
-		// The checks decided here are confirmed before the wait. If authority ended
-		// during the wait, they would have to be decided again.
+		// Complete the unconfirmed checks before the wait. If authority ended during
+		// the wait, they would have to be decided again.
 		b.completeIfAuthorized()
 		b.finishUntil(b.waiting[len(b.waiting)/2] + 1)
 	}
@@ -188,8 +188,8 @@ func (b *batch) complete(i int, err error) {
 }
 
 // keepOrder finishes the waiting checks that share a subject with the i-th
-// check. Identical checks may go on waiting: they keep their order on the way
-// to the owner.
+// check. Checks that are identical to it may go on waiting: identical checks
+// keep their order on the way to the owner.
 func (b *batch) keepOrder(i int) {
 	hits := b.answers[i].scratch.match.Hits
 	for j := range hits {
@@ -223,7 +223,7 @@ func (b *batch) areIdentical(i, j int) bool {
 	return true
 }
 
-// finishUntil finishes the waiting checks before the end-th.
+// finishUntil waits for and finishes the waiting checks before the end-th.
 func (b *batch) finishUntil(end int) {
 	n := 0
 	for ; n < len(b.waiting) && b.waiting[n] < end; n++ {

@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/rules/document"
 )
 
-// bill says in whose bill an adjustment is counted.
+// bill says whose bill an adjustment corrects, and in which units.
 type bill struct {
 	hashLo uint64 // of the subject's hash
 	rule   string
@@ -70,7 +70,8 @@ func (l *Limiter) bill(q *Query, a *Answer, h *rules.Hit, cost UnitCost) {
 	}
 }
 
-// billingKey is subjectKey, but never nil, even for a rule without key attributes.
+// billingKey is subjectKey, but never nil, even for a rule without key
+// attributes: to a Meter, a nil key means that the key is unknown.
 func billingKey(h *rules.Hit, q *Query) []string {
 	if key := subjectKey(h, q); key != nil {
 		return key

@@ -15,11 +15,13 @@ import (
 
 // This file is the borrower's side of loans between regions, at the subject's
 // owner. When little of a share is left, the node that notices tells the owner;
-// see shortage.go. The owner borrows in the background, ahead of need: one loan per
-// counter at a time, from the region that it believes has the most unused
-// quota. The lender debits a loan before it sends it. The borrower credits it
-// to the counter at most once, and only in the window and the life of the
-// counter that it requested the loan for. A loan lost in transit is lost quota.
+// see shortage.go. The owner borrows in the background, ahead of need: one loan
+// per counter at a time, from the region that it believes has the most unused
+// quota.
+//
+// The lender debits a loan before it answers. The borrower credits the loan to
+// the counter at most once, and only in the window and the life for which it
+// requested the loan. If a loan is lost on the way, its quota is lost.
 
 const (
 	// loanTimeout bounds how long the borrower waits for a loan.
@@ -28,8 +30,8 @@ const (
 	// bounds the loans in flight.
 	maxBorrowers = 16_384
 	maxLoans     = 1024
-	// borrowerLife is how long this node remembers a counter's lenders after it
-	// last looked for a loan.
+	// borrowerLife is how long this node remembers a counter's lenders after the
+	// counter last needed a loan.
 	borrowerLife = time.Minute
 	// laterPause is how long to wait before asking again a region that can't lend
 	// yet; unknownPause is the same for a region that does not know the limit.
@@ -39,8 +41,8 @@ const (
 	noLenderPause = 250 * time.Millisecond
 	// silentPause is how long to wait before asking again a region that did not answer.
 	silentPause = 2 * time.Second
-	// maxBorrowWaiters bounds the questions that wait for one loan. Each node has
-	// one at a time, but may give up and ask again.
+	// maxBorrowWaiters bounds the questions that wait for one loan. Each node asks
+	// one question at a time, but may give up and ask again.
 	maxBorrowWaiters = 1024
 )
 
@@ -67,7 +69,7 @@ type borrower struct {
 	pausedUntil int64 // don't look for a lender before then
 	lenders     map[string]*lender
 	waiters     borrowWaiters // for the loan in flight; at most maxBorrowWaiters
-	away        backoff
+	away        backoff       // how long callers should stay away, as long as no region lends
 }
 
 // lender is what this node knows about a region as a lender to one counter in one window.
@@ -83,15 +85,16 @@ func (lo *loans) init(l *Limiter) {
 	lo.shortages.subjects = make(map[uint64]*shortage)
 }
 
-// borrow requests loans for the limits of an owned subject that are short. It
-// does not wait for them. It calls done once the loans that a check needs are
-// answered, or at once if none is under way.
+// borrow requests loans for those limits of a subject that are short, and whose
+// counters are here. It does not wait for the loans. It calls done once, when
+// the loans that a check needs are answered, or at once if there are none.
 func (lo *loans) borrow(req *borrowRequest, done func(borrowReply)) {
 	m := lo.limiter.membership
 
-	// pending starts at 1 for this function itself, so that a loan that is
-	// answered at once does not end the wait for loans that have not begun.
+	// pending starts at 1, for this function. Otherwise a loan that is answered at
+	// once would end the wait before the other loans have begun.
 	bw := &borrowWaiter{pending: 1, done: done}
+
 	if m.OtherRegions != nil {
 		now := lo.limiter.clock.Now()
 		for _, d := range lo.dividedLimits(&req.subjectRef, now) {
@@ -99,6 +102,7 @@ func (lo *loans) borrow(req *borrowRequest, done func(borrowReply)) {
 			if at.Place == partitions.Here && m.Authority() {
 				ln := &loan{request: LoanRequest{subjectRef: req.subjectRef}, target: d,
 					need: req.needOf(d.limit.ID), begun: now.Steady}
+
 				if ln.need.cost > 0 {
 					lo.borrowFor(ln, now, bw)
 				} else {
@@ -111,10 +115,10 @@ func (lo *loans) borrow(req *borrowRequest, done func(borrowReply)) {
 	lo.finish(bw)
 }
 
-// borrowWaiter is a node that waits for the loans that it has asked for.
-// loans.mu guards all fields but done.
+// borrowWaiter is a question of a node that waits for loans. loans.mu guards all
+// fields but done.
 type borrowWaiter struct {
-	pending int // loans under way, and borrow itself
+	pending int // how many loans are under way, plus 1 while borrow runs
 	reply   borrowReply
 	done    func(borrowReply)
 }
@@ -131,8 +135,8 @@ func (ws borrowWaiters) note(lo *loans, r borrowReply) {
 	}
 }
 
-// finish notes that a loan that bw waits for, or borrow itself, is over. After
-// the last of them, it answers bw.
+// finish notes that one of what bw waits for is over: a loan, or borrow itself.
+// After the last, it answers bw.
 func (lo *loans) finish(bw *borrowWaiter) {
 	lo.mu.Lock()
 	bw.pending--
@@ -140,8 +144,7 @@ func (lo *loans) finish(bw *borrowWaiter) {
 	reply := bw.reply
 	lo.mu.Unlock()
 
-	// The waiter is answered without the mutex: done takes other mutexes, or sends
-	// a message.
+	// Answer without the mutex: done takes other mutexes, or sends a message.
 	if over {
 		bw.done(reply)
 	}
@@ -160,15 +163,15 @@ type loan struct {
 	answered atomic.Bool
 }
 
-// borrowFor requests a loan for one limit, if it is short and a region may have
-// something to lend. bw, which may be nil, waits for the loan that is then under
-// way.
+// borrowFor requests a loan for one limit, if the limit is short and a region may
+// have something to lend. If a loan for the limit is then under way, bw waits for
+// it. bw may be nil.
 func (lo *loans) borrowFor(ln *loan, now algorithms.Instant, bw *borrowWaiter) {
 	m := lo.limiter.membership
 	d := &ln.target
 
-	// The life is read before the request leaves: what is lent for one life
-	// must not be credited in the next.
+	// Read the life before the request leaves: what is lent for one life must not
+	// be credited in the next.
 	ln.life = lo.limiter.table.Life(d.partition)
 	ln.sent = now.Steady
 
@@ -181,7 +184,8 @@ func (lo *loans) borrowFor(ln *loan, now algorithms.Instant, bw *borrowWaiter) {
 		return
 	}
 
-	// A bucket must have room for the loan, and for what nodes may still give back.
+	// A bucket is filled up, but must keep room for what nodes may still give back.
+	// A fixed window has no such bound, because loans widen it.
 	want := balance.Room(m.leases.granted.Returnable(m.Boottime(), d.key.Subject, d.key.Counter))
 	if d.limit.Kind == algorithms.FixedWindow {
 		want = max(targetAmount(d.limit), ln.need.cost, ln.need.ahead) - balance.Remaining
@@ -203,9 +207,9 @@ func (lo *loans) borrowFor(ln *loan, now algorithms.Instant, bw *borrowWaiter) {
 }
 
 // beginLoan chooses the region to ask for ln, and marks the loan as in flight.
-// It returns false if there is no region to ask, if a loan to the counter is
-// already in flight, or if too many loans are. bw waits for the loan that is
-// then in flight, or learns that there is none.
+// It returns false if there is no region to ask now, if a loan to the counter is
+// in flight already, or if too many loans are. If a loan to the counter is then
+// in flight, bw waits for it; otherwise bw learns that there is none.
 func (lo *loans) beginLoan(ln *loan, window int64, bw *borrowWaiter) bool {
 	shares := lo.lendingShares(&ln.target)
 	steady := ln.sent
@@ -238,8 +242,8 @@ func (lo *loans) beginLoan(ln *loan, window int64, bw *borrowWaiter) bool {
 }
 
 // lendingShares returns, by name, the shares of the regions that can be asked
-// for a loan to d. For a fixed window, a region without a share counts as
-// having 1, because it may have borrowed more than it needs. It is asked last.
+// for a loan to d. For a fixed window, a region without a share counts as having
+// 1: it may have borrowed more than it needs, but is asked last.
 func (lo *loans) lendingShares(d *dividedLimit) map[string]int64 {
 	shares := d.active.set.Division(d.rule, d.limit)
 	delete(shares, d.active.set.Shares().Region)
@@ -261,8 +265,7 @@ func (lo *loans) lendingShares(d *dividedLimit) map[string]int64 {
 func (lo *loans) lenderWithMost(br *borrower, shares map[string]int64, steady int64) (region string) {
 	most := int64(0)
 
-	// The names are in order, so that a map's order does not choose between
-	// equals.
+	// Go by name: the order of a map must not choose between equals.
 	for _, name := range slices.Sorted(maps.Keys(shares)) {
 		unused := shares[name]
 		notBefore := lo.silentUntil[name]
@@ -289,7 +292,8 @@ func (br *borrower) await(bw *borrowWaiter) {
 	}
 }
 
-// tellNothing tells bw, which may be nil, that there is nothing to borrow. The caller must hold loans.mu.
+// tellNothing records that there is nothing to borrow, and tells bw, which may be
+// nil. The caller must hold loans.mu.
 func (br *borrower) tellNothing(bw *borrowWaiter, steady int64) {
 	br.away.noteNothing(steady)
 	if bw != nil {
@@ -331,7 +335,7 @@ func (lo *loans) dropIdleBorrower() {
 	}
 }
 
-// sweep drops the borrowers that no longer look for loans, and the regions that may be asked again.
+// sweep forgets idle borrowers, and the silence of regions that may be asked again.
 func (lo *loans) sweep(steady int64) {
 	lo.shortages.sweep(steady)
 	lo.mu.Lock()
@@ -363,15 +367,15 @@ func (lo *loans) handleReply(ln *loan, body []byte, err error) {
 		brought = lo.creditLoan(ln, &r, now)
 	}
 
-	// recordAnswer ends the loan only after the credit: the next loan may begin
-	// then, and must see what this one has brought.
+	// End the loan only after the credit: the next loan may begin then, and must
+	// see what this one has brought.
 	waiters := lo.recordAnswer(ln, &r, err != nil, brought > 0, now.Steady)
 
 	next := ln.nextRequest(lo, now)
 	switch {
 	case brought > 0:
-		// A need ahead is followed up for aheadSpan only. If it lasts longer, it is
-		// reported anew.
+		// Follow up a need ahead for aheadSpan only. If it lasts longer, it is reported
+		// anew.
 		if next != nil && next.need.ahead > 0 && now.Steady-next.begun < int64(aheadSpan) {
 			lo.borrowFor(next, now, nil)
 		}
@@ -381,8 +385,8 @@ func (lo *loans) handleReply(ln *loan, body []byte, err error) {
 		lo.borrowFromNext(next, now, waiters)
 	}
 
-	// This comes last: a waiter that has joined the next loan still has that one
-	// pending, and is not answered yet.
+	// This comes last: a waiter that has joined the next loan must wait for that
+	// loan, too, and not be answered yet.
 	for _, bw := range waiters {
 		lo.finish(bw)
 	}
@@ -399,7 +403,7 @@ func (ln *loan) nextRequest(lo *loans, now algorithms.Instant) *loan {
 }
 
 // borrowFromNext asks the next region, after one that lent nothing. The first
-// call begins the loan. The waiters' own calls find it in flight and join it, or
+// borrowFor begins the loan. With the others, the waiters join this loan, or
 // learn that there is none.
 func (lo *loans) borrowFromNext(ln *loan, now algorithms.Instant, waiters borrowWaiters) {
 	lo.borrowFor(ln, now, nil)
@@ -460,8 +464,8 @@ func (br *borrower) noteLender(ln *loan, r *LoanReply, steady int64) {
 			heard.notBefore = steady + int64(ln.target.reportLife())
 		}
 	case ln.target.limit.Until != 0 && r.unused == 0:
-		// Shares of an older version still count, and the region's may rise within
-		// the window.
+		// An older version still divides the limit, so the region's share may rise
+		// within the window.
 		heard.notBefore = steady + int64(unknownPause)
 		heard.unused = 1
 	case r.status == loanNothing:
@@ -475,10 +479,11 @@ func (br *borrower) noteLender(ln *loan, r *LoanReply, steady int64) {
 	br.lenders[ln.region] = heard
 }
 
-// creditLoan credits a loan to its counter, if that is still the counter that
-// requested it. It credits no more than was requested. For a token bucket it
-// also leaves out what may have refilled at the lender since: both regions would
-// have that. It returns what it credited.
+// creditLoan credits a loan to the counter that requested it, if the rules still
+// have the counter and this node still owns it. It credits no more than was
+// requested. For a token bucket, it leaves out what may have refilled at the
+// lender since the request: otherwise both regions would have that. It returns
+// what it credited.
 func (lo *loans) creditLoan(ln *loan, r *LoanReply, now algorithms.Instant) int64 {
 	m := lo.limiter.membership
 	amount := min(r.Amount, ln.request.Want)

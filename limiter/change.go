@@ -37,21 +37,21 @@ var verbNames = [verbs]string{"usage of", "adjust", "reset", "list", "reset", "g
 // maxListed bounds the counters of one subject that a change lists, or clears at a time.
 const maxListed = 1024
 
-// change is a request of an operator, a caller or a settlement about one
-// subject's counters: a verb, a cost for each limit, and the resulting usage of
-// each limit. A change that modifies anything has a ticket.
+// change is a request of an operator, a caller or a settlement to read or change
+// one subject's counters, and the result: the usage of each limit. A change that
+// modifies counters begins with a ticket; apply drops a ticket that is not needed.
 type change struct {
 	verb   verb
 	hops   int
 	ticket *ticket
-	ops    []counters.Op // their decisions are the result
+	ops    []counters.Op // their decisions are part of the result
 	made   int64         // for verbCharge: when the reservation was made, in Unix nanoseconds; its limits are as old
-	leased []leasedPart  // of each of ops; also part of the result
+	leased []leasedPart  // by op; part of the result
 	// holders, by op, is part of the result of verbUsage.
 	holders []heldSlots
 	// applied, by op, is part of the result of an adjustment.
 	applied []int64
-	bill    *bill       // of an adjustment: corrected by what was applied; may be nil
+	bill    *bill       // of an adjustment: the bill to correct by what was applied; may be nil
 	taken   *takenCosts // for verbCharge by a late settlement: what the reservation took; has ops
 	local   bool        // of a `consistency: local` rule: concerns only this node's counters; never sent
 	// inlineSubject is for verbList and verbClear, in place of ops: an inline
@@ -110,8 +110,8 @@ func (ch *change) Code(w *wire.Coder) {
 	w.Require(ch.bill == nil || len(ch.bill.units) <= len(ch.ops))
 }
 
-// codeCharge codes the fields that only a charge has. A late charge has taken,
-// with its ops.
+// codeCharge codes the fields that only a charge has. If the charge is of a late
+// settlement, it codes the ops, too, as part of taken.
 func (ch *change) codeCharge(w *wire.Coder) (isLate bool) {
 	wire.Fixed(w, &ch.made)
 	wire.Optional(w, &ch.taken, func(t *takenCosts) { t.code(w) })
@@ -124,9 +124,9 @@ func (ch *change) codeCharge(w *wire.Coder) (isLate bool) {
 }
 
 // apply carries out the change at the owner of its counters, which may be this
-// node, or here if the change is local. It may repeat the request to an owner
-// that already carried it out: the ticket prevents a second change. The error
-// wraps ErrNoOwner, ErrNoRoom, ErrRequestIDReused or ErrTooManyRequestIDs.
+// node, or here if the change is local. It may ask an owner that has already
+// carried out the change: the ticket prevents a second one. The error wraps
+// ErrNoOwner, ErrNoRoom, ErrRequestIDReused or ErrTooManyRequestIDs.
 func (ch *change) apply(ctx context.Context, l *Limiter) error {
 	ch.leased = make([]leasedPart, len(ch.ops))
 	ch.applied = make([]int64, len(ch.ops))
@@ -144,8 +144,8 @@ func (ch *change) apply(ctx context.Context, l *Limiter) error {
 		// An earlier attempt here may have dropped the ticket.
 		ch.ticket = tk
 
-		// The change needs no ticket, and no room for one, if no other node may have
-		// carried it out and no caller repeats it.
+		// If no other node can have carried out the change, and no caller repeats it,
+		// the change needs no ticket, and no room for the answer.
 		if ch.hops == 0 && tk.isUnneeded() {
 			ch.ticket = nil
 		}
@@ -155,7 +155,7 @@ func (ch *change) apply(ctx context.Context, l *Limiter) error {
 		next.hops++
 		next.ticket = tk
 
-		// The ticket counts as sent even if the call fails: that node may have
+		// The ticket counts as sent even if the call fails: the other node may have
 		// carried out the change.
 		if tk != nil {
 			tk.sent = true
@@ -177,7 +177,8 @@ func (ch *change) apply(ctx context.Context, l *Limiter) error {
 	}})
 }
 
-// applyLocal carries out the change, which is local, on this node's share of the limits.
+// applyLocal carries out the change, which is local, on the fallback counters,
+// under this node's shares. Afterwards, the ops have the undivided limits again.
 func (ch *change) applyLocal(l *Limiter) error {
 	if ch.ticket.isUnneeded() {
 		ch.ticket = nil
@@ -204,7 +205,6 @@ func (ch *change) applyLocal(l *Limiter) error {
 	return ch.amend(l, l.clock.Now())
 }
 
-// table returns the table with the change's counters.
 func (ch *change) table(l *Limiter) *counters.Table {
 	if ch.local && l.membership != nil {
 		return l.membership.Fallback
@@ -239,7 +239,7 @@ func (ch *change) applyHere(ctx context.Context, l *Limiter) (err error) {
 	case errors.Is(err, counters.ErrShut):
 		return err
 	case err == nil:
-		ch.voidLeases(l) // even if authority has lapsed meanwhile: the change stands
+		ch.voidLeases(l) // even if authority has ended meanwhile: the change stands
 	}
 
 	if l.membership != nil && !l.membership.Authority() {
@@ -271,17 +271,17 @@ func (ch *change) list(l *Limiter) error {
 		ch.counters = append(ch.counters, op.Key.Counter)
 	}
 
-	// The gate is checked after the list was made: if the partition is not open,
-	// the list may lack counters.
+	// Check the gate after listing: if the partition is not open by then, the list
+	// may lack counters.
 	if !l.table.IsOpen(ring.PartitionOf(ch.inlineSubject)) {
 		return counters.ErrShut
 	}
 	return nil
 }
 
-// voidLeases voids the subject's leases and remembered refusals if the change
-// has freed quota: they no longer agree with the counters. After verbGive it
-// voids the refusals only.
+// voidLeases makes all nodes forget the subject's leases and refusals if the
+// change has freed quota: they no longer agree with the counters. After verbGive,
+// nodes forget the refusals only.
 func (ch *change) voidLeases(l *Limiter) {
 	givesBack := slices.ContainsFunc(ch.ops, func(op counters.Op) bool { return op.Cost < 0 })
 	reset := ch.verb == verbReset || ch.verb == verbResetSome || ch.verb == verbClear
@@ -297,9 +297,9 @@ func (ch *change) voidLeases(l *Limiter) {
 	l.membership.leases.voidLeasesEverywhere(forgetMessage{subject: subject})
 }
 
-// newChange returns a change of every counter of u: its limits, its blocks, and
-// what its limits have lent and borrowed, in this order. Each cost applies to
-// the limits in its unit.
+// newChange returns a change of every counter of u. The ops are those of its
+// limits, of its blocks, and of what its limits have lent and borrowed, in this
+// order. Each cost applies to the limits in its unit.
 func newChange(v verb, u *Usage, costs []UnitCost) *change {
 	ch := &change{verb: v, local: u.Rule.Consistency == rules.Local}
 	h := rules.Hit{Rule: u.Rule, Subject: u.Hash}
@@ -350,8 +350,8 @@ func (l *Limiter) applyChange(ch *change, u *Usage) error {
 	return nil
 }
 
-// fillUsage writes the result of the change into u. Every answer about a
-// subject's usage is made here.
+// fillUsage writes the result of the change, which newChange made from u, into
+// u. Every answer about a subject's usage is made here.
 func (l *Limiter) fillUsage(u *Usage, ch *change) {
 	u.At = l.clock.Now()
 	rest := ch.ops[len(u.Limits):]
@@ -369,10 +369,12 @@ func (l *Limiter) fillUsage(u *Usage, ch *change) {
 			lu.Borrowed = loans[1].Decision.Used
 			loans = loans[2:]
 		}
+
 		lu.Share = max(0, l.capacityHere(u.Rule, lu.Limit)+lu.Loaned)
 		lu.setUsed(&ch.ops[i].Decision, &ch.leased[i])
 		lu.Applied = ch.applied[i]
 		lu.Holders, lu.NumHolders = ch.holders[i].list, ch.holders[i].all
+
 		if u.Blocked > 0 {
 			lu.Decision = whileBlocked(lu.Decision, u.Blocked)
 		}
@@ -395,8 +397,8 @@ func (usage *LimitUsage) setUsed(decision *algorithms.Decision, leased *leasedPa
 	usage.Remaining = min(decision.Remaining, max(0, usage.Share-decision.Used))
 }
 
-// correctBill bills what the change has applied. This node must just have
-// carried out the change.
+// correctBill bills what the change has applied. Only the node that has carried
+// out the change may call it, and not for a repetition: each call bills anew.
 func (ch *change) correctBill(l *Limiter, wall int64) {
 	bi := ch.bill
 	if bi == nil || l.meter == nil {
@@ -433,8 +435,8 @@ func (ch *change) mostApplied(unit string) (most int64) {
 	return most
 }
 
-// hashChange hashes ch, which changes u by costs. The order of costs does not
-// matter.
+// hashChange hashes what ch asks for, to recognise a request id that is reused
+// for something else. ch changes u by costs, whose order does not matter.
 func hashChange(ch *change, u *Usage, costs []UnitCost) uint64 {
 	n := int64(0)
 	unitCosts := []UnitCost(nil)
@@ -465,8 +467,9 @@ func hashChange(ch *change, u *Usage, costs []UnitCost) uint64 {
 	return hashContent(b)
 }
 
-// viewLeased finds what is leased of each of the change's counters, and runs
-// read. In the meantime, no grant is made, and none comes back.
+// viewLeased finds what is leased of each of the change's counters, and then
+// runs read. No grant is made and none comes back in between, so both results
+// are of the same moment.
 func (ch *change) viewLeased(l *Limiter, read func() error) (err error) {
 	m := l.membership
 	if m == nil || ch.verb != verbUsage && ch.verb != verbAdjust {

@@ -12,18 +12,18 @@ import (
 // clockInterval is how often Clock reads the system's wall clock.
 const clockInterval = time.Second
 
-// Clock reads a node's two clocks. The steady clock starts at the wall clock's
-// time and then advances with the monotonic clock. The wall clock follows the
-// system's wall clock but never goes back. If the system's clock is set
-// forward, the wall clock jumps forward with it. If the system's clock is set
-// back, the wall clock runs slightly slower until the two agree, so windows
-// keep turning at nearly their normal pace.
+// Clock has a node's two clocks. The steady clock starts at the time of the wall
+// clock and then advances with the process's monotonic clock. The wall clock
+// follows the system's wall clock but never goes back. If the system's clock is
+// set forward, the wall clock jumps forward with it. If the system's clock is set
+// back, the wall clock runs slightly slower until the two agree, so windows keep
+// turning at nearly their normal pace. All methods may be called concurrently.
 type Clock struct {
 	start  time.Time
 	anchor int64        // Unix nanoseconds at start
 	offset atomic.Int64 // from the system's wall clock; only tests set it
 	course atomic.Pointer[algorithms.Course]
-	set    atomic.Int64 // what both clocks say, if it is not 0; see Set
+	set    atomic.Int64 // the time at which Set has stopped both clocks; 0: they run
 
 	stop chan struct{}
 	done sync.WaitGroup
@@ -77,13 +77,13 @@ func (clock *Clock) Close() error {
 
 func (clock *Clock) run() {
 	for range tick.Every(clock.stop, clockInterval) {
-		now := time.Now() // one reading of both clocks
+		now := time.Now() // has the monotonic and the system's wall time of one moment
 		clock.follow(clock.anchor+int64(now.Sub(clock.start)), clock.systemAt(now))
 	}
 }
 
-// follow starts a new course at the given steady time, at which the system's
-// wall clock reads system.
+// follow starts a new course of the wall clock at the given steady time, at which
+// the system's wall clock reads system.
 func (clock *Clock) follow(steady, system int64) {
 	wall := clock.course.Load().At(steady)
 	clock.course.Store(&algorithms.Course{Steady: steady, Wall: max(wall, system), Surplus: max(0, wall-system)})

@@ -24,21 +24,22 @@ const (
 	// pendingTimeout bounds how long a check waits for pending partitions: those
 	// that are being handed over. This time counts towards checkTimeout.
 	pendingTimeout = 500 * time.Millisecond
-	// catchUpTimeout bounds how long a node that lags behind waits for the rules or
-	// the ring that another node uses.
+	// catchUpTimeout bounds how long a node waits for the rules or the ring that
+	// another node has and it does not.
 	catchUpTimeout = 50 * time.Millisecond
-	// maxBackground bounds the goroutines of background: for messages from
-	// other nodes that must wait, loans and notices. Further messages are refused.
+	// maxBackground bounds the goroutines of background: for messages that must
+	// wait, loans and notices. Further messages are refused.
 	maxBackground = 4096
-	// maxAttempts bounds how many times a check locates its counters again while
-	// the cluster is moving them.
+	// maxAttempts bounds how often a check looks again for the node that decides a
+	// subject, while the cluster is moving its counters.
 	maxAttempts = 64
-	// retryPause is the unit of the wait for a newer ring if no node claims to be
-	// the owner. The wait doubles with each attempt, up to maxRetryPause.
+	// retryPause is the first wait for a newer ring if no node claims to be the
+	// owner. The wait doubles with each attempt, up to maxRetryPause.
 	retryPause    = 200 * time.Microsecond
 	maxRetryPause = 10 * time.Millisecond
-	// maxResultsByReader bounds the work (checks × limits) of a question that the
-	// goroutine reading the connection decides itself.
+	// maxResultsByReader bounds the work (checks × limits) of a question that is
+	// decided in the goroutine that reads the connection: meanwhile, no other
+	// message of the connection is read.
 	maxResultsByReader = 1024
 	// defaultLeases is the default of ClusterConfig.Leases.
 	defaultLeases = 1 << 16
@@ -82,8 +83,8 @@ type Standbys interface {
 
 // OtherRegions carries messages to other regions. *regions.Pool implements it.
 type OtherRegions interface {
-	// Go calls a node that answers for the region, and runs done once. Bodies are
-	// as for Peers. A message that may have arrived is not sent again.
+	// Go calls a node that answers for the region, and runs done once. body and
+	// reply are as for Peers.Go. A message that may have arrived is not sent again.
 	Go(region string, m peer.Method, body []byte, timeout time.Duration, done func(reply []byte, err error))
 	Reachable(region string) bool
 }
@@ -96,10 +97,11 @@ type Peers interface {
 	// Send sends a message that has no reply.
 	Send(to ring.NodeID, m peer.Method, body []byte) error
 	Reachable(to ring.NodeID) bool
-	// PathUnsure reports whether a node can't be reached now, and it will be known
-	// in a moment whether there is a path.
+	// PathUnsure reports whether a node can't be reached now, and this node does
+	// not know yet whether a path leads to it. It knows after a moment.
 	PathUnsure(to ring.NodeID) bool
-	// AwaitPath waits until that is known, or ctx ends.
+	// AwaitPath waits while PathUnsure returns true, but no longer than until ctx
+	// ends.
 	AwaitPath(ctx context.Context, to ring.NodeID)
 }
 
@@ -119,7 +121,7 @@ type ClusterConfig struct {
 	Ownership Ownership
 	Peers     Peers
 	// Authority reports whether this node may decide as an owner now. The limiter
-	// calls it before and after each decision.
+	// calls it before and after each decision, or a few decisions of a batch.
 	Authority func() bool
 	// AwaitRevision waits until this node has at least this revision of the ring
 	// and this version of the rules (zero: any), or until ctx ends.
@@ -175,8 +177,8 @@ func (config *ClusterConfig) Validate() error {
 	return nil
 }
 
-// markOf returns when op took its cost; a log's mark is relative to base. For
-// slots, it returns how much longer they are held.
+// markOf returns the mark of when op took its cost. The mark of a log is
+// relative to base. For slots, the mark is how much longer they are held.
 func markOf(op *counters.Op, base algorithms.Instant) algorithms.TakeMark {
 	taken := op.TakeRecord()
 	switch {
@@ -190,7 +192,7 @@ func markOf(op *counters.Op, base algorithms.Instant) algorithms.TakeMark {
 	return algorithms.TakeMark(taken.Window)
 }
 
-// membership is a limiter's part in a cluster; a standalone node has none.
+// membership is what a limiter has only in a cluster.
 type membership struct {
 	ClusterConfig
 	flights      flights
@@ -204,7 +206,7 @@ type membership struct {
 
 	ctx         context.Context
 	stop        context.CancelFunc
-	background  tasks.Group    // work that may wait, or that no caller waits for
+	background  tasks.Group    // work that may block, or that no caller waits for
 	maintenance sync.WaitGroup // the goroutines of leases.maintain, the backlogs and carryOutEnds
 }
 
@@ -222,8 +224,8 @@ func (m *membership) shareOf(limit *algorithms.Limit) *algorithms.Limit {
 	return &share
 }
 
-// catchUp waits up to catchUpTimeout until this node has a revision of the ring
-// and a version of the rules.
+// catchUp waits until this node has at least a revision of the ring and a
+// version of the rules (zero: any), but no longer than catchUpTimeout.
 func (l *Limiter) catchUp(ctx context.Context, revision, version int64) {
 	ctx, cancel := context.WithTimeout(ctx, catchUpTimeout)
 	defer cancel()
@@ -231,6 +233,6 @@ func (l *Limiter) catchUp(ctx context.Context, revision, version int64) {
 }
 
 // homeTimeout bounds how long an owner may take for a reservation or an acquire
-// with an id, for a charge, and for one try of a task in a backlog. A check
-// that gets no answer still has time to go on without the owner.
+// with an id, for a charge, and for one try of a task in a backlog. It leaves a
+// check that gets no answer some time to go on without the owner.
 const homeTimeout = checkTimeout * 2 / 3

@@ -15,11 +15,11 @@ import (
 // clusterCheck is a check that a single Take on this node can't decide. Its
 // Answer keeps it for the next check.
 //
-// It routes each subject once: to the counters here, to a lease, to another
-// node, or, if all else fails, to this node alone. It first takes what this
-// node decides, in one Take. Then it asks the other nodes, all at once, with
-// one message each. It routes a subject again if a node could not decide it. If
-// one subject is refused, it rolls back the others.
+// A cluster check routes each subject: to the counters here, to a lease, to
+// another node, or, if all else fails, to this node alone. It first takes what
+// this node decides, in one Take. Then it asks the other nodes, all at once, with
+// one message each. If a node could not decide a subject, the check routes this
+// subject again. If one subject is refused, the check rolls back the others.
 type clusterCheck struct {
 	limiter       *Limiter
 	answer        *Answer
@@ -27,10 +27,10 @@ type clusterCheck struct {
 	now           algorithms.Instant
 	peek          bool
 	peeksAreLooks bool // its peeks count as looks; see Query.PeeksAreLooks
-	// anyVersion means that no owner turns the check away for old rules: its
-	// subjects came with limits or were matched before.
+	// anyVersion means that no owner turns the check away for old rules, because
+	// the subjects came with their limits or were matched before the check.
 	anyVersion      bool
-	ignoreNewer     bool      // owners decide even if they have newer rules
+	ignoreNewer     bool      // ask owners to decide even if they have newer rules
 	askSeparately   bool      // the first round of questions was sent: from now on each subject has its own question
 	deadline        time.Time // the check must be decided by then; see setDeadlines
 	pendingDeadline time.Time // when to stop waiting for pending partitions
@@ -39,14 +39,14 @@ type clusterCheck struct {
 	decided      int       // number of decided subjects
 	weakest      DecidedBy // the weakest way in which a subject was decided
 	asks         []*ask    // in flight
-	newerVersion int64     // version of an owner's rules that this node lacks; zero if there is none
-	refused      bool
+	newerVersion int64     // the newest rules of an owner that turned the check away for its old ones; 0: none did
+	refused      bool      // a subject is refused, or the check has failed
 
 	aloneOps     []counters.Op      // ops of the subjects that this node decided alone
-	aloneCounted []bool             // by index in aloneOps: its counter decides the op, not applyOnPartition
+	aloneCounted []bool             // by index in aloneOps: a fallback counter decides the op, not applyOnPartition
 	shares       []algorithms.Limit // limits that aloneOps refer to
 	selected     []int              // indexes in subjects; reused
-	gatheredOps  []counters.Op
+	gatheredOps  []counters.Op      // ops of several subjects side by side; reused
 }
 
 // subject is one subject of a check. A check's subjects are in the order of its hits.
@@ -57,15 +57,15 @@ type subject struct {
 	to              ring.NodeID             // stateAskOwner, stateAskStandby
 	problem         partitions.OwnerProblem // why the owner can't decide
 	ask             *ask                    // stateAwaitReply
-	mayHoldSlots    bool                    // before ask, its owner may already have stored slots
+	mayHoldSlots    bool                    // the owner may have stored slots even before ask
 	subjectDecision
 }
 
 // subjectDecision says how a subject was decided, and how to undo the decision.
 type subjectDecision struct {
 	decidedBy DecidedBy
-	admitted  bool // the subject, and all subjects decided together with it
-	withdrawn bool // its decisions already report the cost as not taken
+	admitted  bool // the subject was admitted, and so were all subjects decided together with it
+	withdrawn bool // the subject's decisions already report the cost as not taken
 	undo      undo
 
 	decidedAt    algorithms.Instant // undoHere, undoAlone
@@ -86,7 +86,7 @@ const (
 	undoAsked
 )
 
-// reset prepares for a new check.
+// reset prepares c for a new check; begin resets the other fields.
 func (c *clusterCheck) reset(l *Limiter, q *Query, a *Answer) {
 	c.limiter = l
 	c.answer = a
@@ -129,7 +129,6 @@ func (c *clusterCheck) selectSubjects(state subjectState) bool {
 	return len(c.selected) > 0
 }
 
-// ops returns the ops of s.
 func (c *clusterCheck) ops(s *subject) []counters.Op {
 	return c.answer.scratch.ops[s.firstOp : s.firstOp+s.numOps]
 }
@@ -153,9 +152,9 @@ func (c *clusterCheck) markDecided(s *subject, by DecidedBy, admitted bool, undo
 	}
 }
 
-// failFor ends the check undecided, with err: there is no room for a
+// failFor ends the check undecided, with err: because there is no room for a
 // reservation, no node may decide about slots for now, or slots may not outlive
-// their owner.
+// their owner. What the check took is rolled back, as after a refusal.
 func (c *clusterCheck) failFor(err error) {
 	c.answer.scratch.failure = err
 	c.refused = true

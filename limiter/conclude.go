@@ -6,8 +6,8 @@ import (
 )
 
 // conclude copies the counters' decisions into the answer and finds the
-// tightest limit. An answer is not allowed if a limit refused, even if the check
-// only counts there and its cost was taken.
+// tightest limit. If a limit refuses a count, the answer is not allowed although
+// the cost was taken.
 func (a *Answer) conclude(l *Limiter) {
 	if a.scratch.hasBlocks {
 		a.foldBlocks()
@@ -49,8 +49,9 @@ func (a *Answer) concludeRefusal(l *Limiter, la *LimitAnswer, op *counters.Op) {
 	}
 }
 
-// concludeZero refuses a cost for a limit of 0. The counters were not asked
-// about it: a count would make a counter, and a refusal would begin a block.
+// concludeZero refuses a cost for a limit of 0. listOps has asked the counters
+// for a cost of 0 instead: otherwise a count would make a counter, and a refusal
+// would begin a block.
 func (la *LimitAnswer) concludeZero(op *counters.Op) {
 	if la.Cost > op.Cost && la.Limit.RefusesAll() {
 		op.Decision.Allowed, op.Decision.RetryAfter = false, algorithms.Never
@@ -61,7 +62,7 @@ func (la *LimitAnswer) concludeZero(op *counters.Op) {
 // of its rule refuse until it ends.
 func (a *Answer) foldBlocks() {
 	sc := &a.scratch
-	ops, limits := sc.ops[:0], a.Limits[:0] // overwrite only what was read before
+	ops, limits := sc.ops[:0], a.Limits[:0] // these overwrite only what the loop has read
 
 	first := 0
 	for i := range sc.match.Hits {
@@ -94,8 +95,8 @@ func (a *Answer) foldBlocks() {
 	sc.hasBlocks = false
 }
 
-// foldHandBlocks makes all limits of a rule refuse if the check's subject is
-// blocked by hand in the rule. What was counted stays.
+// foldHandBlocks makes all limits of a rule refuse a count if the subject is
+// blocked by hand in the rule. What was counted stays counted.
 func (a *Answer) foldHandBlocks() {
 	match := &a.scratch.match
 	first := 0

@@ -12,14 +12,16 @@
 // [New] makes a standalone node, [NewInCluster] a member of a cluster. If this
 // node owns all of a check's partitions, the check is a single Take, with
 // authority checked before and after it. Any other check is a cluster check
-// (clustercheck.go). It routes each subject once: to the counters here, to a
-// lease, to another node, or to this node alone. It first takes what this node
-// decides. Then it asks all the other owners at once, with one message each.
-// Each owner decides its group all or nothing. (Standbys, and owners that are
-// asked again, get one message a subject.) For every subject it records how the
-// decision was made, and how to undo it. If one subject is refused, it gives
-// back what the others took: once, in a message without a reply, with the life
-// of the counters that the cost was taken in (refund.go).
+// (clustercheck.go). A cluster check routes each subject: to the counters here,
+// to a lease, to another node, or to this node alone. It first takes what this
+// node decides. Then it asks all the other owners at once, with one message
+// each. Each owner decides its group all or nothing. (Standbys, and owners that
+// are asked again, get one message a subject.)
+//
+// For every subject, the cluster check records how the decision was made and
+// how to undo it. If one subject is refused, the check gives back what the
+// others took. A refund (refund.go) is sent once, without a reply. It names the
+// life of the counters from which the cost was taken.
 //
 // Before a check asks another node, it tries to spend the subject's lease, or
 // to repeat a recent refusal by the owner (package localcache). Questions carry
@@ -28,37 +30,39 @@
 // cost.
 //
 // If a node can't be reached, the check asks the subject's next candidate
-// (route.go): the node that an earlier one named, the other side of a hand-off,
-// then the standby, which forwards the question or acts for the owner, and in
-// the end this node alone, by `on_partition`. A check waits, without polling,
-// for a partition that is being handed over. It also waits for a slow node: a
-// loaded cluster must not admit more than an idle one. A check takes at most
-// 900 ms. Changes of counters, settlements, and reservations with an id try the
-// same candidates (remote.go).
+// (route.go): the node that an earlier one named, then the other side of a
+// hand-off, then the standby, which forwards the question or acts for the
+// owner. In the end, this node decides alone, by `on_partition`. A check waits,
+// without polling, for a partition that is being handed over. It also waits for
+// a slow node: a loaded cluster must not admit more than an idle one. A check
+// takes at most 900 ms. Changes of counters, settlements, slots, and
+// reservations with an id try the same candidates (remote.go).
 //
 // Identical checks bound for one node share a message. Messages carry the
 // limits themselves, so owner and asker use the same version of the rules: the
-// asker's, once it has had a chance to catch up. A single method writes and
-// reads a message ([wire.Coder]).
+// asker's, once the asker has had a chance to catch up. A single method writes
+// and reads a message ([wire.Coder]).
 //
 // # Layers
 //
 // A check is decided in layers. Each calls the next and adds one thing:
 //
 //   - decide (limiter.go) begins a plain check. acquireConfirmed (acquire.go)
-//     begins one that acquires slots, and makes sure that they outlive their owner.
+//     begins a check that acquires slots, and makes sure that the slots outlive
+//     their owners.
 //   - resolveWithLoan waits for loans between regions.
 //   - resolve waits in queues.
-//   - tryDecide makes an attempt at this node, and finish over the cluster.
+//   - tryDecide decides without a reply from another node; finish waits for
+//     replies.
 //   - takeAsOwner checks authority.
 //   - takeFromTable asks the table.
 //
-// A layer passes options down in the check's options (answer.go), and restores
-// them when it returns.
+// A layer changes the check's options (answer.go) for the layers below it, and
+// restores them when it returns.
 //
-// Only some checks need the layers around these: checkOnceOrAtMost (once.go)
-// for a request id and for at_most, decideOnce for a request that takes effect
-// once, [Limiter.Reserve], and [Limiter.Acquire] with acquireOnce.
+// Only some checks need the layers above these: checkOnceOrAtMost (once.go) for
+// a request id or at_most, decideOnce for a request that takes effect once,
+// [Limiter.Reserve], and [Limiter.Acquire] with acquireOnce.
 //
 // # Files
 //
@@ -99,8 +103,8 @@
 // # Across regions
 //
 // If regions divide a limit, each region decides within its share (shares.go).
-// Owners borrow unused quota from other regions, ahead of need. A check that
-// only a share refuses may wait for a loan. The lender debits a loan and
-// confirms the debit; the borrower credits the loan to its counter at most
-// once. [OtherRegions] reaches the other regions.
+// Owners borrow unused quota from other regions, ahead of need. If only a share
+// refuses a check, the check may wait for a loan. The lender debits a loan and
+// confirms the debit before it answers. The borrower credits the loan to its
+// counter at most once. [OtherRegions] reaches the other regions.
 package limiter

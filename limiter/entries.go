@@ -10,19 +10,19 @@ import (
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
-// longestBlock bounds the time that answers say a block by hand still lasts: a
-// duration can't hold more than 292 years.
+// longestBlock bounds how much longer a block by hand lasts according to answers:
+// a duration can't hold more than 292 years.
 const longestBlock = 100 * 366 * 24 * time.Hour
 
 // wallMillis returns the wall time, in Unix ms.
 func (l *Limiter) wallMillis() int64 { return l.clock.Now().Wall / int64(time.Millisecond) }
 
-// Every node knows the blocks by hand. So any node refuses the subject itself,
-// reports ByOwner, and takes nothing.
+// Every node knows the blocks by hand. So the node that is asked refuses the
+// subject itself, reports ByOwner, and takes nothing.
 
-// refuseBlocked decides a matched check whose subject is blocked by hand in one
-// of its rules, and reports whether it did. A count goes on, takes its cost,
-// and is refused by conclude. Shadow rules never refuse.
+// refuseBlocked decides a matched check if its subject is blocked by hand in one
+// of the rules, and reports whether it did. A count is not decided here: it takes
+// its cost, and foldHandBlocks refuses it afterwards. Shadow rules never refuse.
 func (l *Limiter) refuseBlocked(q *Query, a *Answer) bool {
 	match := &a.scratch.match
 	for i := range match.Hits {
@@ -40,6 +40,7 @@ func (l *Limiter) refuseBlocked(q *Query, a *Answer) bool {
 			continue
 		}
 
+		// The answer is about this rule only.
 		match.Hits[0] = *h
 		match.Hits = match.Hits[:1]
 		a.refuseHit(q, &match.Hits[0], until)
@@ -90,7 +91,7 @@ func blockLeft(match *rules.Match, until int64) time.Duration {
 	return max(0, time.Duration(left)) * time.Millisecond
 }
 
-// handBlockLeft returns how much longer a subject is blocked by hand; 0: it is not.
+// handBlockLeft returns how much longer a subject is blocked by hand; 0 if it is not.
 func (l *Limiter) handBlockLeft(u *Usage) time.Duration {
 	set := l.Rules()
 	match := &rules.Match{Now: u.At.Wall / int64(time.Millisecond), Clock: l.wallClock}
@@ -98,12 +99,11 @@ func (l *Limiter) handBlockLeft(u *Usage) time.Duration {
 	if until == 0 {
 		return 0
 	}
-	// blockLeft counts from the last whole ms. Without the time since then, the
-	// block ends with its entry, not after it.
+	// blockLeft counts from the last whole millisecond of u.At. Subtract the time
+	// since then, so that the block does not seem to outlast its entry.
 	return blockLeft(match, until) - time.Duration(u.At.Wall)%time.Millisecond
 }
 
-// showEntries writes the metrics of entries beside the rules.
 func (l *Limiter) showEntries(sink metrics.Sink) {
 	set := l.Rules()
 	if set == nil {

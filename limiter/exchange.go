@@ -15,7 +15,8 @@ import (
 )
 
 // exchange is a question from another node and the answer to it, with buffers
-// for both. They are pooled; this node's own questions use their buffers too.
+// for both. Exchanges are pooled. To send its own questions, this node uses the
+// buffers of one, too.
 type exchange struct {
 	from     ring.NodeID
 	question question
@@ -56,12 +57,14 @@ func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
 	x.reply.reset()
 	x.reply.version = l.version()
 	x.reply.revision = m.Ownership.Route(ring.PartitionOf(qn.ops[0].Key.Subject)).Revision
-	// Slots wait for a standby's acknowledgement, and the reader of a connection must not block.
+
+	// This goroutine reads a connection, so it must not block. Slots wait until they
+	// are confirmed, a lagging node waits to catch up, and long questions take long.
 	mustWait := qn.acquiring != nil || x.reply.version < qn.version || x.reply.revision < qn.revision ||
 		qn.count*len(qn.ops) > maxResultsByReader
 
-	// The question brings limits of the asker's rules, which differ from those of
-	// this node. So buckets may drain at other rates from now on.
+	// The question brings limits of the asker's rules, which differ from this node's
+	// rules. So buckets may drain at other rates from now on.
 	if qn.version != 0 && qn.version != x.reply.version {
 		l.noteOtherRates()
 	}
@@ -82,12 +85,12 @@ func (x *exchange) sendReply(to Responder) {
 	to.Reply(x.out)
 }
 
-// refuseOldRules turns away an asker whose rules are older than this node's. An
-// asker with authority is turned away once: it sets flagIgnoreNewer when it
-// asks again (newAsk), and is served. An asker without authority is turned away
-// until it has newer rules, and so is any if other regions' shares may have grown
-// since. Version zero stands for limits that came with the call, which don't
-// depend on the rules.
+// refuseOldRules turns away an asker whose rules are older than this node's, and
+// reports whether it did. An asker with authority is turned away once: when it
+// asks again, it sets flagIgnoreNewer (newAsk) and is served. An asker without
+// authority is turned away until it has newer rules. So is every asker if other
+// regions' shares may have grown since. Version zero stands for limits that came
+// with the call, which don't depend on the rules.
 func (x *exchange) refuseOldRules(l *Limiter) bool {
 	qn := &x.question
 	if qn.version == 0 {
@@ -104,7 +107,7 @@ func (x *exchange) refuseOldRules(l *Limiter) bool {
 	return true
 }
 
-// waitAndAnswer answers a question that must wait for something or that belongs to another node.
+// waitAndAnswer answers a question that must wait, or that another node must decide.
 func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 	m := l.membership
 	qn := &x.question
@@ -113,8 +116,8 @@ func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 	ctx, cancel := context.WithTimeout(m.ctx, qn.patience)
 	defer cancel()
 
-	// If this node still lags afterwards, it decides anyway: the question brings
-	// the limits.
+	// Let this node catch up with the asker. If it still lags afterwards, it decides
+	// anyway: the question brings the limits.
 	if x.reply.version < qn.version || x.reply.revision < qn.revision {
 		l.catchUp(ctx, qn.revision, qn.version)
 		x.reply.version = l.version()
@@ -146,11 +149,13 @@ func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 	}
 }
 
-// decisiveRoute returns one of ops' partitions and its route: a pending one if
-// there is any, otherwise one that is elsewhere.
+// decisiveRoute returns the partition that decides what to do with ops, and its
+// route: a pending partition if there is one, otherwise one that is not here, if
+// there is one.
 func (m *membership) decisiveRoute(ops []counters.Op) (route partitions.Route, p int) {
 	p = ring.PartitionOf(ops[0].Key.Subject)
 	route = m.Ownership.Route(p)
+
 	for i := range ops {
 		n := ring.PartitionOf(ops[i].Key.Subject)
 		if n == p || route.Place == partitions.Pending {
@@ -161,13 +166,14 @@ func (m *membership) decisiveRoute(ops []counters.Op) (route partitions.Route, p
 			route, p = next, n
 		}
 	}
+
 	return route, p
 }
 
 // forward answers a question about subjects that this node does not own. It
-// asks the owner. If that fails, and the asker asked this node as the standby,
-// this node acts for the owner. If forward returns false, it has not answered,
-// and x's reply says why.
+// asks the owner. If the owner does not decide, and the asker asked this node as
+// the standby, this node acts for the owner. If forward returns false, it has
+// not answered, and x's reply says why.
 func (x *exchange) forward(ctx context.Context, l *Limiter, route partitions.Route, to Responder) bool {
 	m := l.membership
 	qn := &x.question
@@ -191,8 +197,8 @@ func (x *exchange) forward(ctx context.Context, l *Limiter, route partitions.Rou
 		}
 	}
 
-	// An owner passes a question on only if it has no authority, or has handed the
-	// partition over. Don't send it back: try the other side.
+	// If the owner itself asks, it has no authority or has handed the partition
+	// over. Don't send the question back: try the other side.
 	ownerAsks := route.Owner == x.from
 	next := route.Owner
 	if ownerAsks {
@@ -214,7 +220,7 @@ func (x *exchange) forward(ctx context.Context, l *Limiter, route partitions.Rou
 	}
 
 	if ownerAsks && !m.Authority() {
-		x.reply.status = noAuthority // neither node has authority: waiting won't help
+		x.reply.status = noAuthority // neither node has authority: asking again won't help
 	}
 
 	return false
@@ -241,8 +247,9 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 	body, err := ask()
 
 	if errors.Is(err, peer.ErrUnreachable) {
-		// A lost connection is no reason to act for the owner, if there is another
-		// path. If the owner had counted the question, its cost is lost.
+		// A lost connection is no reason to act for the owner if there is another path
+		// to it: ask again. If the owner has already decided the first question, the
+		// cost of that one is lost.
 		m.Peers.AwaitPath(ctx, owner)
 		if m.Peers.Reachable(owner) {
 			body, err = ask()
@@ -263,8 +270,9 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 }
 
 // decideAsOwner decides x's question as the owner. It returns false if this
-// node does not own all of its subjects, or has no authority. A cost that it
-// has debited by then stays debited: this node may no longer own the counters.
+// node does not own all of the question's subjects, or has no authority. A cost
+// that was debited before authority ended stays debited: this node may no longer
+// own the counters.
 func (x *exchange) decideAsOwner(l *Limiter) bool {
 	m := l.membership
 	qn := &x.question
@@ -308,12 +316,11 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 		return false
 	}
 
-	// Make the grants before the last look at authority: it must cover them as
-	// well.
+	// Make the grants before the last look at authority, which must cover them, too.
 	m.leases.makeGrants(x, now)
 	r.unconfirmed = qn.acquiring != nil && r.admitted[0] && !x.confirmSlots(l)
 
-	// Nothing may wait from here on: the authority must cover the answer.
+	// Nothing may wait from here on: authority must cover the answer.
 	if !m.Authority() {
 		return false
 	}
@@ -341,8 +348,8 @@ func (x *exchange) confirmSlots(l *Limiter) bool {
 }
 
 // decideEach decides the question's identical checks one after another, until
-// one is refused or a gate shuts. If a gate shuts, the askers of the remaining
-// checks ask again. decideEach returns false if it decided none.
+// one is refused or a gate shuts. If a gate shuts, the asker asks again about the
+// remaining checks. decideEach returns false if it decided none.
 func (x *exchange) decideEach(
 	now algorithms.Instant, decide func(algorithms.Instant, []counters.Op) counters.Verdict,
 ) bool {
@@ -431,8 +438,8 @@ func (l *Limiter) takeAsStandby(
 	began := m.recorderClock()
 	verdict := m.Ownership.DecideAsStandby(now, copyOps, shares, problem)
 
-	// A check that was admitted without authority stays a debt. The debt can cost
-	// quota, but never make any.
+	// If authority has ended since, what was admitted stays a debt. The debt may
+	// cost quota, but never creates any.
 	if verdict == counters.Undecided || !m.Authority() {
 		return counters.Undecided
 	}
@@ -453,8 +460,8 @@ func (l *Limiter) takeAsStandby(
 	return verdict
 }
 
-// judgePeek decides op's cost, after a copy of op was decided with a cost of 0.
-// It returns false if the check is refused.
+// judgePeek decides op, a peek, with its cost. op has the decision on a cost of
+// 0. It returns false if op makes the check fail.
 func judgePeek(op *counters.Op, now algorithms.Instant) bool {
 	if op.Decision.Remaining >= op.Cost {
 		op.Decision.AddRemaining(op.Limit, -op.Cost)
@@ -465,8 +472,8 @@ func judgePeek(op *counters.Op, now algorithms.Instant) bool {
 	return op.Shadow
 }
 
-// makeGrants makes the grants that x's question requests, as far as the
-// limits allow. It debits each grant first.
+// makeGrants makes the grants that x's question requests, as far as the limits
+// allow. It debits each grant before it adds the grant to the reply.
 func (ls *leases) makeGrants(x *exchange, now algorithms.Instant) {
 	qn := &x.question
 	r := &x.reply
@@ -483,8 +490,8 @@ func (ls *leases) makeGrants(x *exchange, now algorithms.Instant) {
 		first, subject := findSubject(qn.ops, request.subject)
 		ops := qn.ops[first : first+len(request.Want)]
 		for j := range ops {
-			// The reply has the decisions. If a gate shut in the last attempt, the ops
-			// hold none.
+			// Take the decisions from the reply: if a gate shut after the last check, the
+			// ops hold none.
 			ops[j].Decision = results[first+j].Decision
 		}
 

@@ -12,12 +12,13 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// A reservation may say what becomes of it if nobody settles it in time. Its
-// home then keeps its id with its place and, at the end, settles the
-// reservation as the id says. Callers can settle it until the place is gone.
+// A reservation may say what becomes of it if nobody settles it in time. The
+// home then keeps the reservation's id with its place. At the end, the home
+// settles the reservation as the id says. Callers can still settle it until the
+// place is gone.
 
-// ErrOnExpiry means that a reservation asks for something at its end that a
-// rule forbids, or for more than it reserves.
+// ErrOnExpiry means that a rule forbids what a reservation asks for at its end,
+// or that it asks to be charged more than it reserves.
 var ErrOnExpiry = errors.New("on_expiry")
 
 // validateOnExpiry returns an error if a rule forbids what q asks for at its
@@ -71,10 +72,11 @@ func (a *Answer) reservedIn(q *Query, unit string) (most int64) {
 	return most
 }
 
-// arrangeExpiry asks the home of a reservation that was just made to keep its
-// id and carry out its end. If the home has no room, the reservation is settled
-// with nothing used, and the error is ErrTooManyReservations. If the home can't
-// be reached, the reservation stays charged unless somebody settles it.
+// arrangeExpiry asks the home of a reservation that was just made to keep the
+// reservation's id and carry out its end. If the home has no room,
+// arrangeExpiry settles the reservation with nothing used, and the error is
+// ErrTooManyReservations. If the home can't be reached, the error is nil: the
+// reservation stays charged unless somebody settles it.
 func (rs *reservations) arrangeExpiry(id string) error {
 	_, err := rs.settle(context.Background(), &settleRequest{id: id, verb: arrangeEnd})
 	if errors.Is(err, ErrTooManyReservations) {
@@ -88,15 +90,18 @@ func (rs *reservations) arrangeExpiry(id string) error {
 	return nil
 }
 
-// keepExpiry keeps the id of req with its place at subj, in a table of this node.
-// The error is counters.ErrShut, ErrUnknownReservation if the place is gone, or
-// ErrTooManyReservations.
+// keepExpiry keeps the id of req with its place at subj, in a table of this
+// node, so that carryOutEnds finds it at the end. The error is counters.ErrShut,
+// ErrUnknownReservation if the place is gone, or ErrTooManyReservations.
 func (rs *reservations) keepExpiry(table *counters.Table, subj *reservedSubject, req *settleRequest) error {
 	now := rs.limiter.clock.Now()
 	place := req.placeOf(subj.subject, now)
-	// If the home has no counters here, its place is made now; see settleLocal.
+
+	// If the home took no cost from this table, it has no place here yet: make it
+	// now. Its counters are then in the fallback table, or there are none.
 	makes := table == rs.limiter.table && (subj.life.Lineage == localLineage || len(subj.ops) == 0)
 	err := table.SetExpiry(now, place, req.id, makes)
+
 	switch {
 	case errors.Is(err, notes.ErrReservations):
 		return ErrTooManyReservations
@@ -107,7 +112,7 @@ func (rs *reservations) keepExpiry(table *counters.Table, subj *reservedSubject,
 }
 
 // keepLocalExpiry is keepExpiry for those of req's subjects that this process
-// has debited by `consistency: local` rules.
+// has debited by `consistency: local` rules: only this process can settle them.
 func (rs *reservations) keepLocalExpiry(req *settleRequest) {
 	for i := range req.subjects {
 		subj := &req.subjects[i]
@@ -124,8 +129,8 @@ const (
 	// maxExpiring bounds the reservations whose ends a node carries out at once,
 	// for each of its tables.
 	maxExpiring = 256
-	// expiryRetryPause is how long a node waits before it tries again to carry out
-	// an end that it could not.
+	// expiryRetryPause is how long a node waits after it could not carry out an end,
+	// before it tries again.
 	expiryRetryPause = time.Second
 )
 
@@ -176,8 +181,8 @@ func (l *Limiter) carryOutDue(table *counters.Table) {
 }
 
 // carryOutEnd carries out the end of a reservation; note is its place in table.
-// It returns false if the end must be tried again: this node does not own the
-// home or, for a reservation of local rules, can't reach it.
+// It returns false if the end must be tried again: because this node does not
+// own the home or, for a place in the fallback table, can't reach its owner.
 func (rs *reservations) carryOutEnd(table *counters.Table, note *notes.Note) bool {
 	l := rs.limiter
 	isOwn := table == l.table
@@ -185,7 +190,8 @@ func (rs *reservations) carryOutEnd(table *counters.Table, note *notes.Note) boo
 		return false
 	}
 	_, err := rs.settle(l.membership.ctx, &settleRequest{id: note.Body, verb: carryOutEnd})
-	// In this node's own table, the place may have gone in the meantime. Another
-	// node's place may not be due yet, by that node's clock.
+	// In this node's own table, an unknown reservation means that the place has gone
+	// in the meantime: there is nothing left to do. The place at another node may
+	// only not be due yet, by that node's clock.
 	return err == nil || isOwn && errors.Is(err, ErrUnknownReservation)
 }

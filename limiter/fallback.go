@@ -11,14 +11,16 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// uncountedRetry is the RetryAfter of a refusal by `on_partition: deny`. By
-// that time, the owner may be back.
+// uncountedRetry is the RetryAfter if no counter decided a refusal: by
+// `on_partition: deny`, or of slots. By that time, the owner may be back.
 const uncountedRetry = time.Second
 
-// decideAlone decides subjects on this node alone: subjects of `consistency:
-// local` rules (by is ByOwner), and subjects in fallback (ByFallback).
+// decideAlone decides subjects on this node alone, all or nothing: subjects of
+// `consistency: local` rules (by is ByOwner), or subjects in fallback (by is
+// ByFallback). The fallback counters decide and, in fallback, also the copies of
+// owners' counters that this node may have.
 func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
-	// Ops of an earlier call stay there: they may have to be rolled back.
+	// Keep the ops of an earlier call: they may have to be rolled back.
 	start := len(c.aloneOps)
 	refused, listed := c.listAlone(list, by)
 	if !listed {
@@ -28,11 +30,11 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 	roomLeft := c.takeAlone(list, c.aloneOps[start:], refused)
 	admitted := roomLeft && !refused
 
-	// If the fallback counters refuse, their decisions already report the cost as
-	// not taken. Otherwise they report it as taken, even if nothing was taken.
+	// If the fallback counters refuse, their decisions report the cost as not taken.
+	// Otherwise they report the cost as taken, even if it comes back below.
 	withdrawn := !roomLeft
 
-	// The copy decides last, because what it admits becomes a debt at once.
+	// The copies decide last, because what they admit becomes a debt at once.
 	if admitted && by == ByFallback {
 		admitted = c.admitAlone(list)
 	}
@@ -50,10 +52,10 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 	c.refused = c.refused || !admitted
 }
 
-// listAlone appends the subjects' ops to aloneOps, within this node's shares.
-// refused means that a limit refuses whatever its counter says: on_partition is
-// deny, or it limits slots, or this node's share of it is 0. ok is false if the
-// subjects can't be decided alone.
+// listAlone appends the listed subjects' ops to aloneOps, with this node's shares
+// as limits. refused means that a limit refuses whatever its counter says:
+// because on_partition is deny, because it is a limit of slots, or because this
+// node's share of it is 0. ok is false if the check has failed.
 func (c *clusterCheck) listAlone(list []int, by DecidedBy) (refused, ok bool) {
 	m := c.limiter.membership
 	nodes, rank := m.rankInRing()
@@ -71,7 +73,9 @@ func (c *clusterCheck) listAlone(list []int, by DecidedBy) (refused, ok bool) {
 		s.life = m.Fallback.Life(ring.PartitionOf(s.subject))
 		ops := c.ops(s)
 		if by == ByFallback && hasSlots(ops) && !c.peek {
-			if m.Authority() { // the owner is away, and its standby will soon take over
+			// A node with authority is not cut off: the owner is away, and its standby
+			// will soon take over.
+			if m.Authority() {
 				c.failFor(ErrTryAgain)
 				return false, false
 			}
@@ -90,7 +94,8 @@ func (c *clusterCheck) listAlone(list []int, by DecidedBy) (refused, ok bool) {
 			c.aloneCounted = append(c.aloneCounted, counted)
 		}
 
-		// The rates that a reservation notes are those of this node's shares.
+		// A reservation notes the rates by which its buckets drain here: those of this
+		// node's shares.
 		if by == ByOwner && !c.makePlaceAlone(s, c.aloneOps[s.firstAloneOp:]) {
 			return false, false
 		}
@@ -104,10 +109,9 @@ func (c *clusterCheck) aloneOp(i, j int) *counters.Op {
 	return &c.aloneOps[c.subjects[i].firstAloneOp+j]
 }
 
-// takeAlone takes ops, those of the listed subjects in aloneOps, from the
-// fallback counters, and reports whether all counters have room. If refused is
-// set, it only peeks: nothing may be taken, but the answer needs what the
-// counters say.
+// takeAlone takes ops from the fallback counters, and reports whether they admit
+// ops. ops are those of the listed subjects in aloneOps. If refused is set, it
+// only peeks: nothing may be taken, but the answer needs what the counters say.
 func (c *clusterCheck) takeAlone(list []int, ops []counters.Op, refused bool) (roomLeft bool) {
 	fallback := c.limiter.membership.Fallback
 	if c.peek || refused {
@@ -122,9 +126,10 @@ func (c *clusterCheck) takeAlone(list []int, ops []counters.Op, refused bool) (r
 	return roomLeft
 }
 
-// applyOnPartition applies mode to op, and reports whether to count op. If so, the
-// limit of op is now this node's share or, for a block or in mode Full, still
-// the whole limit. If not, applyOnPartition has decided op.
+// applyOnPartition applies mode to op, and reports whether a fallback counter
+// must decide op. If so, the limit of op is now this node's share or, for a
+// block or in mode Full, still the whole limit. If not, applyOnPartition has
+// decided op.
 func (c *clusterCheck) applyOnPartition(op *counters.Op, mode rules.OnPartition, nodes, rank int) bool {
 	if op.Block && mode == rules.Share {
 		return true // nodes don't divide a block: it applies in full on this node
@@ -185,15 +190,16 @@ func (c *clusterCheck) countedAlone(list []int) iter.Seq2[*counters.Op, *counter
 }
 
 // admitAlone records what the fallback counters admitted as debts to the
-// subjects' owners. If a copy on this node shows that the whole limit is used
-// up, admitAlone puts back everything taken and returns false.
+// subjects' owners. If a copy on this node shows that a whole limit is used up,
+// admitAlone puts back everything that was taken, and returns false.
 func (c *clusterCheck) admitAlone(list []int) bool {
 	m := c.limiter.membership
 	c.gatheredOps = c.gatheredOps[:0]
 	for op, aloneOp := range c.countedAlone(list) {
 		debtOp := *op
 
-		// If nothing was taken, nothing is owed. The copy still says what is left.
+		// If the fallback counter took nothing, nothing is owed. The copy still says
+		// what is left.
 		if c.peek || !aloneOp.Decision.Allowed && !aloneOp.Took() {
 			debtOp.Cost = 0
 		}
@@ -243,14 +249,16 @@ func (c *clusterCheck) giveBackRefused(list []int, admitted bool) {
 func (c *clusterCheck) giveBackAlone(op *counters.Op, life counters.Life) {
 	taken := op.TakeRecord()
 	taken.Fastest = c.limiter.fastestSince(op, taken.Steady)
+
 	// If this fails, the cost stays taken: the counter was reset, the rate of a
 	// bucket may have changed, or there is no room to note what came back.
 	_ = c.limiter.membership.Fallback.GiveBack(c.limiter.clock.Now(), op.Key, op.Limit, taken, op.Cost, life)
 }
 
-// narrowToCopy combines this node's decision on op, by its share, with a copy's
-// decision by the whole limit: the stricter one wins. Both report what is left
-// as if the cost had been taken.
+// narrowToCopy combines two decisions: this node's decision on op, by its share,
+// and a copy's decision on copyOp, by the whole limit. The stricter one wins.
+// Both report what is left as if the cost had been taken. copyAdmits says whether
+// the copy has admitted all ops.
 func (c *clusterCheck) narrowToCopy(op, copyOp *counters.Op, copyAdmits bool) {
 	decision := c.withCost(op, copyOp, copyAdmits)
 	if op.Decision.Allowed && !decision.Allowed {
@@ -265,22 +273,22 @@ func (c *clusterCheck) narrowToCopy(op, copyOp *counters.Op, copyAdmits bool) {
 	op.Decision.Delay = max(op.Decision.Delay, decision.Delay)
 }
 
-// withCost returns a copy's decision on op, which reports what is left as if op's
-// cost had been taken.
+// withCost returns a copy's decision on op. The decision reports what is left as
+// if op's cost had been taken.
 func (c *clusterCheck) withCost(op, copyOp *counters.Op, copyAdmits bool) algorithms.Decision {
 	decision := copyOp.Decision
 	if !decision.Allowed {
 		return decision
 	}
 
-	// A copy that takes the cost reports what is left afterwards. If it refuses
-	// another limit, it has taken nothing.
+	// A copy that has taken the cost reports what is left afterwards. If the copy of
+	// another limit refuses, no copy takes anything.
 	hasTaken := copyOp.Cost > 0 && copyAdmits
 	if hasTaken {
 		return decision
 	}
 
-	if copyOp.Cost == 0 && decision.Remaining < op.Cost { // a peek
+	if copyOp.Cost == 0 && decision.Remaining < op.Cost { // as for a peek: the copy was not asked about the cost
 		return localcache.NoShare(op.Limit, c.now, op.Cost)
 	}
 	decision.AddRemaining(op.Limit, -op.Cost)
@@ -293,6 +301,7 @@ func (c *clusterCheck) rollBackAlone(s *subject) {
 	if pl != nil {
 		c.limiter.membership.Fallback.ForgetReservation(c.now, placeKey(s.subject, pl.id), true, nil)
 	}
+
 	ops := c.ops(s)
 	for j := range ops {
 		aloneOp := &c.aloneOps[s.firstAloneOp+j]
@@ -305,8 +314,8 @@ func (c *clusterCheck) rollBackAlone(s *subject) {
 	}
 }
 
-// beginBlocksAlone begins in the fallback counters the blocks that a copy's
-// refusal triggers, because the copy itself may be read-only.
+// beginBlocksAlone begins, in the fallback counters, the blocks that a copy's
+// refusal triggers. They can't begin in the copy, which may be read-only.
 func (c *clusterCheck) beginBlocksAlone(list []int) {
 	if c.peek {
 		return

@@ -4,9 +4,9 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// fold combines the subjects into one answer once all are decided or one is
-// refused. The answer's DecidedBy is the weakest of theirs. fold reports
-// whether the check is decided.
+// fold combines the subjects into one answer once all are decided, or one is
+// refused, and reports whether the check is decided. The answer's DecidedBy is
+// the weakest of the subjects'.
 func (c *clusterCheck) fold() bool {
 	a := c.answer
 
@@ -44,16 +44,16 @@ func (c *clusterCheck) renumberOps() {
 }
 
 // dropUndecided removes the undecided subjects from the answer to a refused
-// check. It reports the others as never charged, because they are rolled back.
+// check. The others are rolled back, so it reports their costs as never taken.
 func (c *clusterCheck) dropUndecided() {
 	a := c.answer
 	sc := &a.scratch
 
-	// The entries that stay overwrite those that were read before.
+	// These slices overwrite only what the loop has read.
 	hits := sc.match.Hits[:0]
 	ops := sc.ops[:0]
-
 	limits := a.Limits[:0]
+
 	for i := range c.subjects {
 		s := &c.subjects[i]
 		if s.state != stateDecided {
@@ -79,13 +79,14 @@ func (c *clusterCheck) dropUndecided() {
 
 // withdrawCost makes op's decision report its cost as never taken.
 func (c *clusterCheck) withdrawCost(op *counters.Op) {
+	// An allowed look took nothing, but reports what remains as if it had.
 	looked := op.Mode == counters.PeekMode && op.Decision.Allowed && c.peeksAreLooks
 	if !op.Took() && !looked {
 		return
 	}
 
-	// If the cost was delayed, nobody knows how much was left before: there may
-	// have been room for part of the cost. So nothing is added.
+	// If the check was delayed, there was room for a part of the cost at most, and
+	// nobody knows for how much. So Remaining stays as it is.
 	isDelayed := op.Limit.MaxDelay > 0 && op.Decision.Delay > 0
 	op.Decision.Delay = 0
 	if isDelayed {
@@ -116,7 +117,7 @@ func (c *clusterCheck) rollBack() {
 			l.membership.leases.held.Unspend(s.receipt, c.ops(s))
 		case undoAsked:
 			s.answeredBy.rollBack(l)
-			s.answeredBy.admitted = false // so that its other subjects don't roll it back again
+			s.answeredBy.admitted = false // so that the other subjects of the question don't roll it back again
 		}
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// grant makes the grant that one request asks for. It returns false if the limits do not allow it.
+// grant makes the grant that one request asks for, and debits it from the
+// counters of ops. It returns false if the limits do not allow a grant.
 func (ls *leases) grant(
 	now algorithms.Instant, request *leaseRequest, ops []counters.Op, lineage uint64, nodes int,
 ) (leaseGrant, bool) {
@@ -51,7 +52,7 @@ func (ls *leases) grant(
 	return g, g.ID != 0
 }
 
-// describe adds to g the mark of the debit from one limit, and makes g end no
+// describe adds to g the mark of the debit from op's limit. It makes g end no
 // later than the window that was debited.
 func (g *leaseGrant) describe(op *counters.Op) {
 	if op.Limit.Kind == algorithms.TokenBucket {

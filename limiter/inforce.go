@@ -43,9 +43,10 @@ func (l *Limiter) authorityAt() int64 {
 		return 0
 	}
 
-	// The time is read before authority. If authority is there at the later moment,
-	// the version was not honoured at the earlier one, either. In the other order,
-	// authority could end in between, and the time would be too late.
+	// Read the time before authority. If this node has authority at the later
+	// moment, its region has not honoured the next version by then, so not by the
+	// earlier moment either. In the other order, authority could end in between, and
+	// the region could have honoured the next version by the time that is returned.
 	now := l.clock.Now().Wall
 	if !l.membership.Authority() {
 		return 0
@@ -61,7 +62,7 @@ func (l *Limiter) Rules() *rules.Set {
 	return nil
 }
 
-// findRule returns the rule that a caller names.
+// findRule returns the rule that a caller names. The error wraps ErrUnknownRule.
 func (l *Limiter) findRule(active *activeRules, name string) (*rules.Rule, error) {
 	rule := active.set.Rule(name)
 	if rule == nil {
@@ -86,7 +87,7 @@ type slotRule struct {
 	stats   *ruleStats
 }
 
-// slotIndex finds rules with limits of slots. It is made when it is needed.
+// slotIndex finds rules with limits of slots. slotRules fills it when first called.
 type slotIndex struct {
 	once    sync.Once
 	byGroup map[uint32]*slotRule

@@ -14,7 +14,7 @@ const (
 	recentIntervals = 120
 )
 
-// intervals knows the current interval.
+// intervals remembers the current interval, to tell when it ends.
 type intervals struct {
 	mu      sync.Mutex // guards current
 	current int64      // 0 before the first reading
@@ -38,10 +38,10 @@ func (iv *intervals) end(now int64) bool {
 
 // usedIntervals counts the uses of one rule by intervals.
 type usedIntervals struct {
-	mu        sync.Mutex // guards the fields below
-	before    int64      // all uses up to the end of the last interval
-	last      int64      // number of the last interval; 0 before the first
-	intervals [recentIntervals]uint32
+	mu        sync.Mutex              // guards the fields below
+	before    int64                   // all uses up to the end of the last interval
+	last      int64                   // number of the last interval that ended; 0 before the first
+	intervals [recentIntervals]uint32 // uses in interval n, at n modulo recentIntervals
 }
 
 // endInterval records the uses since the last interval as those of interval n.
@@ -49,7 +49,9 @@ type usedIntervals struct {
 func (us *usedIntervals) endInterval(n, all int64) {
 	us.mu.Lock()
 	defer us.mu.Unlock()
-	// Intervals that were missed, such as while the machine slept, have no uses of their own.
+
+	// Clear the intervals that were missed, as while the machine slept. Their places
+	// still have the counts of an hour before.
 	for missed := max(us.last+1, n-recentIntervals+1); missed < n; missed++ {
 		us.intervals[missed%recentIntervals] = 0
 	}

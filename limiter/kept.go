@@ -10,7 +10,7 @@ import (
 // commands use; see [rules.KeptLimit].
 type Kept struct {
 	Used int64         // units that are used, rounded up; 0 if there is no counter
-	Ends time.Duration // until nothing is used any more, if nobody asks for more
+	Ends time.Duration // how long until nothing is used any more, if nobody takes more
 }
 
 // Kept asks the owner what a key's counter holds, in a namespace where each key
@@ -28,8 +28,9 @@ func (l *Limiter) Kept(namespace, key string) (Kept, error) {
 	return Kept{lu.Used, lu.ResetAfter}, nil
 }
 
-// DropKept makes the only counter of a key fresh, and returns what it held. The
-// error is one of Kept's, or wraps ErrNoRoom.
+// DropKept makes the only counter of a key fresh, and returns what it held. It
+// reads the counter first: what is taken between the two steps is dropped, but
+// not returned. The error is one of Kept's, or wraps ErrNoRoom.
 func (l *Limiter) DropKept(namespace, key string) (Kept, error) {
 	before, err := l.Kept(namespace, key)
 	if err != nil || before.Used == 0 {

@@ -20,16 +20,16 @@ const (
 	maxSweepPause = 10 * time.Second
 )
 
-// leases holds the leases that this node holds, and the grants that it has made as an owner.
+// leases has this node's part in leases, as a holder and as an owner.
 type leases struct {
 	limiter       *Limiter
-	held          *localcache.Leases
-	granted       *localcache.LeaseLedger
-	forgetNotices notices // broadcasts about subjects that got quota back
-	unspent       unspentRounds
+	held          *localcache.Leases      // leases that this node holds, and refusals that it remembers
+	granted       *localcache.LeaseLedger // grants that this node has made as an owner
+	forgetNotices notices                 // broadcasts about subjects that got quota back
+	unspent       unspentRounds           // what other holders have reported
 }
 
-// policyOf returns the lease policy for a hit's subject; no policy if the subject takes no leases.
+// policyOf returns the lease policy for a subject of rule; no policy if it can't be leased.
 func (m *membership) policyOf(rule *rules.Rule, limits []*rules.Limit) localcache.Policy {
 	table := m.Ring()
 	if table == nil || rule.Consistency != rules.Hybrid {
@@ -39,14 +39,15 @@ func (m *membership) policyOf(rule *rules.Rule, limits []*rules.Limit) localcach
 }
 
 // spend decides ops, all of one subject, from the subject's lease or from a
-// remembered refusal. The receipt records what was spent.
+// remembered refusal. It writes to receipt what was spent. If the lease needs
+// another grant soon, spend requests one in the background.
 func (ls *leases) spend(
 	owner ring.NodeID, rule *rules.Rule, limits []*rules.Limit, ops []counters.Op, receipt *localcache.Receipt,
 ) localcache.Outcome {
 	m := ls.limiter.membership
 
-	// Blocks and delays depend on the owner's counters at the moment of the check,
-	// so no grant can stand for these counters.
+	// Blocks and delays depend on the owner's counters at the moment of the check. A
+	// grant can't stand for them.
 	if rule.Consistency != rules.Hybrid || rule.Blocks != nil || rule.OnLimit == rules.DelayCheck || owner == m.Self {
 		return localcache.AskOwner
 	}
@@ -60,8 +61,8 @@ func (ls *leases) spend(
 		return localcache.AskOwner // a count must reach the owner
 	}
 
-	// The process may have been suspended in between. Cost spent too late counts as
-	// unspent, and goes back with the rest of the grant.
+	// The process may have been suspended since Spend. What was spent after the end
+	// of the grant goes back to the owner with the rest of the grant.
 	if m.Boottime() >= receipt.Until {
 		ls.held.Unspend(*receipt, ops)
 		return localcache.AskOwner
@@ -87,14 +88,13 @@ func (ls *leases) renew(owner ring.NodeID, policy localcache.Policy, ops []count
 		return
 	}
 
-	// The owner debits the grant before it answers. If the answer is lost, the
-	// quota is lost, too, but it is never spent twice.
+	// The owner debits the grant before it answers. If the answer is lost, the quota
+	// is lost, but it is never spent twice.
 	ak := &ask{to: owner, owner: owner, deadline: time.Now().Add(renewTimeout),
 		done: make(chan struct{}, 1), renewal: true}
 	ak.policies = []localcache.Policy{policy}
 
-	// No check waits for a renewal, so there is no check to match again by newer
-	// rules.
+	// No check waits for a renewal, so none could be matched again by newer rules.
 	ak.q.flags = flagIgnoreNewer
 
 	// Inline limits come with the call, so any version of the rules will do.
@@ -119,6 +119,7 @@ func (ls *leases) addRequests(head *question, asks []*ask) {
 	if ak.policies == nil {
 		return
 	}
+
 	now := ls.limiter.membership.Boottime()
 	first := 0
 	for subject := range ak.policies {
@@ -132,7 +133,7 @@ func (ls *leases) addRequests(head *question, asks []*ask) {
 	}
 }
 
-// acceptReply stores the grants and refusals in the reply to asks.
+// acceptReply stores the grants in the reply to asks, and remembers the refusals.
 func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err error) {
 	ak := asks[0]
 	m := ls.limiter.membership
@@ -149,7 +150,9 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 		return
 	}
 
-	lastCheck := len(r.admitted) - 1 // grants follow the last check, so its results say what is left
+	// The owner makes grants after the last check, so the results of the last check
+	// say what is left.
+	lastCheck := len(r.admitted) - 1
 	results := r.results[lastCheck*len(ak.q.ops):]
 	firstOp := 0
 	for subject, policy := range ak.policies {
@@ -207,8 +210,8 @@ func decidedOps(asked []counters.Op, results []result) (ops []counters.Op, refus
 // Its ID is zero if there is none.
 func (r *reply) grantOf(ops []counters.Op) (grant localcache.Grant) {
 	for i := range r.grants {
-		// reply.read lets grants of other lengths through; AcceptAnswer would
-		// index them out of range.
+		// reply.read accepts grants of any length. One that does not fit ops would
+		// make AcceptAnswer panic.
 		if r.grants[i].subject == ops[0].Key.Subject && len(r.grants[i].Amounts) == len(ops) {
 			grant = r.grants[i].Grant
 		}
@@ -216,7 +219,7 @@ func (r *reply) grantOf(ops []counters.Op) (grant localcache.Grant) {
 	return grant
 }
 
-// decideQueued answers queued asks from a grant that has just arrived. It returns the rest.
+// decideQueued answers queued asks from a grant that has just arrived. It returns the others.
 func (ls *leases) decideQueued(asks []*ask) []*ask {
 	left := asks[:0]
 	for i, ak := range asks {
@@ -235,7 +238,7 @@ func (ls *leases) decideQueued(asks []*ask) []*ask {
 		ak.admitted = outcome == localcache.Spent || ak.rule.Shadow
 
 		if !ak.state.CompareAndSwap(askOpen, askAnswered) {
-			// The check has given up meanwhile: nobody uses what was spent.
+			// The check has given up meanwhile, and uses nothing of what was spent.
 			ls.held.Unspend(ak.receipt, ak.q.ops)
 			continue
 		}
@@ -273,8 +276,8 @@ func (ls *leases) maintain() {
 }
 
 // returnEnded gives back what is left of the ended grants. If this process did
-// not run for a while, some ended long ago. It drops these: the owner could not
-// tell how old they are.
+// not run for a while, some grants ended long ago. returnEnded drops these: the
+// owner assumes that what comes back is not so old.
 func (ls *leases) returnEnded(now time.Duration, ended []localcache.EndedGrant) {
 	var list []refund
 	for i := range ended {

@@ -12,12 +12,12 @@ import (
 
 // This file is the lender's side of loans between regions. The node that
 // receives a request forwards it to the subject's owner. The owner debits the
-// loan, and answers only once the debit would survive the owner's failure.
+// loan, and answers only once the debit would outlive the owner.
 
 const (
 	// forwardTimeout bounds how long a node waits for the owner's answer to another
-	// region's request; confirmTimeout bounds how long an owner waits until a debit,
-	// of a loan or of a settlement, would survive it.
+	// region's request. confirmTimeout bounds how long an owner waits until what it
+	// has changed, for a loan or a settlement, would outlive it.
 	forwardTimeout = 800 * time.Millisecond
 	confirmTimeout = 500 * time.Millisecond
 	// maxLending bounds the loan requests that this node answers at once, so that
@@ -25,9 +25,9 @@ const (
 	maxLending = 1024
 )
 
-// serveRequest answers a loan request as the owner, or forwards it to the
-// owner. forwarded means that another node of this region has sent it on,
-// because it takes this node for the owner.
+// serveRequest answers a loan request as the owner, or forwards it to the owner.
+// forwarded means that another node of this region has forwarded the request to
+// this node, as the owner that the other node knows.
 func (lo *loans) serveRequest(body []byte, forwarded bool, to Responder) {
 	m := lo.limiter.membership
 	var req LoanRequest
@@ -77,9 +77,9 @@ func (lo *loans) lendInBackground(req *LoanRequest, to Responder) {
 	}
 }
 
-// lend makes a loan if there is something to lend. It debits and confirms the
-// loan before it answers. If it can't confirm the debit, it puts the loan back
-// if it still can.
+// lend makes a loan if there is something to lend. It debits the loan and
+// confirms the debit before it answers. If the debit is not confirmed, lend puts
+// the loan back, as far as it still can.
 func (lo *loans) lend(req *LoanRequest) LoanReply {
 	m := lo.limiter.membership
 	now := lo.limiter.clock.Now()
@@ -88,8 +88,8 @@ func (lo *loans) lend(req *LoanRequest) LoanReply {
 		return LoanReply{status: loanUnknown}
 	}
 
-	// The life is read before the debit, so that the loan is not put back into
-	// counters that were reset since.
+	// Read the life before the debit: the loan must not be put back into counters
+	// that were reset since.
 	life := lo.limiter.table.Life(d.partition)
 	if m.Standbys == nil || !m.Authority() || !m.Standbys.CanConfirm(d.partition) {
 		return LoanReply{status: loanLater}
@@ -98,9 +98,9 @@ func (lo *loans) lend(req *LoanRequest) LoanReply {
 	n, balance, err := lo.debitLoan(&d, now, req.Window, req.Want)
 	reply := LoanReply{status: loanMade, Amount: n, unused: balance.Remaining, rate: d.limit.Amount}
 
-	// This region's limit is lower than its share at the very beginning of a
-	// window, and until the new version of the rules is recorded. It may have
-	// something to lend afterwards.
+	// At the very beginning of a window, and until a new version of the rules is
+	// recorded, this region's limit is lower than its share. It may have something
+	// to lend later.
 	share := d.active.set.Division(d.rule, d.limit)[d.active.set.Shares().Region]
 	switch {
 	case err != nil || n == 0 && d.limit.Capacity() < share:
@@ -127,7 +127,6 @@ func (lo *loans) lend(req *LoanRequest) LoanReply {
 	return reply
 }
 
-// debitLoan debits a loan and returns its size.
 func (lo *loans) debitLoan(
 	d *dividedLimit, now algorithms.Instant, window, want int64,
 ) (int64, counters.LoanBalance, error) {

@@ -41,7 +41,7 @@ type Limiter struct {
 
 	wallClock func() int64 // the wall time in Unix ms; nil without a clock
 
-	mu          sync.Mutex // serialises SetRules and UpdateSteps; guards the fields below
+	mu          sync.Mutex // serialises SetRules, SetEntries and UpdateSteps; guards the fields below
 	loadSteps   func(*rules.Set) []int
 	loadLeft    func(source string) time.Duration // see FollowLoads; may be nil
 	notHonoured rules.NotHonoured
@@ -51,11 +51,13 @@ type Limiter struct {
 // Clock returns the limiter's clock.
 func (l *Limiter) Clock() *Clock { return l.clock }
 
-// Check decides q now. If it fails, the answer is invalid; the error wraps
-// ErrUnknownRule, ErrKey, ErrInline, ErrNamespace, ErrAtMost, ErrAcquire,
-// ErrLevelTooLow, ErrRulesChanged or ErrTryAgain. A q with a RequestID must not
-// be a peek. Within a minute it is decided once, and the error may also be one
-// of Reserve's.
+// Check decides q now and writes the outcome to a. After an error, a is
+// invalid. The error wraps ErrUnknownRule, ErrKey, ErrInline, ErrNamespace,
+// ErrAtMost, ErrAcquire, ErrLevelTooLow, ErrRulesChanged or ErrTryAgain.
+//
+// A q with a RequestID is decided once within a minute: a repetition gets the
+// same answer. Such a q must not be a peek, and the error may also be one of
+// Reserve's.
 func (l *Limiter) Check(q *Query, a *Answer) error {
 	if q.isOnceOrAtMost() {
 		return l.checkOnceOrAtMost(q, a)
@@ -66,7 +68,7 @@ func (l *Limiter) Check(q *Query, a *Answer) error {
 	return l.decide(l.clock.Now(), q, a)
 }
 
-// CheckAt decides q as of now.
+// CheckAt decides q as of now. It ignores q.RequestID and q.AtMost.
 func (l *Limiter) CheckAt(now algorithms.Instant, q *Query, a *Answer) error {
 	if err := l.match(now.Wall, q, a); err != nil {
 		return err
@@ -97,7 +99,7 @@ func (l *Limiter) decide(now algorithms.Instant, q *Query, a *Answer) error {
 }
 
 // resolve decides a prepared check, and waits for other nodes if need be. The
-// caller counts the check.
+// caller adds the check to the metrics.
 func (l *Limiter) resolve(q *Query, a *Answer) error {
 	if q.Waits && !a.scratch.bypassesLeases && a.mayDelay() {
 		return l.resolveInQueue(q, a)
@@ -109,14 +111,14 @@ func (l *Limiter) resolve(q *Query, a *Answer) error {
 }
 
 // resolveInQueue is resolve for a caller that waits for its turn. The check
-// spends no lease, so that all of its cost can come back.
+// spends no lease: if the caller stops waiting, all of the cost can come back.
 func (l *Limiter) resolveInQueue(q *Query, a *Answer) error {
 	defer a.addOptions(func(o *options) { o.bypassesLeases = true })()
-	if l.membership == nil { // in a cluster, each subject keeps its own
+	if l.membership == nil { // in a cluster, each subject of the cluster check has its own life
 		a.readLives(l)
 	}
 
-	// It bypasses leases now, so resolve does not come back here.
+	// The check bypasses leases now, so resolve does not come back here.
 	if err := l.resolve(q, a); err != nil {
 		return err
 	}
@@ -168,10 +170,10 @@ func (a *Answer) recordDecidedHere(v counters.Verdict) {
 	a.DecidedBy = ByOwner
 	a.scratch.isDecidedHere = true
 
-	// If the shards have seen a later time than the check began with, they decided
-	// as of that time. It is the same for all ops of a Take, so the first one tells
-	// it. Its At.Wall may follow another node's clock, so the delay is added to this
-	// node's own wall time.
+	// If the shards have seen a later time than a.Now, they decided as of that
+	// time. All ops of a Take have the same steady time, so the first op tells how
+	// much later it is. The op's At.Wall may follow another node's clock, so this
+	// node's own wall time moves by the same amount instead.
 	late := a.scratch.ops[0].At.Steady - a.Now.Steady
 	if late > 0 {
 		a.Now.Steady += late
@@ -180,7 +182,7 @@ func (a *Answer) recordDecidedHere(v counters.Verdict) {
 }
 
 // finish completes a check that tryDecide left undecided. It waits for replies, and
-// asks again, until the check is decided. The caller counts the check.
+// asks again, until the check is decided. The caller counts it in the metrics.
 func (l *Limiter) finish(q *Query, a *Answer) error {
 	c := a.scratch.cluster
 	for {
@@ -192,7 +194,8 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 			c.rollBack()
 			l.catchUp(l.membership.ctx, 0, c.newerVersion)
 
-			// This happens only once: from now on, owners with newer rules decide, too.
+			// Do this only once: if this node has authority, its next questions ask
+			// owners to decide even if their rules are newer; see newAsk.
 			c.ignoreNewer = true
 
 			c.now = l.clock.Now()
@@ -223,18 +226,19 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 // beginRematch adapts a, which prepare has just set up anew by newer rules,
 // to what the first round has done.
 func (a *Answer) beginRematch(q *Query) {
-	// The first round's subjects are rolled back. If the newer rules need no
-	// counter, no others take their place.
+	// The first round's subjects are rolled back already. If the newer rules need
+	// no counter, begin does not run again, so nothing else removes them.
 	a.scratch.cluster.subjects = a.scratch.cluster.subjects[:0]
 
-	// The first round's place is given back with its cost, perhaps only after the
-	// second round has made one. So the second place has an id of its own.
+	// The place of the first round goes back with its cost, perhaps only after the
+	// second round has made its place. The second place has an id of its own, so
+	// that the late refund does not drop it.
 	if a.scratch.place != nil {
 		a.scratch.place = a.newPlaceRequest(q, a.scratch.place.ttl)
 	}
 
-	// If an earlier attempt has acquired the slots, it has paid, too. prepare has
-	// put these costs back.
+	// If an earlier attempt has acquired the slots, it has also paid the other
+	// costs. prepare has just listed these costs again.
 	if a.scratch.acquiring != nil && a.scratch.acquiring.isRepetition {
 		a.dropPaidCosts()
 	}

@@ -36,7 +36,7 @@ func (a *Answer) addOp(h *rules.Hit, limit *rules.Limit, subject int, cost int64
 	a.Limits = a.Limits[:len(a.Limits)+1]
 	la := &a.Limits[len(a.Limits)-1]
 
-	// conclude writes the rest
+	// conclude writes the other fields.
 	la.Rule = h.Rule
 	la.Limit = limit
 	la.Subject = int32(subject)
@@ -61,7 +61,7 @@ func costOf(costs []UnitCost, h *rules.Hit, limit *rules.Limit) int64 {
 	case limit.UnitID == h.Rule.CostUnitID:
 		return h.Cost
 	case limit.UnitID == 0:
-		return 1 // the rule's cost table is about another unit
+		return 1 // a check counts as 1 request: the rule's cost table is about another unit
 	}
 	return 0
 }
@@ -112,7 +112,7 @@ func (l *Limiter) requireLevel(q *Query, a *Answer) error {
 func countHitOps(h *rules.Hit) int { return len(h.Limits) + len(h.Rule.Blocks) }
 
 // addBlocks appends a hit's blocks, after the hit's limits. The blocks have the
-// mode of the limits, so that they do not make a count fail.
+// mode of the check: a block never refuses a count.
 func (a *Answer) addBlocks(h *rules.Hit, mode counters.Mode) {
 	a.scratch.hasBlocks = true
 	for _, block := range h.Rule.Blocks {
@@ -123,9 +123,9 @@ func (a *Answer) addBlocks(h *rules.Hit, mode counters.Mode) {
 	}
 }
 
-// whileBlocked returns what a limit decides, in place of decision, while a
-// block of its subject lasts for the time left. For at least that long, the
-// limit refuses and nothing remains. Used stays as it is.
+// whileBlocked returns what a limit decides, in place of decision, while its
+// subject is blocked. left is how much longer the block lasts. The limit refuses
+// for at least that long, and nothing remains. Used stays as it is.
 func whileBlocked(decision algorithms.Decision, left time.Duration) algorithms.Decision {
 	out := algorithms.Decision{
 		Used: decision.Used, RetryAfter: left, ResetAfter: max(decision.ResetAfter, left), MoreAfter: left,

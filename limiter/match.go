@@ -12,7 +12,7 @@ import (
 )
 
 // prepare matches q against the rules in force and lists the counters to ask.
-// If no counter is needed, it decides the check itself, and done is true.
+// If q needs no counter, prepare decides the check, and done is true.
 func (l *Limiter) prepare(now algorithms.Instant, q *Query, a *Answer) (done bool, err error) {
 	if err := l.match(now.Wall, q, a); err != nil {
 		return false, err
@@ -20,9 +20,10 @@ func (l *Limiter) prepare(now algorithms.Instant, q *Query, a *Answer) (done boo
 	return a.scratch.matchDecides, l.listOps(now, q, a)
 }
 
-// match matches q against the rules in force. If no counters are needed, it
-// decides the check itself. Otherwise it prefetches the counters. wall is the
-// time of the check in Unix nanoseconds; 0: now.
+// match matches q against the rules in force. If q needs no counter, match
+// decides the check; otherwise it prefetches the counters. It also lists them
+// if q differs from a's last check only in its subjects. wall is the time of
+// the check in Unix nanoseconds; 0 means now.
 func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 	active := l.inForce.Load()
 	sameOps := a.countSameOps(active, q)
@@ -99,15 +100,16 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 	return nil
 }
 
-// listOps lists the counters that a matched check debits, with their limits as
-// of now. If match has listed the counters or decided the check, it only sets
-// a.Now.
+// listOps sets a.Now. Then it lists the counters that a matched check debits,
+// with their limits as of now, unless match has listed them or decided the
+// check. The error wraps ErrAcquire, ErrInline or ErrLevelTooLow.
 func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 	a.Now = now
 	if a.scratch.matchDecides || a.scratch.hasOps {
 		return nil
 	}
 
+	// Shares change with the time, and steps with the load.
 	hasOtherLimits := len(q.Subjects) == 0 && (a.scratch.active.hasGlobal || a.scratch.active.steps != nil)
 	if hasOtherLimits {
 		a.scratch.active.adjustLimits(&a.scratch.match, now.Wall)
@@ -235,10 +237,10 @@ func (a *Answer) begin(active *activeRules) {
 	a.scratch.ops = a.scratch.ops[:0]
 }
 
-// countSameOps returns how many ops of a's last check can be used for q if q
-// turns out to have the same hits with other subjects, as a caller's next check
-// usually does. It returns 0 if none can. If other nodes took part in the last
-// check, some of its ops may be gone.
+// countSameOps returns how many ops of a's last check can serve q, or 0. They
+// serve q if q turns out to have the same hits with other subjects, as a
+// caller's next check usually does. If other nodes took part in the last check,
+// dropUndecided may have removed some of its ops, so none is used again.
 func (a *Answer) countSameOps(active *activeRules, q *Query) int {
 	sc := &a.scratch
 	if sc.active == active && sc.isDecidedHere && sc.isRepeatable && isUsual(q) {
@@ -283,15 +285,16 @@ func (a *Answer) slotsNeedAcquire(h *rules.Hit, mode counters.Mode) error {
 	return fmt.Errorf("rule %q: %w", h.Rule.Name, ErrAcquire)
 }
 
-// refuseByZero refuses the check if it has a cost for a limit of 0, and reports
-// whether it did. It looks at no counter, and begins no block.
+// refuseByZero refuses a check that has a cost for a limit of 0, and reports
+// whether it did. It asks no counter, so the refusal begins no block.
 func (l *Limiter) refuseByZero(q *Query, a *Answer) bool {
 	match := &a.scratch.match
 	for i := range match.Hits {
 		h := &match.Hits[i]
 		subject, costs, mode := q.part(i)
+		// Each of Envoy's descriptors has a status, and a count reaches all limits.
 		if h.Rule.Shadow || h.Rule.Envoy || mode == counters.CountMode {
-			continue // a descriptor has a status of its own
+			continue
 		}
 		j := slices.IndexFunc(h.Limits,
 			func(limit *rules.Limit) bool { return limit.RefusesAll() && costOf(costs, h, limit) > 0 })
@@ -300,11 +303,14 @@ func (l *Limiter) refuseByZero(q *Query, a *Answer) bool {
 		}
 
 		limit := h.Limits[j]
+
 		op := a.addOp(h, limit, subject, costOf(costs, h, limit))
 		op.Shadow = false
 		op.Mode = mode
 		op.Decision = algorithms.Decision{RetryAfter: algorithms.Never}
+
 		a.decideByMatching(false, ByOwner)
+		// The answer has only the limit that refuses.
 		match.Hits[0] = *h
 		match.Hits[0].Limits = h.Limits[j : j+1]
 		match.Hits = match.Hits[:1]

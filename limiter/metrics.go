@@ -19,7 +19,7 @@ var forwardBounds = [...]time.Duration{
 	50 * time.Millisecond, 100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond, time.Second,
 }
 
-// counts holds counts since the process started.
+// counts holds counts since the process started; Metrics says what they mean.
 type counts struct {
 	forwardTimes                                                                  [len(forwardBounds) + 1]atomic.Int64
 	forwardTimeSum                                                                atomic.Int64
@@ -44,7 +44,7 @@ var DecisionNames = [...]string{"allowed", "refused", "shadow-refused"}
 var headroomBounds = []float64{0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1}
 
 // Metrics reports the limiter's metrics. A standalone node leaves out those
-// about other nodes, reservations and requests with an id.
+// about other nodes, regions, reservations and requests with an id.
 func (l *Limiter) Metrics(sink metrics.Sink) {
 	for _, stats := range l.Stats() {
 		stats.show(sink)
@@ -195,7 +195,7 @@ func (l *Limiter) showReservations(sink metrics.Sink) {
 		kept.RefusedWrites)
 }
 
-// show reports the metrics of one rule. It leaves out decisions that never happened.
+// show reports the metrics of one rule, without decisions that never happened.
 func (stats *RuleStats) show(sink metrics.Sink) {
 	for decision := range stats.Checks {
 		for by, n := range stats.Checks[decision] {

@@ -14,9 +14,9 @@ const (
 	nearHeadroom = 2
 )
 
-// nearLimits keeps the subjects that are nearest to their limits, whatever
-// their number of checks. If it is full, a subject replaces the one that is
-// farthest from its limit.
+// nearLimits keeps the subjects that are nearest to their limits, however few
+// checks they have. Each belongs to one stripe. If that is full, the subject
+// replaces an expired one, or else the one that is farthest from its limit.
 type nearLimits struct{ stripe [nearStripes]nearStripe }
 
 type nearStripe struct {
@@ -30,7 +30,7 @@ type nearEntry struct {
 	rule        string
 	key         keptKey
 	used, limit int64 // of the tightest limit, after the last check
-	expiresAt   int64 // Unix nanoseconds: when nothing is used any longer, unless there are more checks
+	expiresAt   int64 // Unix nanoseconds: nothing is used any more by then, if no check follows
 }
 
 func newNearLimits() *nearLimits {
@@ -41,7 +41,7 @@ func newNearLimits() *nearLimits {
 	return n
 }
 
-// note records what a check left of a limit.
+// note records what a check left of a limit at now, in Unix nanoseconds.
 func (n *nearLimits) note(h *rules.Hit, la *LimitAnswer, now int64, q *Query) {
 	e := nearEntry{
 		hash: h.Subject, rule: h.Rule.Name, used: la.Used, limit: la.share(), expiresAt: now + int64(la.ResetAfter),
@@ -58,6 +58,7 @@ func (n *nearLimits) note(h *rules.Hit, la *LimitAnswer, now int64, q *Query) {
 		}
 	}
 
+	// A new subject reuses the memory of the key that it replaces.
 	e.key = stripe.entries[i].key
 	if !known {
 		e.key.set(h, q)
@@ -67,8 +68,8 @@ func (n *nearLimits) note(h *rules.Hit, la *LimitAnswer, now int64, q *Query) {
 	stripe.entries[i] = e
 }
 
-// placeFor returns the index of an entry that e may use, or -1 if the entries
-// are full and e is no nearer to its limit than any other.
+// placeFor returns the index of an entry for e, or -1 if the stripe is full of
+// subjects that are at least as near to their limits. The caller must hold mu.
 func (stripe *nearStripe) placeFor(e *nearEntry, now int64) int {
 	if len(stripe.entries) < nearCapacity {
 		stripe.entries = append(stripe.entries, nearEntry{})
@@ -84,8 +85,8 @@ func (stripe *nearStripe) placeFor(e *nearEntry, now int64) int {
 	return i
 }
 
-// farthest returns the index of an entry that has expired or, if there is none,
-// of the one that is farthest from its limit.
+// farthest returns the index of an expired entry or, if there is none, of the
+// entry that is farthest from its limit. The caller must hold mu.
 func (stripe *nearStripe) farthest(now int64) (at int) {
 	for i := range stripe.entries {
 		e := &stripe.entries[i]

@@ -14,8 +14,8 @@ import (
 )
 
 // New returns a limiter over table for a standalone node; for a cluster see
-// NewInCluster. It can't decide checks before SetRules. If clock is nil,
-// callers may only use the methods that take the time as an argument.
+// NewInCluster. Call SetRules before the first check. If clock is nil, callers
+// may only use the methods that take the time as an argument.
 func New(table *counters.Table, clock *Clock) *Limiter {
 	l := &Limiter{table: table, clock: clock, nearLimits: newNearLimits(), entries: entries.New(),
 		startedAt: time.Now()}
@@ -32,13 +32,13 @@ func New(table *counters.Table, clock *Clock) *Limiter {
 
 	l.requests.deciding = make(map[notes.Key]chan struct{})
 	_, _ = rand.Read(l.reservations.processKey[:]) // never fails
-	l.noteOtherRates()                             // the rates before are not known
+	l.noteOtherRates()                             // nobody knows the rates before this process began
 	return l
 }
 
 // NewInCluster returns a limiter over table that decides together with other
-// nodes. It decides a check itself if table's gates are open for it, and asks
-// the owners otherwise. The caller must Close it.
+// nodes. It decides a check itself if table's gates are open for the check, and
+// otherwise asks the owners. The error is Validate's. The caller must Close it.
 func NewInCluster(table *counters.Table, clock *Clock, config ClusterConfig) (*Limiter, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -67,9 +67,9 @@ func NewInCluster(table *counters.Table, clock *Clock, config ClusterConfig) (*L
 	return l, nil
 }
 
-// Close stops answering other nodes and waits until that work is done. The
-// limiter still decides checks. Checks in flight wait for replies no longer
-// than a check may take.
+// Close stops answering other nodes, and waits until all work in the background
+// has ended. The limiter still decides checks. Checks in flight wait for
+// replies no longer than any check may take. The error is always nil.
 func (l *Limiter) Close() error {
 	m := l.membership
 	if m == nil {

@@ -8,22 +8,23 @@ import (
 )
 
 const (
-	// forgetNoticePause is the minimum time between two broadcasts of one kind about one subject.
+	// forgetNoticePause is the minimum time between two broadcasts of one kind
+	// about one subject.
 	forgetNoticePause = 20 * time.Millisecond
 	// maxNotices bounds the subjects whose last broadcast a node remembers.
 	maxNotices = 4096
 )
 
-// notices remembers the recent broadcasts about each subject, to limit their rate.
+// notices remembers recent broadcasts about subjects, to limit their rate.
 type notices struct {
 	mu sync.Mutex
-	// lastSent holds the time of each subject's last broadcast, sent or scheduled.
-	// By Key.Subject; guarded by mu.
+	// lastSent has, by Key.Subject, the time at which the subject's last broadcast
+	// was sent or is due. mu guards the map.
 	lastSent map[uint64]time.Duration
 }
 
-// delay returns how long to wait before a broadcast about a subject, and
-// records the broadcast. It is negative if one is already scheduled.
+// delay returns how long after at to send a broadcast about a subject, and
+// records that broadcast. It is negative if one is still due, which will do.
 func (n *notices) delay(at time.Duration, subject uint64) time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -45,7 +46,7 @@ func (n *notices) delay(at time.Duration, subject uint64) time.Duration {
 	return 0
 }
 
-// forgetSoon makes all nodes forget what f names, at once or up to forgetNoticePause later.
+// forgetSoon makes all nodes forget what f names, within forgetNoticePause.
 func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
 	m := ls.limiter.membership
 	wait := n.delay(m.Boottime(), f.subject)
@@ -68,8 +69,8 @@ func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
 	ls.voidLeasesEverywhere(f)
 }
 
-// voidLeasesEverywhere makes this node and all others forget what f names. A node
-// that the message does not reach forgets it within a lease's TTL anyway.
+// voidLeasesEverywhere makes all nodes forget what f names. A node that the
+// message does not reach forgets it within a lease's TTL anyway.
 func (ls *leases) voidLeasesEverywhere(f forgetMessage) {
 	m := ls.limiter.membership
 	body := wire.Encode(nil, &f)

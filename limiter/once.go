@@ -18,9 +18,9 @@ import (
 	"github.com/rlnode/rlnode/rules/document"
 )
 
-// reserveRequest is a reservation, or a check that counts, with a request id,
-// as sent to the owner of its first subject. That owner decides all of it and
-// keeps the answer.
+// reserveRequest is a reservation, or a check that counts, with a request id.
+// It goes to the owner of the first subject that has one. That owner decides
+// the whole request and keeps the answer.
 type reserveRequest struct {
 	query   *Query
 	ttl     time.Duration // zero for a check
@@ -51,8 +51,8 @@ func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id s
 	defer a.addOptions(func(o *options) { o.deadline = until })()
 
 	for again := false; ; again = true {
-		// The second attempt may have no time left. It gets catchUpTimeout, for an
-		// owner that has just become reachable.
+		// The second attempt gets at least catchUpTimeout, even if the time is up: an
+		// owner has just become reachable.
 		ctx, cancel := context.WithTimeout(context.Background(),
 			max(min(homeTimeout, time.Until(until)), catchUpTimeout))
 		id, err = rs.decideAtHome(ctx, req, a)
@@ -61,7 +61,7 @@ func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id s
 			return id, err
 		}
 
-		// The failed attempt may have written an answer into a.
+		// Decide q as if it had no id. The failed attempt may have written into a.
 		done, err := rs.limiter.prepare(rs.limiter.clock.Now(), q, a)
 		if err != nil {
 			return "", err
@@ -71,8 +71,8 @@ func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id s
 			return id, err
 		}
 
-		// Owners decided q after all, because they have just become reachable. None
-		// of them kept the answer, so decide q again.
+		// Owners have just become reachable, and have decided q. But none of them keeps
+		// the answer, so take q back, and ask the owner of the first subject again.
 		if err := rs.annul(id, q, a); err != nil {
 			return "", err
 		}
@@ -89,9 +89,9 @@ func (rs *reservations) annul(id string, q *Query, a *Answer) error {
 	return err
 }
 
-// decideAtHome has the owner of req's first subject, which may be this node,
-// decide req. a must be prepared for req. The error is ErrNoOwner if req could
-// not be decided this way; otherwise it is one of Reserve's.
+// decideAtHome has the owner of the first subject, which may be this node,
+// decide req. a must be prepared for req. The error is ErrNoOwner if no owner
+// could decide req; otherwise it is one of Reserve's.
 func (rs *reservations) decideAtHome(ctx context.Context, req *reserveRequest, a *Answer) (id string, err error) {
 	home, ok := a.homeSubject()
 	if !ok {
@@ -123,9 +123,10 @@ func (a *Answer) homeSubject() (home counters.Key, ok bool) {
 	return counters.Key{Subject: h.Subject.Hi, Counter: h.Subject.Lo}, true
 }
 
-// decideHere decides req on this node, which has the counters of its first
-// subject, or returns the kept answer. The error is counters.ErrShut if the
-// counters have moved away.
+// decideHere decides req on this node, which has the counters of home, the
+// first subject. If req was decided before, decideHere returns the answer that
+// was kept. The error is counters.ErrShut if the counters have moved away, or
+// one of Reserve's.
 func (rs *reservations) decideHere(
 	ctx context.Context, req *reserveRequest, home counters.Key, a *Answer,
 ) (id string, err error) {
@@ -143,7 +144,7 @@ func (rs *reservations) decideHere(
 
 	defer done()
 
-	// Another request may have held this one up.
+	// Waiting for another request may have taken time.
 	a.Now = rs.limiter.clock.Now()
 	found, err := rs.limiter.table.Recall(a.Now, memo)
 	switch {
@@ -160,6 +161,7 @@ func (rs *reservations) decideHere(
 		}
 	}
 
+	// An answer that was found, but can't be read, stays as it is.
 	id, err = rs.decide(req.query, req.ttl, a, false)
 	if err != nil || found {
 		return id, err
@@ -180,10 +182,10 @@ func (rs *reservations) decideHere(
 	return "", counters.ErrShut
 }
 
-// answerFormat is the format of a keptAnswer, and its first number.
+// answerFormat is the first number of a keptAnswer: the format of the rest.
 const answerFormat = 2
 
-// keptAnswer is an answer as kept or sent.
+// keptAnswer is an Answer as an owner keeps it, or as nodes send it.
 type keptAnswer struct {
 	version   int64 // of the rules
 	allowed   bool
@@ -193,7 +195,8 @@ type keptAnswer struct {
 	id        []byte // of the reservation
 }
 
-// keptLimit is one limit's part of a keptAnswer. counter is its counter's Key.Counter.
+// keptLimit is one limit's part of a keptAnswer. counter is the Key.Counter of
+// the limit's counter.
 type keptLimit struct {
 	counter uint64
 	blocked bool
@@ -230,9 +233,9 @@ func (a *Answer) pack(id string) *keptAnswer {
 	return ka
 }
 
-// restore fills a, which must be prepared for the same check, from a packed
-// answer, and returns the id. If the rules have changed, and one of its limits
-// is gone, a lists no limits.
+// restore fills a from a packed answer, and returns the id of its reservation.
+// a must be prepared for the same check. If the rules have changed since, and
+// the answer has a limit that is gone, a lists no limits.
 func (a *Answer) restore(ka *keptAnswer) (id string) {
 	limits := make([]LimitAnswer, 0, len(ka.limits))
 	for i := range ka.limits {
@@ -285,7 +288,7 @@ func (a *Answer) versionToAsk(q *Query, asker int64) int64 {
 	return max(asker, a.RulesVersion)
 }
 
-// askHome has another node decide req. The error is ErrNoOwner if that node could not.
+// askHome has another node decide req. The error is ErrNoOwner if it could not.
 func (rs *reservations) askHome(
 	ctx context.Context, to ring.NodeID, req *reserveRequest, a *Answer,
 ) (id string, err error) {
@@ -301,8 +304,8 @@ func (rs *reservations) askHome(
 	return rs.limiter.restoreReply(ctx, req.query, a, &reply)
 }
 
-// restoreReply fills a, which is prepared for q, from another node's answer, and
-// returns its id.
+// restoreReply fills a, which is prepared for q, from another node's answer,
+// and returns the id in the answer.
 func (l *Limiter) restoreReply(ctx context.Context, q *Query, a *Answer, reply *keptAnswer) (id string, err error) {
 	// The answer names limits of newer rules. By the older rules, restore could
 	// not find those limits.
@@ -337,8 +340,8 @@ func (rs *reservations) serveReserve(req *reserveRequest) (*keptAnswer, error) {
 }
 
 // prepareForAsker prepares q, which another node has sent, for a decision here
-// within homeTimeout. version is of that node's rules. If the error is
-// ErrNoOwner, that node decides q by its own rules.
+// within homeTimeout. version is the version of that node's rules. The error is
+// ErrNoOwner: the asker then goes on without this node.
 func (l *Limiter) prepareForAsker(ctx context.Context, q *Query, version int64, takesSlots bool) (*Answer, error) {
 	if l.version() < version {
 		l.catchUp(ctx, 0, version)
@@ -361,12 +364,12 @@ func (l *Limiter) prepareForAsker(ctx context.Context, q *Query, version int64, 
 // maxText bounds a value or a name, in bytes.
 const maxText = document.MaxValueBytes
 
-// hashContent hashes the request's content. The order of attributes and costs does not matter.
+// hashContent hashes the request's content. The order of its parts is ignored.
 func (req *reserveRequest) hashContent() uint64 {
 	return hashContent(wire.Encode(nil, &reserveRequest{query: req.query.sorted(), ttl: req.ttl, ticket: &ticket{}}))
 }
 
-// sorted returns what q asks for: a copy whose attributes and costs are in order.
+// sorted returns a copy of what q asks for, with attributes and costs in order.
 func (q *Query) sorted() *Query {
 	r := *q
 
@@ -437,9 +440,9 @@ func (subj *Subject) code(c *wire.Coder) {
 	})
 }
 
-// newPlaceRequest returns the request for a reservation of a prepared check, or
-// nil if it needs no counters. The home is the first subject that has an owner
-// or, if none has, the first subject.
+// newPlaceRequest returns the request for the place of q's reservation, or nil
+// if q needs no counters. a must be prepared for q. The home is the first
+// subject that has an owner or, if none has, the first subject.
 func (a *Answer) newPlaceRequest(q *Query, ttl time.Duration) *placeRequest {
 	hits := a.scratch.match.Hits
 	if len(hits) == 0 || len(a.scratch.ops) == 0 {

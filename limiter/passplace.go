@@ -11,12 +11,12 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// This file is about places in queues that their callers have left. First, the
-// callers behind them at the same node move up; see waitingroom.go. That frees
-// the node's last places. These go from node to node: each node lets its own
-// callers move up, and sends on the places that this frees. The last node gives
-// back the places that nobody needs. A lost message loses places, but never
-// makes any.
+// A caller that gives up leaves its place in a queue. The callers behind it at
+// the same node move up first; see waitingroom.go. Then the node's last place
+// is free. This file sends such places from node to node. Each node lets its
+// own callers move up, and sends on the places that become free there. The last
+// node gives back the places that nobody needs. A lost message loses places,
+// but never makes any.
 
 const (
 	// maxPassed bounds the places in one message.
@@ -31,7 +31,7 @@ const (
 // passedPlaces are places on their way from node to node.
 type passedPlaces struct {
 	places []*QueuePlace
-	next   []ring.NodeID // nodes that have not seen them
+	next   []ring.NodeID // nodes that have not seen the places
 }
 
 // Code implements wire.Message.
@@ -58,8 +58,8 @@ func (qp *QueuePlace) code(c *wire.Coder) {
 	c.Require(len(qp.taken) > 0)
 }
 
-// startPassing passes places for which nobody waits at this node to callers
-// that wait behind them at others, and gives back the rest.
+// startPassing offers places for which nobody waits at this node to callers at
+// other nodes, who wait behind them. Places that nobody needs are given back.
 func (l *Limiter) startPassing(places []*QueuePlace) {
 	for chunk := range slices.Chunk(places, maxPassed) {
 		pp := passedPlaces{places: chunk}

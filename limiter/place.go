@@ -14,7 +14,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// When a reservation is made, its home makes a place for it among its notes,
+// When a reservation is made, its home adds a place for it to the home's notes,
 // under the lock that a settlement takes. So a settlement never lacks room, and
 // a missing place means that the reservation is over.
 
@@ -22,7 +22,7 @@ import (
 // reservations: in all, or of this rule or subject. Nothing was taken.
 var ErrTooManyReservations = errors.New("too many reservations of this rule or subject are open at its owner; settle some, or let them expire")
 
-// placeRequest asks for the place of a reservation whose check is being decided.
+// placeRequest asks for the place of a reservation that is being decided.
 type placeRequest struct {
 	id     uint64        // identifies the reservation among those of its home; not 0
 	home   uint64        // Key.Subject of the subject whose owner keeps the place
@@ -56,9 +56,9 @@ func (pl *placeRequest) placeAt(subject uint64, now algorithms.Instant) *counter
 	}
 }
 
-// noteIn notes the reservation in table, where ops are decided: the rates of
-// their buckets and, if ops include its home, its place. It fails with
-// ErrTooManyReservations or counters.ErrShut.
+// noteIn notes the reservation in table before ops are taken from it: the rates
+// of the buckets of ops and, if ops include the home, the place. The error is
+// ErrTooManyReservations, after which nothing is noted, or counters.ErrShut.
 func (pl *placeRequest) noteIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) error {
 	for first := 0; first < len(ops); {
 		n := countSubjectOps(ops[first:])
@@ -79,7 +79,8 @@ func (pl *placeRequest) noteIn(table *counters.Table, now algorithms.Instant, op
 	return nil
 }
 
-// forgetIn undoes noteIn with the same arguments, because nothing of ops was taken.
+// forgetIn undoes noteIn after nothing of ops was taken. now must be noteIn's:
+// the table recognizes what noteIn noted by its time.
 func (pl *placeRequest) forgetIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) {
 	for first := 0; first < len(ops); {
 		n := countSubjectOps(ops[first:])
@@ -90,9 +91,9 @@ func (pl *placeRequest) forgetIn(table *counters.Table, now algorithms.Instant, 
 	}
 }
 
-// groupOf returns the group of a hit: its rule or, if its limits came with the
-// call, its namespace. Room for reservations and answers is shared fairly among
-// groups.
+// groupOf returns the group of q's i-th hit: its rule or, if its limits came
+// with the call, its namespace. Room for reservations and answers is shared
+// fairly among groups.
 func groupOf(q *Query, i int, h *rules.Hit) uint32 {
 	name := h.Rule.Name
 	if h.Rule.Inline && i < len(q.Subjects) {
@@ -108,9 +109,9 @@ func groupOfRule(name string, inline bool) uint32 {
 	return hash.Sum32()
 }
 
-// makePlaces notes the reservation that the check is for, if any, in this
-// node's table before ops are taken. Ops of one subject must be neighbours. If
-// there is no room, the check fails, and makePlaces returns false.
+// makePlaces notes the check's reservation, if it has one, in this node's
+// table, before ops are taken. Ops of one subject must be neighbours. If there
+// is no room, the check fails, and makePlaces returns false.
 func (c *clusterCheck) makePlaces(ops []counters.Op) bool {
 	pl := c.answer.scratch.place
 	if pl == nil {
@@ -139,8 +140,8 @@ func (c *clusterCheck) makePlaceAlone(s *subject, ops []counters.Op) bool {
 	return false
 }
 
-// forgetPlacesAlone undoes makePlaceAlone for the listed subjects, of which
-// nothing was taken.
+// forgetPlacesAlone undoes makePlaceAlone for the listed subjects, from which
+// nothing was taken. Only subjects decided ByOwner have such places.
 func (c *clusterCheck) forgetPlacesAlone(list []int, by DecidedBy) {
 	pl := c.answer.scratch.place
 	if pl == nil || by != ByOwner {
@@ -154,9 +155,9 @@ func (c *clusterCheck) forgetPlacesAlone(list []int, by DecidedBy) {
 	}
 }
 
-// keepOrForgetPlace is called after the counters here have decided ops, those
-// of the listed subjects. It records that the place was made or, if the ops
-// were not admitted, forgets the place.
+// keepOrForgetPlace ends what makePlaces began, once the counters here have
+// decided ops, those of the listed subjects. If the ops were admitted, it
+// records that the place was made. Otherwise it undoes makePlaces.
 func (c *clusterCheck) keepOrForgetPlace(list []int, ops []counters.Op, admitted bool) {
 	pl := c.answer.scratch.place
 	if pl == nil {
@@ -171,8 +172,8 @@ func (c *clusterCheck) keepOrForgetPlace(list []int, ops []counters.Op, admitted
 	}
 }
 
-// takeBackPlace returns the ID of the place that was made for s, for a refund
-// to drop it; 0 if none was.
+// takeBackPlace returns the ID of the place that was made at s, so that a
+// refund can drop it; 0 if none was made there.
 func (c *clusterCheck) takeBackPlace(s *subject) uint64 {
 	pl := c.answer.scratch.place
 	if pl == nil || !pl.made || pl.home != s.subject {

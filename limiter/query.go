@@ -12,9 +12,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// Query is what a caller asks of the limiter: a check, or any of the other calls,
-// each of which says which fields it reads. The limiter never modifies a Query
-// or anything it refers to, and keeps no reference to them after the call.
+// Query is what a caller asks of the limiter: a check, or another call, which
+// says which fields it reads. The limiter never modifies a Query or anything it
+// refers to, and keeps no reference to them after the call.
 type Query struct {
 	Rule       string            // apply only this rule; empty applies every rule that matches
 	Key        []string          // with ByKey: values of the rule's key attributes, in their order
@@ -34,8 +34,8 @@ type Query struct {
 	Slots   int64
 	SlotTTL time.Duration
 	Who     string
-	// RequestID makes a reservation, a change or a counting check idempotent. It
-	// has at most MaxRequestID bytes; empty means none.
+	// RequestID makes a reservation, an acquire, a change or a counting check
+	// idempotent. It has at most MaxRequestID bytes; empty means none.
 	RequestID string
 	// AtMost makes a check of one limit take as much of its cost as is left.
 	// Answer.Granted says how much that was.
@@ -43,20 +43,20 @@ type Query struct {
 	// LimitName restricts an adjustment or a reset to the limit with that name;
 	// empty means all limits.
 	LimitName string
-	// Bill makes an adjustment correct the bill, too.
+	// Bill makes an adjustment correct the subject's bill, too.
 	Bill bool
 	// HolderID restricts a reset to one slot, by the short ID that [Holder] has;
 	// see ShortSlotID. Empty means all slots.
 	HolderID string
-	// OnExpiry says what becomes of a reservation that is not settled in time; nil:
-	// it stays charged.
+	// OnExpiry says what becomes of a reservation that is not settled in time; nil
+	// means that it stays charged.
 	OnExpiry *OnExpiry
 	// AwaitsLoan means that a check waits up to 200 ms for a loan from another
 	// region if only a region's share refuses it.
 	AwaitsLoan bool
-	// Waits means that the caller of a check waits for its turn if the check is
-	// delayed. The Answer of a delayed check then has a QueuePlace, if the cost
-	// can be given back when the caller stops waiting.
+	// Waits means that the caller waits for its turn if the check is delayed. The
+	// Answer of a delayed check then has a QueuePlace, unless its cost could not be
+	// given back if the caller stopped waiting.
 	Waits bool
 	// Matched is the set of rules that Subjects' nodes belong to; nil if no subject
 	// has a node. If other rules are in force by now, the check fails with
@@ -68,7 +68,7 @@ type Query struct {
 	PeeksAreLooks bool
 }
 
-// Peeks reports whether q only peeks. A look takes nothing either, but is treated as a check.
+// Peeks reports whether q only peeks. A look does not count as a peek here.
 func (q *Query) Peeks() bool {
 	if q.PeeksAreLooks {
 		return false
@@ -81,7 +81,7 @@ func (q *Query) Peeks() bool {
 	return len(q.Subjects) > 0 || q.Mode == counters.PeekMode
 }
 
-// hasCounts reports whether q has a subject whose cost is taken even if the limit refuses it.
+// hasCounts reports whether q counts for some subject; see counters.CountMode.
 func (q *Query) hasCounts() bool {
 	return q.Mode == counters.CountMode ||
 		slices.ContainsFunc(q.Subjects, func(subj Subject) bool { return subj.Mode == counters.CountMode })
@@ -122,9 +122,10 @@ var (
 	// ErrRulesChanged means that new rules came into force after Query.Subjects
 	// were matched. The caller must match them again.
 	ErrRulesChanged = errors.New("the rules have changed since the subjects were matched")
-	// ErrLevelTooLow means that some nodes of the cluster do not support yet what the check needs.
+	// ErrLevelTooLow means that some nodes do not support yet what the check needs.
 	ErrLevelTooLow = errors.New("the feature level is too low")
-	// ErrNamespace means that the rules do not allow limits in the call, or not in this namespace.
+	// ErrNamespace means that the rules don't allow inline limits, or the
+	// namespace.
 	ErrNamespace = rules.ErrNamespace
 )
 
@@ -142,7 +143,7 @@ func (e *SubjectError) Unwrap() error { return e.Err }
 
 // Errors of Usage, Adjust and Reset.
 var (
-	// ErrNoLimitInUnit means that the costs name a unit in which the subject has no limit.
+	// ErrNoLimitInUnit means that the subject has no limit in the unit of a cost.
 	ErrNoLimitInUnit = errors.New("there is no limit in the unit")
 	// ErrNoRoom means that the table of counters has no room for another counter.
 	ErrNoRoom = counters.ErrNoRoom

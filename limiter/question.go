@@ -19,7 +19,7 @@ const (
 	MethodChange                           // reads or changes a subject's counters, with a reply
 	MethodSettle                           // settles a reservation, with a reply
 	MethodActivity                         // asks for a node's decisions so far, with a reply
-	MethodBorrow                           // tells the owner that a share is nearly used up; it replies after the loans that a check waits for
+	MethodBorrow                           // says that a share runs short; the reply follows the loans that a check awaits
 	// MethodLend comes from another region, or is forwarded to the owner. It
 	// requests a loan, with a reply.
 	MethodLend
@@ -31,7 +31,7 @@ const (
 	// MethodUse asks a node, or another region, which rules were used in the last
 	// hour, with a reply.
 	MethodUse
-	MethodUnspent // from an owner: asks what is left of a subject's grants, with a reply
+	MethodUnspent // an owner asks what is left of a subject's grants, with a reply
 	// MethodPass brings places in queues that callers have left, for the callers
 	// behind them, with an empty reply.
 	MethodPass
@@ -58,9 +58,9 @@ type question struct {
 	patience time.Duration // how much longer the asker will wait
 	hops     int           // how many times it was forwarded
 	flags    flags
-	revision int64
+	revision int64 // of the ring that the asker had
 	version  int64 // of the asker's rules
-	// ops are in order of Key.Subject. Ops with the same Key.Subject are one subject.
+	// ops are in order of Key.Subject. Those with the same one are one subject.
 	ops       []counters.Op
 	limits    []algorithms.Limit // after read, the limits that ops point to
 	requests  []leaseRequest     // in order of their subjects
@@ -110,7 +110,7 @@ func (qn *question) codeBody(c *wire.Coder) {
 	c.Require(len(qn.ops) > 0)
 }
 
-// codeAcquiring writes or reads what the owner must know of the slots that the question acquires.
+// codeAcquiring writes or reads acq, with the group of each of qn's subjects.
 func (qn *question) codeAcquiring(c *wire.Coder, acq *acquisition) {
 	if c.Reads() {
 		acq.groups = map[uint64]uint32{}

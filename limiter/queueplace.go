@@ -10,28 +10,28 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// QueuePlace is what a delayed check has taken in advance. If nobody waits for
-// the check any more, another check that takes the same may have the place.
-// Otherwise the place is given back.
+// QueuePlace is the cost that a delayed check has taken in advance. If the
+// caller gives up, the place goes to another caller whose check takes the same.
+// If there is none, the cost is given back.
 type QueuePlace struct {
-	GoesOn time.Time // when its caller goes on; set before Wait
+	GoesOn time.Time // when the caller goes on; whoever calls Wait sets it first
 
 	limiter *Limiter
 	taken   []refund
 	kind    string    // the same for places of the same size in the same queues
-	until   time.Time // from then on, the owner no longer knows what may come back
+	until   time.Time // from then on, the owner can no longer tell what may come back
 }
 
-// giveBack gives the place back, unless the owner no longer knows what may come
-// back. Call it at most once.
+// giveBack gives the cost of the place back, unless the owner can no longer
+// tell what may come back. Call it at most once.
 func (qp *QueuePlace) giveBack() {
 	if time.Now().Before(qp.until) {
 		qp.limiter.sendRefunds(qp.taken)
 	}
 }
 
-// QueuePlace returns the place of a check with Query.Waits; nil if no place
-// could be given back.
+// QueuePlace returns the place of a delayed check with Query.Waits. It is nil
+// if the check was not delayed, or if nothing of its cost could be given back.
 func (a *Answer) QueuePlace() *QueuePlace { return a.queuePlace }
 
 // takeQueuePlace records what a's decided check has taken in advance.
@@ -54,7 +54,7 @@ func (l *Limiter) takeQueuePlace(a *Answer) {
 	}
 }
 
-// kindOfTaken returns the kind of what the place has taken; empty if that is nothing.
+// kindOfTaken returns the kind of what was taken; empty if nothing was.
 func (qp *QueuePlace) kindOfTaken() string {
 	var kind []byte
 	for i := range qp.taken {
@@ -68,8 +68,9 @@ func (qp *QueuePlace) kindOfTaken() string {
 	return string(kind)
 }
 
-// readLives reads the lives of the check's counters, before they are taken
-// from: see exchange.decideAsOwner. The limiter has no cluster.
+// readLives reads the lives of the check's counters, on a standalone node. Call
+// it before the Take: if a life ends in between, the cost can't be given back
+// in the next one.
 func (a *Answer) readLives(l *Limiter) {
 	a.scratch.lives = a.scratch.lives[:0]
 	for i := range a.scratch.match.Hits {
@@ -78,8 +79,7 @@ func (a *Answer) readLives(l *Limiter) {
 	}
 }
 
-// refundsHere returns the refunds of all that a's check took. The limiter has
-// no cluster.
+// refundsHere returns the refunds of what a's check took, on a standalone node.
 func (a *Answer) refundsHere(l *Limiter) (list []refund) {
 	first := 0
 	for i := range a.scratch.match.Hits {

@@ -23,7 +23,7 @@ type Cause string
 
 // The causes of a refusal by a limit.
 const (
-	RateLimited    Cause = "rate-limited"     // it is used up
+	RateLimited    Cause = "rate-limited"     // the limit is used up
 	CostAboveLimit Cause = "cost-above-limit" // the cost exceeds the capacity, so that the check can never be allowed
 	// Reduced means that the cost exceeds the capacity, but only because the
 	// capacity is lower for now than the rules say.
@@ -46,7 +46,7 @@ func (la *LimitAnswer) Cause() Cause {
 	return RateLimited
 }
 
-// AppendReason appends a sentence, for people, that says why the check was refused.
+// AppendReason appends a sentence that tells people why the check was refused.
 func (a *Answer) AppendReason(b []byte) []byte {
 	tightest := a.TightestLimit()
 	switch {
@@ -123,8 +123,8 @@ func (la *LimitAnswer) appendCutOff(b []byte) []byte {
 }
 
 // partOf returns the part of a limit within which the check was decided, and
-// whose part it is: a node's or a region's. whose is empty if it was the whole
-// limit.
+// whose part it is: "node" or "region". whose is empty if the check was decided
+// within the whole limit.
 func (a *Answer) partOf(la *LimitAnswer) (part int64, whose string) {
 	decidesAlone := la.byNodeShare || la.Rule.Consistency == rules.Local
 	c := a.scratch.cluster
@@ -168,10 +168,10 @@ func appendRate(b []byte, limit *rules.Limit, part int64, isShare bool) []byte {
 	return append(b, limit.Window...)
 }
 
-// isUncounted reports whether `on_partition: deny`, or a node's lack of a share
-// of slots, refused the check, rather than a counter. Call it only for an
-// answer with ByFallback, which may also have limits that an owner decided. A
-// counter that refuses for a while is not fresh, so its ResetAfter is not 0.
+// isUncounted reports whether la refused without a counter: because of
+// `on_partition: deny`, or because nodes don't divide slots. Call it only for
+// an answer with ByFallback. Owners may have decided other limits of such an
+// answer, but a counter that refuses is not fresh, so its ResetAfter is not 0.
 func (la *LimitAnswer) isUncounted() bool {
 	refuses := la.Rule.OnPartition == rules.RefuseUncounted || la.Limit.Kind == algorithms.Concurrency
 	return refuses && la.RetryAfter == uncountedRetry && la.ResetAfter == 0
@@ -198,7 +198,7 @@ func appendBlocked(b []byte, tightest *LimitAnswer) []byte {
 	return appendSeconds(append(b, "retry in "...), tightest.RetryAfter)
 }
 
-// appendSeconds appends a duration, rounded up to milliseconds, and ends the sentence.
+// appendSeconds appends d, rounded up to milliseconds, and ends the sentence.
 func appendSeconds(b []byte, d time.Duration) []byte {
 	ms := int64(d / time.Millisecond)
 	if d%time.Millisecond > 0 {

@@ -17,7 +17,7 @@ func (l *Limiter) recordMetrics(q *Query, a *Answer) {
 	}
 }
 
-// countLimited is recordMetrics without the rules that applied without limit.
+// countLimited is recordMetrics but for the rules that applied without limit.
 func (l *Limiter) countLimited(q *Query, a *Answer) {
 	// The usual check: one rule with one limit, allowed by its owner.
 	if sc := &a.scratch; sc.soleStats != nil && a.Allowed && a.DecidedBy == ByOwner {
@@ -73,8 +73,8 @@ func (l *Limiter) countLimited(q *Query, a *Answer) {
 }
 
 // prepareCount looks up whether the list of refused subjects may hold the
-// subject of a check with a single limit, as most checks have. It does so before
-// the check is decided, while the counter is still on its way from memory: so
+// subject of a check with a single limit, as most checks have. Call it before
+// the check is decided. The counter is then still on its way from memory, so
 // the look-up costs no time.
 func (l *Limiter) prepareCount(a *Answer) {
 	sc := &a.scratch
@@ -153,8 +153,8 @@ func countPriorChecks(limits []LimitAnswer, ops []counters.Op) int64 {
 	return 0
 }
 
-// ruleVerdict reports whether one of a rule's limits refused, and the least
-// headroom of the limits, in tenths, rounded up.
+// ruleVerdict reports whether one of a rule's limits refused. headroom is the
+// least headroom of the limits, in tenths, rounded up.
 func ruleVerdict(limits []LimitAnswer) (refused bool, headroom int64) {
 	headroom = 10
 	for i := range limits {
@@ -207,8 +207,9 @@ func (l *Limiter) recordDenial(st *ruleStats, a *Answer) {
 }
 
 // sampleWeight returns how many checks the current one stands for in the list
-// of subjects used most: 0 if it is not sampled. A sample takes a lock. So only
-// one in sampleEvery is sampled if there are very many checks.
+// of subjects used most; 0 if it is not sampled. Sampling takes a lock. So
+// after the first exactSamples checks of a second, only one in sampleEvery is
+// sampled.
 func (l *Limiter) sampleWeight(sc *scratch) int64 {
 	// Read exactLeft before lowering it: once it is used up, no check writes to
 	// it.
@@ -256,8 +257,8 @@ func (l *Limiter) topOf(rule *rules.Rule) *top {
 }
 
 // countUnmatched counts the use of rules by a check that changes none of their
-// metrics. Such a check is a peek, or it names a rule but a list decides it or
-// the rule does not apply to it.
+// metrics. Such a check is a peek. Or it names a rule, but a list decides the
+// check or the rule does not apply to it.
 func (active *activeRules) countUnmatched(q *Query, answer *Answer) {
 	if answer.DecidedBy < ByList {
 		for i := range answer.scratch.match.Hits {
@@ -273,8 +274,9 @@ func (active *activeRules) countUnmatched(q *Query, answer *Answer) {
 	}
 }
 
-// PassSecond ends the interval of recent refusals and uses if it is over, and
-// lets the first checks of the new second all be sampled. Call it every second.
+// PassSecond lets the first checks of the new second all be sampled. If the
+// interval of recent events and uses is over, it ends that. Call it every
+// second.
 func (l *Limiter) PassSecond() {
 	l.exactLeft.Store(exactSamples)
 	active := l.inForce.Load()
@@ -288,7 +290,7 @@ func (l *Limiter) PassSecond() {
 	active.endUseInterval(now)
 }
 
-// countUnlimited counts a check for each rule that applied to it without limit, and bills it.
+// countUnlimited counts and bills a check for rules that applied without limit.
 func (l *Limiter) countUnlimited(q *Query, a *Answer) {
 	active := a.scratch.active
 	hits := a.Unlimited()

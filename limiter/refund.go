@@ -57,13 +57,13 @@ func (rf *refund) codeWhole(c *wire.Coder) {
 	c.Require(!rf.isEmpty())
 }
 
-// isEmpty reports whether the refund gives nothing back: neither cost nor a place.
+// isEmpty reports whether the refund gives back neither cost nor a place.
 func (rf *refund) isEmpty() bool { return len(rf.ops) == 0 && rf.place == 0 }
 
-// sendRefunds gives the refunds in list back, on this node or at their owners. A
-// refund that could not be sent is tried again for refundTimeout; the ledger may
-// refuse the rest of a grant earlier. Once it is sent, it is never sent again: a
-// second one would create quota, and a lost one only loses some.
+// sendRefunds gives the refunds in list back, on this node or at their owners.
+// A refund that could not be sent is tried again for refundTimeout; the ledger
+// may refuse the rest of a grant earlier. No refund is sent twice: a second one
+// would create quota, and a lost one only loses some.
 func (l *Limiter) sendRefunds(list []refund) {
 	waiting := l.tryRefunds(list)
 	for i := range waiting {
@@ -105,8 +105,8 @@ func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 		case route.Place == partitions.Elsewhere && route.Owner != m.Self && item.hops <= maxHops && m.Peers.Reachable(route.Owner):
 			byOwner[route.Owner] = append(byOwner[route.Owner], *item)
 		default:
-			// The refund waits here for the token, even after some hops: two nodes may
-			// name each other as the owner while a partition moves.
+			// The refund waits here, even after its last hop, in case the token comes here:
+			// two nodes may name each other as the owner while a partition moves.
 			waiting = append(waiting, *item)
 		}
 	}
@@ -129,7 +129,7 @@ const (
 	// that is being handed over, for authority, for an owner that can't be reached,
 	// or, after too many hops, for the token to arrive here.
 	maxWaitingRefunds = 16384
-	// returnTimeout is how long after its end the rest of a grant may be on its way at the holder.
+	// returnTimeout is how long after a grant's end its holder may return the rest.
 	returnTimeout = time.Second
 	// maxGrantAge bounds the age of a grant whose rest arrives: its life, the time
 	// until its holder returns it, and one wait on each node that it reaches.
@@ -138,9 +138,10 @@ const (
 	maxTakenAge = checkTimeout + pendingTimeout + (maxHops+2)*refundTimeout
 )
 
-// giveBack gives the refund back to this node's counters, as far as
-// [counters.Table.GiveBack] and, for a grant of this process, the ledger allow.
-// It returns the rest, which must wait because a gate has just been shut.
+// giveBack gives the refund back to this node's counters.
+// [counters.Table.GiveBack] decides how much comes back, and so does the ledger
+// for a grant of this process. giveBack returns the rest, which must wait
+// because a gate has just been shut.
 func (l *Limiter) giveBack(rf *refund) (rest refund) {
 	now := l.clock.Now()
 	rest = *rf
@@ -177,7 +178,7 @@ func (l *Limiter) giveBack(rf *refund) (rest refund) {
 		return true
 	}
 
-	// The ledger knows what this process granted, and lets no part of a grant come back twice.
+	// The ledger of grants lets no part of a grant come back twice.
 	if rf.grant != 0 && rf.boot == l.boot {
 		m := l.membership
 		if !m.leases.granted.Return(m.Boottime(), rf.life.Lineage, rf.grant, rf.ops, giveOne) {
@@ -194,8 +195,8 @@ func (l *Limiter) giveBack(rf *refund) (rest refund) {
 	return rest
 }
 
-// maxAge returns the most time that may have passed since another process took
-// the cost of the refund.
+// maxAge returns the longest time that may have passed since another process
+// took the cost of the refund.
 func (l *Limiter) maxAge(rf *refund, now algorithms.Instant) time.Duration {
 	switch {
 	case rf.reservedAt != 0:
@@ -228,13 +229,14 @@ func (l *Limiter) takeRecord(t *takenCosts, i int, maxAge time.Duration) algorit
 }
 
 // fastestSince returns the highest rate at which op's bucket has drained since
-// a steady time. It returns 0 if the rate of a configured limit may have changed
-// since. (While a bucket has reservations, its notes have the rate.)
+// a steady time. It returns 0, for unknown, if the rate of a configured limit
+// may have changed since then. (While a bucket has reservations, a note has its
+// highest rate.)
 //
-// For an inline limit it returns the rate that came with op, although other
-// callers may bring other rates for the same subject, and drain the bucket
-// faster. For a reservation, the bucket's note has the highest of them. Any
-// other cost that comes back is at most as old as a lease lives, and the
+// For an inline limit, it returns the rate that came with op, although other
+// callers may bring a higher rate for the same subject and drain the bucket
+// faster. For a reservation, the bucket's note has the highest of these rates.
+// Any other cost that comes back is at most as old as a lease lives, and the
 // guarantee for buckets includes what drains in that time.
 func (l *Limiter) fastestSince(op *counters.Op, steady int64) int64 {
 	// A check in flight keeps the limits that were in force when it began.

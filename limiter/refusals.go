@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of a Refusal, in bytes. maxRefusalText bounds a value, and
-// maxRefusalSubject, roughly, a whole subject.
+// Bounds of a Refusal, in bytes. maxRefusalText bounds a name or a value.
+// maxRefusalSubject bounds a subject, but for its last value.
 const (
 	maxRefusalText    = 128
 	maxRefusalSubject = 512
@@ -43,8 +43,10 @@ type refusalLog struct {
 
 // FollowRefusals returns a channel of refused checks: for each rule, for the
 // deny list and for the default, the first one in each period of the given
-// length. If the length is 0, it has every refused check. It leaves out peeks,
-// and what shadow rules would have refused. Call it before the first check.
+// length. If the length is 0, the channel has every refused check. It leaves
+// out peeks, and what shadow rules would have refused. If nobody receives,
+// further refusals are only counted in More. Call FollowRefusals before the
+// first check.
 func (l *Limiter) FollowRefusals(every time.Duration) <-chan *Refusal {
 	l.refusals = &refusalLog{every: every, unread: make(chan *Refusal, maxUnreadRefusals)}
 	return l.refusals.unread
@@ -82,7 +84,8 @@ func (rl *refusalLog) add(f *refusals, refusal *Refusal) {
 	}
 }
 
-// appendEscaped appends a value, preceded by its name if it has one, unless b is full.
+// appendEscaped appends a value, after its name if it has one, unless b is
+// full.
 func appendEscaped(b []byte, name, value string) []byte {
 	if len(b) >= maxRefusalSubject {
 		return b

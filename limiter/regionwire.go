@@ -19,7 +19,7 @@ const (
 	maxShares = 16
 )
 
-// subjectRef identifies a subject by its rule and key. It is the body of MethodShare.
+// subjectRef names a subject by rule and key. It is the body of MethodShare.
 type subjectRef struct {
 	version int64 // of the sender's rules
 	Rule    string
@@ -55,7 +55,7 @@ type loanStatus uint8
 
 const (
 	loanMade    loanStatus = iota
-	loanNothing            // nothing to lend, and nothing later in this window
+	loanNothing            // nothing to lend now, or later in this window
 	loanLater              // not now, for example because the windows differ or the counter is being moved
 	loanUnknown            // the lender has no such rule, key or limit, or does not lend from the limit
 	loanStatuses

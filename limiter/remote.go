@@ -40,13 +40,14 @@ type ownerRequest struct {
 }
 
 // doAtOwner has the owner of req's subject, which may be this node, do the
-// work. It also asks the standby, which may just have become the owner, but never
-// to act as a standby. It fails with ErrNoOwner if it can't reach the owner, and otherwise returns the
-// error of the work.
+// work. It also asks the standby, which may just have become the owner, but no
+// node may act as a standby. The error is ErrNoOwner if the owner can't be
+// reached, and otherwise that of the work.
 func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
 	m := l.membership
 
-	// Only an owner may do the work, so the question to a standby counts as asked.
+	// Only an owner may do the work. So the attempts to decide as a standby, here
+	// and on another node, count as made.
 	cands := candidates{subject: req.subject, triedAsStandby: true, standbyAsked: true}
 	if m == nil {
 		return req.here()
@@ -78,7 +79,8 @@ func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
 	return ErrNoOwner
 }
 
-// call calls another node and waits for the reply until ctx's deadline.
+// call calls another node and waits for the reply until the deadline of ctx,
+// which must have one.
 func (m *membership) call(
 	ctx context.Context, to ring.NodeID, method peer.Method, body []byte,
 ) (reply []byte, err error) {
@@ -122,7 +124,8 @@ func serveForwarded[R wire.Message](m *membership, to Responder, body []byte, as
 	})
 }
 
-// encodeResult returns what an owner replies: the status of err and, if it is nil, reply.
+// encodeResult returns what an owner replies: the status of err and, without an
+// error, reply.
 func encodeResult(reply wire.Message, err error) []byte {
 	b := []byte{byte(statusOf(err))}
 	if err == nil {
@@ -156,8 +159,8 @@ func gatherFrom[R any, M interface {
 		})
 }
 
-// gather calls ask for each of all, and then take for each reply that arrives
-// within the timeout, one after another.
+// gather calls ask for each ID in all. Then it calls take, one call after
+// another, for each reply or error that arrives within the timeout.
 func gather[ID any](
 	timeout time.Duration, all []ID, ask func(id ID, done func(reply []byte, err error)),
 	take func(id ID, reply []byte, err error),
@@ -186,9 +189,9 @@ func gather[ID any](
 	}
 }
 
-// serveInBackground runs work, which may wait and then answers to, in a
-// goroutine of its own. If too many are running, it answers that this node is
-// busy and returns false.
+// serveInBackground runs work in a goroutine of its own. work may wait, and
+// then answers through to. If too many such goroutines are running,
+// serveInBackground answers that this node is busy, and returns false.
 func (m *membership) serveInBackground(to Responder, work func()) bool {
 	if m.background.Go(work) {
 		return true
@@ -198,7 +201,8 @@ func (m *membership) serveInBackground(to Responder, work func()) bool {
 	return false
 }
 
-// decodeOrFail reads a message, or answers that it is invalid and returns false.
+// decodeOrFail reads a message, or answers that it is invalid. It then returns
+// false.
 func decodeOrFail(body []byte, msg wire.Message, what string, to Responder) bool {
 	err := wire.Decode(body, msg, what)
 	if err != nil {

@@ -44,7 +44,7 @@ var statusErrors = [...]error{
 	tooManySlots:        ErrTooManySlots,
 }
 
-// statusOf returns the status for err.
+// statusOf returns the status for err: unreachable if err has none of its own.
 func statusOf(err error) status {
 	if err == nil {
 		return decided
@@ -57,7 +57,7 @@ func statusOf(err error) status {
 	return unreachable
 }
 
-// err returns the asker's error for s.
+// err returns the asker's error for s; nil for decided.
 func (s status) err() error {
 	switch {
 	case s == decided:
@@ -107,7 +107,7 @@ func (r *reply) reset() {
 	r.clearDecisions()
 }
 
-// clearDecisions removes what was decided.
+// clearDecisions empties the lists, and keeps the head.
 func (r *reply) clearDecisions() {
 	r.lives = r.lives[:0]
 	r.admitted = r.admitted[:0]
@@ -138,7 +138,7 @@ func (r *reply) read(body []byte, ops, subjects, count int) error {
 	return c.In.Done("reply")
 }
 
-// code writes or reads r. The numbers are used only for reading.
+// code writes or reads r. ops, subjects and count are used only for reading.
 func (r *reply) code(c *wire.Coder, ops, subjects, count int) {
 	wire.Number(c, &r.status, int64(statuses-1))
 	wire.Number(c, &r.revision, maxVersion)

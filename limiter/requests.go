@@ -18,8 +18,8 @@ import (
 )
 
 // A request with an id is decided once. The owner keeps the answer as a note
-// with the subject's counters, so that copies and hand-overs carry it along,
-// and returns it if the request is repeated.
+// with the subject's counters, so that copies and hand-overs carry the answer
+// along. If the request is repeated, the owner returns that answer.
 
 const (
 	// MaxRequestID bounds an id, in bytes.
@@ -63,9 +63,9 @@ func ticketOf(id string, contentHash uint64, tries time.Duration) *ticket {
 	return &ticket{id: binary.LittleEndian.Uint64(h[:]), contentHash: contentHash, keepFor: answerLife}
 }
 
-// kind returns the kind of note that keeps the answer to a request that is not a
-// check. A request that nodes retry by themselves is never refused for lack of
-// room.
+// kind returns the kind of note that keeps the answer to a request that is not
+// a check. A request that nodes retry by themselves is never refused for lack
+// of room.
 func (tk *ticket) kind() notes.Kind {
 	if tk.keepFor < answerLife {
 		return notes.Retry
@@ -79,7 +79,7 @@ func (tk *ticket) isUnneeded() bool {
 	return tk == nil || !tk.sent && tk.keepFor <= checkTimeout+retryGrace
 }
 
-// memo returns the memo of the ticket, which is kept with the subject's counters.
+// memo returns the ticket's memo, which is kept with the subject's counters.
 func (tk *ticket) memo(subject counters.Key, kind notes.Kind, now algorithms.Instant) *counters.Memo {
 	return &counters.Memo{
 		Key:    notes.Key{Subject: subject.Subject, ID: tk.id, Kind: kind},
@@ -110,8 +110,8 @@ type requests struct {
 	repeated atomic.Int64
 }
 
-// lock waits until this node is deciding no other request with the key, and
-// holds off others until done is called.
+// lock waits until this node is deciding no other request with the key, or ctx
+// ends. If ok, other requests with the key then wait until done is called.
 func (rq *requests) lock(ctx context.Context, key notes.Key) (done func(), ok bool) {
 	finished := make(chan struct{})
 	for {

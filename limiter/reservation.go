@@ -16,11 +16,12 @@ import (
 const (
 	// MaxReserved bounds the limits of a reservation.
 	MaxReserved = 256
-	// MaxReservationTime is the longest time within which a reservation can be settled.
+	// MaxReservationTime is the longest time for which a reservation stays open.
 	MaxReservationTime = time.Hour
-	// DefaultReservationTime is the default time within which a reservation can be settled.
+	// DefaultReservationTime is how long a reservation stays open by default.
 	DefaultReservationTime = time.Minute
-	// settlementMemory is how long the home remembers a settlement after the reservation expires.
+	// settlementMemory is how long a settlement is kept after the reservation's
+	// end.
 	settlementMemory = time.Minute
 
 	reservationFormat = 6  // the first byte of an id
@@ -35,7 +36,7 @@ const (
 
 // Errors of reservations.
 var (
-	// ErrUnknownReservation means that the id is not of a reservation that can still be settled.
+	// ErrUnknownReservation means that no reservation with the id can be settled.
 	ErrUnknownReservation = errors.New("unknown reservation")
 	// ErrTooManyLimits means that the check has too many limits for a reservation
 	// or a request id.
@@ -51,7 +52,7 @@ type reservation struct {
 	inline   bool             // of the place
 	group    uint32           // likewise
 	made     int64            // Unix nanoseconds, by the wall clock
-	until    int64
+	until    int64            // likewise; when it expires
 	onExpiry *OnExpiry
 	units    []string
 	subjects []reservedSubject // the first is the home, where the settlement is recorded
@@ -63,12 +64,12 @@ type reservedSubject struct {
 	takenCosts
 	units []int // by op: index into reservation.units
 
-	// billedOnly has the costs that were billed but that no counter counts: in
-	// units without limit, or with a limit of 0.
+	// billedOnly has the costs that were billed but that no counter counts: those
+	// in units without limit, or with a limit of 0.
 	billedOnly []reservedCost
 
-	// hashLo, rule and key are for billing. If rule is empty, a settlement does
-	// not correct the subject's bill.
+	// hashLo, rule and key are for billing. If rule is empty, a settlement does not
+	// correct the subject's bill.
 	hashLo uint64 // of the subject's hash
 	rule   string
 	key    []string
@@ -124,7 +125,8 @@ func (rv *reservation) Code(c *wire.Coder) {
 // id packs and signs the reservation.
 func (rv *reservation) id(key []byte) string { return seal(rv, reservationFormat, key) }
 
-// parseReservation reads an id that was signed with key. The error is ErrUnknownReservation.
+// parseReservation reads an id signed with key, or returns
+// ErrUnknownReservation.
 func parseReservation(id string, key []byte) (*reservation, error) {
 	rv := &reservation{}
 	if !unseal(id, rv, reservationFormat, key) {
@@ -136,7 +138,7 @@ func parseReservation(id string, key []byte) (*reservation, error) {
 // placeID returns the ID of the reservation's place.
 func (rv *reservation) placeID() uint64 { return binary.LittleEndian.Uint64(rv.nonce[:]) }
 
-// takenCosts says what was taken from one subject, where, and when: enough to give it back.
+// takenCosts says what a subject was charged, where and when, to give it back.
 type takenCosts struct {
 	subject uint64
 	boot    uint64 // of the node that decided

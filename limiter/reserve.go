@@ -15,7 +15,7 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// reservations makes and settles reservations on this node. Its counts start with the process.
+// reservations makes and settles reservations on this node, and counts both.
 type reservations struct {
 	limiter           *Limiter
 	processKey        [32]byte     // signs ids while this node knows no cluster secret
@@ -30,22 +30,27 @@ type reservations struct {
 // Reserve decides q as Check does, with costs that are an estimate. If q is
 // allowed, any node can [Limiter.Settle] the returned id with the real costs,
 // within ttl (at most MaxReservationTime). q.OnExpiry says what happens after
-// that. Reserve asks the owners even if this node holds leases. With a
-// RequestID, q is decided once within a minute, unless this node can't reach
-// the owner of q's first subject that has an owner. The error wraps
-// ErrUnknownRule, ErrKey, ErrOnExpiry, ErrTooManyLimits,
-// ErrTooManyReservations, ErrRequestIDReused, or ErrNoOwner: the owner decided
-// but could not keep the answer, so nothing is reserved.
+// that. If q is refused, id is empty. Reserve asks the owners even if this node
+// holds leases.
+//
+// With a RequestID, q is decided once within a minute, unless this node can't
+// reach the owner of q's first subject that has an owner.
 //
 // If q has limits of slots, the reservation holds a slot until it is settled.
-// [Limiter.SlotOf] returns the slot. Repeating q renews it. If the slot is
-// over, the error wraps ErrUnknownSlot, or ErrTryAgain if no node can tell.
+// [Limiter.SlotOf] returns the slot. A repetition of q renews the slot. If the
+// slot is over by then, the error wraps ErrUnknownSlot, or ErrTryAgain if no
+// node can tell.
+//
+// The error may also wrap one of Check's errors, ErrOnExpiry, ErrTooManyLimits,
+// ErrTooManyReservations, ErrTooManySlots, ErrRequestIDReused, or ErrNoOwner:
+// an owner decided q but could not keep the answer, so nothing is reserved.
 func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
 	defer a.addOptions(func(o *options) { o.takesSlots = true })()
 	return l.reserve(q, ttl, a)
 }
 
-// reserve implements Reserve. With a zero ttl, it makes a check that can be taken back by its id.
+// reserve implements Reserve. With a zero ttl, q is a check that counts, and
+// the id only serves to take the check back.
 func (l *Limiter) reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
 	done, err := l.prepare(l.clock.Now(), q, a)
 	if err != nil {
@@ -70,7 +75,7 @@ func (l *Limiter) reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 }
 
 // decide decides q, a reservation or a check that counts, for which a is
-// prepared. done means that prepare has already decided it.
+// prepared. done means that prepare has already decided q.
 func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool) (id string, err error) {
 	defer a.addOptions(func(o *options) { o.bypassesLeases = true })()
 	defer func() { a.scratch.place = nil }()
@@ -163,7 +168,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 		rv.hasPlace = place.made
 	}
 
-	// Nothing was taken. The reservation can still be settled, at an arbitrary home.
+	// Nothing was taken. The reservation can still be settled, at any home.
 	if len(a.scratch.ops)+len(a.Unlimited()) == 0 || a.DecidedBy >= ByList {
 		rv.subjects = []reservedSubject{{takenCosts: takenCosts{subject: binary.LittleEndian.Uint64(rv.nonce[:])}}}
 		return rv
@@ -224,8 +229,8 @@ func (rv *reservation) needsPlaceToBeLate() bool {
 	return !slices.ContainsFunc(rv.subjects, func(reserved reservedSubject) bool { return len(reserved.ops) > 0 })
 }
 
-// addBilledOnly adds to reserved, a subject of the reservation, a cost in a unit
-// that no counter counts.
+// addBilledOnly adds to reserved, a subject of the reservation, a cost in a
+// unit that no counter counts.
 func (rv *reservation) addBilledOnly(reserved *reservedSubject, rule *rules.Rule, unit string, cost int64) {
 	index := rv.unitIndex(unit)
 	if rule.Bills(unit) {
@@ -276,8 +281,8 @@ func (rv *reservation) homeIndex(place *placeRequest) int {
 	return max(i, 0)
 }
 
-// takenCostsOf returns what ops, those of the i-th hit of a's check, took. A shadow
-// limit that refused took nothing and owes nothing.
+// takenCostsOf returns what ops, those of the i-th hit of a's check, took. A
+// shadow limit that refused took nothing and owes nothing.
 func (rs *reservations) takenCostsOf(a *Answer, i int, ops []counters.Op) takenCosts {
 	h := &a.scratch.match.Hits[i]
 	t, via := rs.originOf(a, i)
@@ -292,7 +297,7 @@ func (rs *reservations) takenCostsOf(a *Answer, i int, ops []counters.Op) takenC
 			continue
 		}
 
-		// Its cost was taken, and comes back, by this node's share.
+		// The cost was taken by this node's share, and comes back by that share.
 		if t.life.Lineage == localLineage {
 			op = a.scratch.cluster.aloneOp(i, j)
 		}
@@ -312,7 +317,7 @@ func (rs *reservations) takenCostsOf(a *Answer, i int, ops []counters.Op) takenC
 }
 
 // originOf returns where and when the i-th hit of a's check was decided, as
-// takenCosts without ops. If another node has answered, via is its answer.
+// takenCosts without ops. If another node has answered, via has its answer.
 func (rs *reservations) originOf(a *Answer, i int) (t takenCosts, via *ask) {
 	h := &a.scratch.match.Hits[i]
 	t.subject = h.Subject.Hi
@@ -347,8 +352,8 @@ func (rs *reservations) originOf(a *Answer, i int) (t takenCosts, via *ask) {
 	return t, via
 }
 
-// isReservable reports whether op took its cost, or would have taken one, from
-// the counter of a limit. A limit of 0 has no counter.
+// isReservable reports whether op took its cost, which may be 0, from the
+// counter of a limit. A limit of 0 has no counter.
 func isReservable(op *counters.Op, limit *rules.Limit) bool {
 	if limit.RefusesAll() || limit.Kind == algorithms.Concurrency {
 		return false // slots are released, not settled

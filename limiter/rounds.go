@@ -19,8 +19,9 @@ import (
 // nodes without waiting for replies. unauthorized means that this node has just
 // found that it has no authority.
 //
-// finish calls begin again after it has matched the check by newer rules. It has
-// changed c.active and c.now by then. All else that reset has set stays.
+// finish calls begin again after it has matched the check by newer rules. By
+// then, finish has changed c.active, c.now and c.ignoreNewer. All else that
+// reset has set stays.
 func (c *clusterCheck) begin(unauthorized bool) {
 	a := c.answer
 	c.subjects = c.subjects[:0]
@@ -44,8 +45,8 @@ func (c *clusterCheck) begin(unauthorized bool) {
 		s.numOps = countHitOps(h)
 		first += s.numOps
 
-		// The subject's gate may still be open: without the mark, the subject would
-		// be routed to this node again.
+		// The gate of the subject's partition may still be open. Without the mark, the
+		// subject would be routed to this node again.
 		if unauthorized {
 			s.markTried(c.limiter.membership.Self)
 		}
@@ -76,8 +77,8 @@ func (c *clusterCheck) advance() {
 			break
 		}
 
-		// takeHere may end the wait of subjects with blocks. If a gate has shut in
-		// the meantime, its subject is routed again.
+		// takeHere may end the wait of subjects with blocks. If a gate has just shut,
+		// its subjects are open again. So look at all subjects once more.
 		c.takeHere(c.selected)
 	}
 
@@ -85,7 +86,7 @@ func (c *clusterCheck) advance() {
 		return
 	}
 
-	// This node decides before others are asked: a refusal here costs no
+	// This node decides before others are asked. So a refusal here costs no
 	// message, and leaves nothing to give back elsewhere.
 	if c.selectSubjects(stateAlone) {
 		c.decideAlone(c.selected, ByFallback)
@@ -94,16 +95,16 @@ func (c *clusterCheck) advance() {
 		}
 	}
 
-	// What a standby admits is a debt, which can't be taken back. So this node
-	// acts as a standby last, when no answer is outstanding that could refuse the
-	// check.
+	// What a standby admits is a debt, which can't be taken back. So this node acts
+	// as a standby last: only when no answer that could refuse the check is
+	// outstanding.
 	if !c.askOthers() {
 		c.actAsStandby()
 	}
 }
 
 // routeSubject routes an open subject, or decides it from its lease. It waits
-// while the partition is pending.
+// while the subject's partition is pending.
 func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 	m := c.limiter.membership
 	for ; ; s.attempts++ {
@@ -121,7 +122,7 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 		now := time.Now()
 		c.setDeadlines(now)
 
-		// Without authority this node could not decide the subject even after the hand-off.
+		// Without authority, waiting is of no use: this node could not decide then.
 		if place == partitions.Pending && now.Before(c.pendingDeadline) && m.Authority() {
 			c.wait(c.pendingDeadline,
 				func(ctx context.Context) { m.Ownership.WaitWhilePending(ctx, ring.PartitionOf(s.subject)) })
@@ -148,15 +149,15 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 }
 
 // awaitOwner waits for a newer ring, but no longer than a pause. Then the nodes
-// that named each other as s's owner may be asked again. All of them can be
-// reached, so the partition is moving from one to another. Counting alone now
-// would admit more than the limit in a healthy cluster.
+// that named each other as s's owner may be asked again. They can be reached,
+// so the partition is moving from one to another. If this node counted alone
+// now, a healthy cluster would admit more than the limit.
 func (c *clusterCheck) awaitOwner(s *subject, now time.Time) {
 	s.redirected = s.redirected[:0]
 	s.hint = ring.NodeID{}
 	c.wait(now.Add(min(retryPause<<min(s.attempts, 6), maxRetryPause)), func(ctx context.Context) {
-		// A node that applies no more entries gets no newer ring. The pause is due
-		// all the same.
+		// AwaitRevision returns at once on a node that applies no more entries. The
+		// pause is due all the same.
 		if !c.limiter.membership.AwaitRevision(ctx, s.route.Revision+1, 0) {
 			<-ctx.Done()
 		}
@@ -164,9 +165,9 @@ func (c *clusterCheck) awaitOwner(s *subject, now time.Time) {
 }
 
 // awaitPath waits if this node does not know yet which of s's nodes it can
-// reach, because it did not run for a while or has just lost a connection: nobody
-// must decide in the owner's place for that reason. It returns when the node
-// knows more, and reports whether to route s again.
+// reach, because it did not run for a while or has just lost a connection. That
+// alone is no reason to decide in the owner's place. awaitPath returns when the
+// node knows more, and reports whether to route s again.
 func (c *clusterCheck) awaitPath(s *subject) bool {
 	m := c.limiter.membership
 	unsure := s.unsureNode(m)
@@ -177,7 +178,7 @@ func (c *clusterCheck) awaitPath(s *subject) bool {
 	return true
 }
 
-// setDeadlines sets the check's deadlines, unless they are set already.
+// setDeadlines sets the check's deadlines once.
 func (c *clusterCheck) setDeadlines(now time.Time) {
 	if !c.pendingDeadline.IsZero() {
 		return
@@ -190,7 +191,7 @@ func (c *clusterCheck) setDeadlines(now time.Time) {
 	}
 }
 
-// wait runs waitFor, which must return by until, and reads the clock again.
+// wait runs waitFor, whose context ends at until, and reads the clock again.
 func (c *clusterCheck) wait(until time.Time, waitFor func(ctx context.Context)) {
 	ctx, cancel := context.WithDeadline(context.Background(), until)
 	defer cancel()
@@ -198,10 +199,10 @@ func (c *clusterCheck) wait(until time.Time, waitFor func(ctx context.Context)) 
 	c.now = c.limiter.clock.Now()
 }
 
-// mustWait reports whether subject i must wait until every subject without a
-// block is decided. Otherwise another rule could refuse the check after i took
-// its cost. Until that cost is given back it looks used, and a refusal
-// meanwhile would trigger a block.
+// mustWait reports whether subject i, whose rule has blocks, must wait until
+// every subject without blocks is decided. Otherwise another rule could refuse
+// the check after i's cost was taken. Until that cost is given back, it looks
+// used, and a refusal would begin a block.
 func (c *clusterCheck) mustWait(i int) bool {
 	hits := c.answer.scratch.match.Hits
 	if !c.answer.scratch.hasBlocks || hits[i].Rule.Blocks == nil {
@@ -216,8 +217,8 @@ func (c *clusterCheck) mustWait(i int) bool {
 }
 
 // takeHere decides the listed subjects from this node's counters, all or
-// nothing. If a gate is shut, or this node lacks authority, the subjects stay
-// open, to be routed again.
+// nothing. If a gate is shut, or this node lacks authority, the subjects become
+// open again, and are routed anew.
 func (c *clusterCheck) takeHere(list []int) {
 	m := c.limiter.membership
 	c.gatheredOps = c.gatheredOps[:0]
@@ -233,8 +234,8 @@ func (c *clusterCheck) takeHere(list []int) {
 
 	verdict, authorized := c.limiter.takeAsOwner(c.now, c.gatheredOps, c.peek, c.answer.scratch.acquiring)
 
-	// After Undecided, slots may be stored all the same: authority may have ended after
-	// the Take.
+	// The slots may be stored even if the verdict is Undecided: authority may have
+	// ended after the Take.
 	if verdict != counters.Refused {
 		c.answer.scratch.acquiring.markStored(c.gatheredOps)
 	}
@@ -260,18 +261,18 @@ func (c *clusterCheck) takeHere(list []int) {
 
 	c.refused = c.refused || verdict == counters.Refused
 
-	// recordDecidedHere does the same for a check that tryDecide decides.
+	// recordDecidedHere does the same for a check that needs no clusterCheck.
 	c.answer.scratch.isDecidedHere = verdict == counters.Admitted && len(list) == len(c.subjects)
 }
 
 // spendLease decides s from its lease or from a remembered refusal. It returns
-// false if neither exists.
+// false if neither can answer the check.
 func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 	ops := c.ops(s)
 
-	// A reservation must know when, and in which life of a counter, its cost was
-	// taken. A lease's receipt does not say so. A peek asks what the owner has
-	// left.
+	// A check that bypasses leases must know when, and in which life of a counter,
+	// its cost was taken. A lease's receipt does not say so. A peek asks what the
+	// owner has left.
 	if c.answer.scratch.bypassesLeases || ops[0].Mode == counters.PeekMode && !c.peeksAreLooks {
 		return false
 	}
@@ -288,9 +289,9 @@ func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 	return outcome != localcache.AskOwner
 }
 
-// askOthers sends the questions to other nodes. In the first round each node
-// gets one question about all its subjects; later each subject has its own
-// question. It reports whether it sent any.
+// askOthers sends the questions to other nodes, and reports whether there were
+// any. In the first round, each node gets one question about all its subjects.
+// Later, each subject has a question of its own.
 func (c *clusterCheck) askOthers() bool {
 	c.selected = c.selected[:0]
 	for i := range c.subjects {
@@ -320,8 +321,9 @@ func (c *clusterCheck) askOthers() bool {
 
 	together := !c.askSeparately && len(c.asks) == 1 && last.q.flags&flagStandby == 0
 
-	// If a node could not decide its group, the subjects may have several
-	// owners by now, and no node would decide them together.
+	// If a node can't decide its group, the subjects may have several owners by
+	// now, and no node would decide them together. So the next round asks about
+	// each by itself.
 	c.askSeparately = c.askSeparately || last != nil
 	for _, ak := range c.asks {
 		// A place and slots bring random numbers, so no other question can be
@@ -332,7 +334,7 @@ func (c *clusterCheck) askOthers() bool {
 	return last != nil
 }
 
-// newAsk returns a question to the node that s is routed to, without ops.
+// newAsk returns a question without ops to the node that s is routed to.
 func (c *clusterCheck) newAsk(s *subject) *ask {
 	ak := &ask{to: s.to, owner: s.to, deadline: c.deadline, done: make(chan struct{}, 1)}
 	ak.q.version = c.version()
@@ -367,7 +369,7 @@ func (c *clusterCheck) version() int64 {
 	return c.active.set.Version
 }
 
-// addToAsk adds s to a question.
+// addToAsk adds s to the question ak, and marks s as waiting for the reply.
 func (c *clusterCheck) addToAsk(ak *ask, s *subject, h *rules.Hit) {
 	s.markTried(s.to)
 	s.attempts++
@@ -375,7 +377,7 @@ func (c *clusterCheck) addToAsk(ak *ask, s *subject, h *rules.Hit) {
 	s.state = stateAwaitReply
 	s.ask = ak
 
-	// policies has an element per subject once one of them may be leased.
+	// Once one of the subjects may be leased, policies has an element for each.
 	var policy localcache.Policy
 	if (c.ops(s)[0].Mode != counters.PeekMode || c.peeksAreLooks) && !c.answer.scratch.bypassesLeases {
 		policy = c.limiter.membership.policyOf(h.Rule, h.Limits)
@@ -396,8 +398,8 @@ func (c *clusterCheck) addToAsk(ak *ask, s *subject, h *rules.Hit) {
 	acq.markStored(c.ops(s))
 }
 
-// actAsStandby decides the subjects that this node decides in place of their
-// owners: as the standby, or as the node that handed the partition over.
+// actAsStandby decides subjects in place of their owners: as their standby, or
+// as the node that handed their partition over.
 func (c *clusterCheck) actAsStandby() {
 	for i := range c.subjects {
 		s := &c.subjects[i]
@@ -417,7 +419,7 @@ func (c *clusterCheck) actAsStandby() {
 // collectReplies waits for the replies to the questions in flight.
 func (c *clusterCheck) collectReplies() {
 	for _, ak := range c.asks {
-		arrived := ak.wait() // before it returns, the answer may still be written
+		arrived := ak.wait() // until it returns, another goroutine may write the answer
 		answered := arrived && ak.err == nil
 		if answered && ak.status == askerBehind {
 			c.newerVersion = max(c.newerVersion, ak.version)
@@ -437,7 +439,7 @@ func (c *clusterCheck) collectReplies() {
 	c.now = c.limiter.clock.Now() // time has passed
 }
 
-// acceptAnswer applies the answer to s. arrived is false if it is too late.
+// acceptAnswer applies the answer to s. arrived is false if it came too late.
 func (c *clusterCheck) acceptAnswer(s *subject, ak *ask, arrived bool) {
 	s.state = stateOpen
 
@@ -445,22 +447,22 @@ func (c *clusterCheck) acceptAnswer(s *subject, ak *ask, arrived bool) {
 	case !arrived: // the check's deadline has passed: routeSubject decides the subject alone
 	case ak.err != nil:
 		if errors.Is(ak.err, peer.ErrUnreachable) {
-			s.markLost(ak.to) // if it had counted the question, and is asked again, the cost is lost
+			s.markLost(ak.to) // it may be asked again: if it had decided the question, that cost is lost
 		}
 	case ak.status == decided:
 		c.acceptDecision(s, ak)
 	case ak.status == tooManyReservations && c.answer.scratch.place != nil:
 		c.failFor(ErrTooManyReservations)
 	case ak.status == noAuthority:
-		// It stays marked as tried: asking it again would not help this check.
+		// The node stays marked as tried: asking it again would not help this check.
 		s.problem = partitions.WithoutAuthority
 	case ak.status == unreachable:
 		c.limiter.membership.Ownership.LearnOwner(ring.PartitionOf(s.subject), ak.revision, ak.hint)
-	case ak.status == neverDecided: // a gate shut before its turn: the same node may be asked again
+	case ak.status == neverDecided: // a gate shut before this check's turn: the same node may be asked again
 		s.unmarkTried(ak.to)
 	case ak.status == notOwner:
-		// The node can be reached, and may own the subject in a moment.
-		// routeSubject asks nodes in redirected again, but never those in tried.
+		// The node can be reached, and may own the subject in a moment. awaitOwner lets
+		// nodes in redirected be asked again, but not those in tried.
 		s.unmarkTried(ak.to)
 		s.redirected = append(s.redirected, ak.to)
 		s.hint = ak.hint
@@ -483,8 +485,8 @@ func (c *clusterCheck) acceptDecision(s *subject, ak *ask) {
 	at, _ := findSubject(ak.q.ops, s.subject)
 	decidedOps := ak.q.ops[at : at+s.numOps]
 
-	// A check that takes at most its cost goes on to ask for what remains. The
-	// owner can't give what is leased here.
+	// A check that takes at most its cost then asks for what remains. What is
+	// leased here must not count as remaining: the owner can't give it.
 	if !c.answer.scratch.isAtMost {
 		c.limiter.membership.leases.addUnspent(ak, decidedOps)
 	}
@@ -502,16 +504,16 @@ func (c *clusterCheck) acceptDecision(s *subject, ak *ask) {
 	c.markDecided(s, by, ak.admitted, undoAsked)
 }
 
-// acceptSlots notes what the answer says of the slots of s. The ops of s begin
-// at index at of the question's ops.
+// acceptSlots records what the answer says of s's slots. s's ops begin at index
+// at of the question's ops.
 func (c *clusterCheck) acceptSlots(s *subject, ak *ask, at int) {
 	acq := c.answer.scratch.acquiring
 	if acq == nil {
 		return
 	}
 
-	// The owner decides all or nothing, so it has stored no slots. It may have
-	// those of an earlier question.
+	// The owner decides all or nothing, so a refusal means that it has stored no
+	// slots for this question. It may still have those of an earlier one.
 	if !ak.admitted && !s.mayHoldSlots {
 		acq.forget(s.subject)
 	}

@@ -23,13 +23,13 @@ const (
 	stateDecided
 )
 
-// candidates tracks which nodes to ask until one decides the subject: first the
-// node that another node named last, then the owner, the other side of a move,
-// and the standby.
+// candidates tracks which nodes have been asked to decide a subject, and which
+// to ask next: first the node that another node named last, then the owner, the
+// other side of a move, and the standby.
 type candidates struct {
 	subject        uint64
 	route          partitions.Route // as of the last locate
-	tried          []ring.NodeID    // nodes that can't be reached or can't decide
+	tried          []ring.NodeID    // nodes not to ask again: they can't be reached or can't decide
 	lost           []ring.NodeID    // those of tried that could not be reached
 	redirected     []ring.NodeID    // nodes that named another one
 	hint           ring.NodeID      // the node that the last of redirected named
@@ -38,9 +38,10 @@ type candidates struct {
 	attempts       int              // at most maxAttempts
 }
 
-// locate returns where the subject is decided now. Pending means that it will be
-// decided here or elsewhere once the hand-off is over. locate looks at the gate
-// first, which takes less time than Route: if it is open, Route says Here.
+// locate returns where the subject is decided now. Pending means that it will
+// be decided here or elsewhere once the hand-off is over. locate looks at the
+// gate first, which takes less time than Route: if the gate is open, Route says
+// Here, too.
 func (cs *candidates) locate(l *Limiter) partitions.Place {
 	p := ring.PartitionOf(cs.subject)
 	mayBeHere := cs.attempts < maxAttempts && !slices.Contains(cs.tried, l.membership.Self)
@@ -54,8 +55,8 @@ func (cs *candidates) locate(l *Limiter) partitions.Place {
 	return partitions.Nowhere
 }
 
-// next returns the node to ask next, and as what, if the subject is not decided
-// here. The standby comes last.
+// next returns how a subject that is not decided here is decided next, and by
+// which node. The standby comes last, and after it this node, alone.
 func (cs *candidates) next(m *membership) (subjectState, ring.NodeID) {
 	for _, id := range [...]ring.NodeID{cs.hint, cs.route.Owner, cs.route.Other} {
 		if id != m.Self && cs.tryReach(m, id) {
@@ -104,8 +105,8 @@ func (cs *candidates) markLost(id ring.NodeID) {
 	cs.lost = append(cs.lost, id)
 }
 
-// findLost forgets that nodes could not be reached that can be by now, and
-// reports whether there are any.
+// findLost unmarks the lost nodes that can be reached again, and reports
+// whether there are any.
 func (cs *candidates) findLost(m *membership) (found bool) {
 	cs.lost = slices.DeleteFunc(cs.lost, func(id ring.NodeID) bool {
 		if !m.Peers.Reachable(id) {
@@ -118,8 +119,8 @@ func (cs *candidates) findLost(m *membership) (found bool) {
 	return found
 }
 
-// unsureNode returns the first of the nodes that may decide the subject that
-// can't be reached now but may be reachable in a moment; zero if there is none.
+// unsureNode returns a node that may decide the subject, and of which it is not
+// known yet whether a path leads to it; zero if there is none.
 func (cs *candidates) unsureNode(m *membership) ring.NodeID {
 	for _, id := range [...]ring.NodeID{cs.route.Owner, cs.route.Other, cs.route.Standby} {
 		if !id.IsZero() && id != m.Self && m.Peers.PathUnsure(id) {

@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// The ID of a reservation or a slot says all that a node must know to settle,
+// The ID of a reservation or a slot has all that a node must know to settle,
 // renew or release it. A signature proves that this cluster made the ID.
 
 const signatureBytes = 16
@@ -19,7 +19,8 @@ func seal(msg wire.Message, format byte, key []byte) string {
 	return base64.RawURLEncoding.EncodeToString(append(b, signature(key, b)...))
 }
 
-// unseal reads an ID into msg, and reports whether it was sealed with the same format and key.
+// unseal reads an ID into msg, and reports whether the ID was sealed with this
+// format and key.
 func unseal(id string, msg wire.Message, format byte, key []byte) bool {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(id)
 	if err != nil || len(raw) <= signatureBytes {
@@ -35,9 +36,10 @@ func signature(key, b []byte) []byte {
 	return h.Sum(nil)[:signatureBytes]
 }
 
-// signingKey returns the key that signs ids of one kind, which purpose names.
-// known is false while this node does not know the cluster's secret. The key is
-// then this process's own, and no other node can verify the signature.
+// signingKey returns the key that signs IDs of one kind, which purpose names.
+// known is false while this node does not know the cluster's secret. It then
+// uses a key of its process, as a standalone node does, and no other node can
+// verify the signature.
 func (rs *reservations) signingKey(purpose string) (key []byte, known bool) {
 	if rs.limiter.membership == nil || rs.limiter.membership.Secret == nil {
 		return rs.processKey[:], true

@@ -103,7 +103,7 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 	}
 }
 
-// ServeFar answers a message from another region. It does not block, and does not keep body.
+// ServeFar is ServeNear for a message from another region.
 func (l *Limiter) ServeFar(method peer.Method, body []byte, to Responder) {
 	switch {
 	case l.membership == nil:
@@ -122,7 +122,7 @@ func (l *Limiter) ServeFar(method peer.Method, body []byte, to Responder) {
 	}
 }
 
-// serveTop answers another node with what this one has of a list.
+// serveTop sends another node this node's part of a list of subjects.
 func (l *Limiter) serveTop(body []byte, to Responder) {
 	if len(body) != 1 || TopBy(body[0]) > TopNear {
 		to.Fail(CodeMessage, "unknown list of subjects")
@@ -134,8 +134,8 @@ func (l *Limiter) serveTop(body []byte, to Responder) {
 	})
 }
 
-// serveSlot answers another node's slotRequest. It answers most releases at
-// once, because they wait for nothing.
+// serveSlot answers another node's slotRequest. If this node owns the slot, it
+// answers a release at once, because a release waits for nothing.
 func (l *Limiter) serveSlot(body []byte, to Responder) {
 	m := l.membership
 	req := &slotRequest{}
@@ -147,8 +147,8 @@ func (l *Limiter) serveSlot(body []byte, to Responder) {
 	if req.isPrompt() && m.Ownership.Route(req.list[0].Key.Partition()).Place == partitions.Here && m.Authority() {
 		result, err := l.serveSlotHere(req)
 
-		// If the partition has just become pending, askSlot waits, or asks the
-		// next owner.
+		// If the partition has just become pending, go on below: askSlot waits, or asks
+		// the next owner.
 		if !errors.Is(err, counters.ErrShut) {
 			to.Reply(encodeResult(&result, err))
 			return
@@ -163,7 +163,7 @@ func (l *Limiter) serveSlot(body []byte, to Responder) {
 	})
 }
 
-// serveShare reports to another region what this region has used of a subject's limits.
+// serveShare tells another region what this one has used of a subject's limits.
 func (l *Limiter) serveShare(body []byte, to Responder) {
 	var ref subjectRef
 	if !decodeOrFail(body, &ref, "subject", to) {

@@ -57,6 +57,7 @@ func (l *Limiter) SetRules(set *rules.Set) {
 	next.adapt(l.loadSteps)
 	next.loadLeft = l.loadLeft
 	before := l.inForce.Swap(next)
+	// Before the first set, no check of this process has used any rate.
 	if before != nil {
 		l.noteOtherRates()
 	}

@@ -35,10 +35,10 @@ const (
 type Settlement struct {
 	Costs     []UnitCost // in the units that the caller named; in all units if it named none
 	Remaining int64      // of the tightest limit in those units at the home, just afterwards; −1 if there is none
-	Late      bool       // the reservation was over
-	Repeated  bool       // the reservation was settled before; the other fields are as they were then
+	Late      bool       // the reservation's time was over
+	Repeated  bool       // the reservation had been settled before; the other fields are as they were then
 
-	isFinal bool // it is settled; otherwise only its end was carried out
+	isFinal bool // the reservation is settled; otherwise only its end was carried out
 }
 
 // Code implements wire.Message.
@@ -54,8 +54,8 @@ type settleVerb uint8
 
 const (
 	settleNow   settleVerb = iota
-	arrangeEnd             // remember to carry out the end of the reservation
-	carryOutEnd            // carry it out
+	arrangeEnd             // have the home remember to carry out the reservation's end
+	carryOutEnd            // carry out the end
 	settleVerbs
 )
 
@@ -70,7 +70,7 @@ type settleRequest struct {
 	// hadEnded says that the end of the reservation had been carried out. The
 	// real costs are then compared with the costs that the end has left charged.
 	hadEnded bool
-	late     bool // it is settled after its end
+	late     bool // the reservation is settled after its end
 }
 
 // maxReservationID bounds an id, in bytes.
@@ -87,13 +87,15 @@ func (req *settleRequest) Code(c *wire.Coder) {
 
 // Settle replaces a reservation's estimate with the real costs. It debits any
 // excess and gives back what was not used. A unit that costs does not name
-// stays as reserved; empty costs mean that nothing was used. Only the first
-// settlement of a reservation counts, on whichever node. One that is repeated
-// within a minute gets the same answer; later, only that it is settled. A
-// settlement within ten minutes after the reservation's end still counts,
-// unless the room was needed. It replaces the costs that [Query.OnExpiry] has
-// left charged, in windows that are not over yet and on the bill. The error
-// wraps ErrUnknownReservation, ErrNoOwner or ErrTooManyReservations.
+// stays as reserved; empty costs mean that nothing was used.
+//
+// Only the first settlement of a reservation counts, at whichever node. A
+// repetition within a minute gets the same answer. A later one learns only that
+// the reservation is settled. Up to ten minutes after its end, a reservation
+// can still be settled, unless its room was needed. Such a late settlement
+// replaces the costs that [Query.OnExpiry] has left charged, in windows that
+// are not over yet and on the bill. The error wraps ErrUnknownReservation,
+// ErrNoOwner or ErrTooManyReservations.
 func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
 	out, err := l.reservations.settle(context.Background(), &settleRequest{id: id, costs: costs})
 	if err != nil {
@@ -102,8 +104,8 @@ func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
 	return out, nil
 }
 
-// settle does what req asks for: at the owner of the reservation's home, and
-// then for what this process alone can settle.
+// settle does what req asks for: first at the owner of the reservation's home,
+// and then for those subjects that only this process can settle.
 func (rs *reservations) settle(ctx context.Context, req *settleRequest) (*Settlement, error) {
 	err := rs.readID(req)
 	if err != nil {
@@ -177,19 +179,19 @@ func (rs *reservations) settleAtHome(ctx context.Context, req *settleRequest) (o
 	return out, err
 }
 
-// settleLocal settles those of req's subjects that `consistency: local` rules
-// debited, in the same way as the home has settled req. Only the process that
-// made the reservation can do this. The places in the fallback counters prevent
-// a second settlement.
+// settleLocal settles what `consistency: local` rules took from req's subjects,
+// as the home has settled the rest: out is the home's settlement. Only the
+// process that made the reservation can do this. Places in the fallback table
+// prevent a second settlement.
 func (rs *reservations) settleLocal(req *settleRequest, out *Settlement) {
 	actual := *req
 	actual.costs = out.Costs
 	if len(out.Costs) == 0 {
-		return // req named none of the reservation's units, or the home has forgotten the costs
+		return // the caller named none of the reservation's units, or the home has forgotten the costs
 	}
 
-	// If the home was settled before its end, these subjects are settled as well,
-	// even if req carries out the end.
+	// If the reservation was settled before its end, settle these subjects with the
+	// same costs, even if req is to carry out the end.
 	if out.isFinal {
 		actual.verb = settleNow
 	}
@@ -214,7 +216,7 @@ func (rs *reservations) settleLocal(req *settleRequest, out *Settlement) {
 	}
 }
 
-// countDropped counts the costs that subj does not get back.
+// countDropped counts the limits of subj that should get cost back, but do not.
 func (rs *reservations) countDropped(req *settleRequest, subj *reservedSubject) {
 	for i := range subj.ops {
 		if req.delta(subj.cost(i)) < 0 {
@@ -223,11 +225,11 @@ func (rs *reservations) countDropped(req *settleRequest, subj *reservedSubject) 
 	}
 }
 
-// settleHere settles req in this node's counters, as the owner of its home, and
-// then at the owners of its other subjects. The error is counters.ErrShut or
-// ErrNoOwner if this node is not the owner or has no authority,
-// ErrUnknownReservation, or ErrTooManyReservations if the reservation was made
-// without a place and there is no room for one.
+// settleHere settles req's home in this node's counters, and then the other
+// subjects at their owners. The error is counters.ErrShut if this node does not
+// own the home, ErrNoOwner if it has no authority, ErrUnknownReservation, or
+// ErrTooManyReservations if the reservation was made without a place and there
+// is no room for one.
 func (rs *reservations) settleHere(req *settleRequest) (*Settlement, error) {
 	now := rs.limiter.clock.Now()
 	plan := req.plan(rs.limiter, req.home(), now)
@@ -246,8 +248,8 @@ func (rs *reservations) settleHere(req *settleRequest) (*Settlement, error) {
 	req.hadEnded = plan.HadEnded
 	req.late = plan.Late
 
-	// A change that was made stays, even if authority has lapsed: a caller who
-	// repeats the call finds it done.
+	// A settlement that was made stays, even if authority has lapsed. A caller who
+	// repeats the call finds it made.
 	if done && !repeated {
 		if req.verb == carryOutEnd {
 			rs.expired.Add(1)
@@ -271,9 +273,9 @@ func (rs *reservations) settleHere(req *settleRequest) (*Settlement, error) {
 }
 
 // settleRest corrects the bill of a reservation that was settled at its home,
-// and settles it at the owners of its other subjects. The home's standby must
-// have the settlement first: if this node died and its successor did not know
-// of it, a second settlement would do all this again.
+// and settles its other subjects at their owners. The home's standby must know
+// of the settlement first: otherwise, if this node died, a second settlement
+// would do all this again at its successor.
 func (rs *reservations) settleRest(req *settleRequest, refundable bool) {
 	if len(req.subjects) > 1 || req.isBilled(rs.limiter) {
 		rs.confirmHome(req)
@@ -299,21 +301,21 @@ func (rs *reservations) settleRest(req *settleRequest, refundable bool) {
 		if subj.life.Lineage == 0 {
 			rs.limiter.countLost(back, len(back.ops))
 		} else {
-			rs.limiter.sendRefunds([]refund{*back}) // only once, because a repeated refund would create quota
+			rs.limiter.sendRefunds([]refund{*back}) // once only: a repeated refund would create quota
 		}
 	}
 
-	// The debts are charged even if nothing may come back: a ticket lets each be
-	// charged only once.
+	// The debts are charged even if nothing may come back: their tickets keep each
+	// from being charged twice.
 	if len(debts) > 0 {
 		rs.charge(debts)
 	}
 }
 
-// confirmHome waits until the node that would take over the home has its
-// counters and notes as they are now. It gives up if that node can't be reached
-// or does not answer in time. The rest is settled all the same. If this node
-// dies as well, the rest may be settled twice, which is better than never.
+// confirmHome waits until the node that would take over the home has the home's
+// counters and notes as they are now. If that node does not answer in time, the
+// rest is settled all the same. If this node then dies as well, the rest may be
+// settled twice, which is better than never.
 func (rs *reservations) confirmHome(req *settleRequest) {
 	m := rs.limiter.membership
 	if m == nil || m.Standbys == nil {
@@ -370,8 +372,8 @@ func (req *settleRequest) correctBill(l *Limiter) {
 	}
 }
 
-// delta returns by how much the real cost exceeds what is charged for the
-// reserved one now; negative if it is less.
+// delta returns the real cost minus what is charged for the reserved cost now.
+// It is negative if cost comes back.
 func (req *settleRequest) delta(reserved reservedCost) int64 {
 	charged := reserved.cost
 	if req.hadEnded {
@@ -380,7 +382,7 @@ func (req *settleRequest) delta(reserved reservedCost) int64 {
 	return req.used(reserved) - charged
 }
 
-// used returns the real cost.
+// used returns the cost with which req settles the reserved one.
 func (req *settleRequest) used(reserved reservedCost) int64 {
 	if req.verb == carryOutEnd {
 		return req.atExpiry(reserved)
@@ -388,7 +390,7 @@ func (req *settleRequest) used(reserved reservedCost) int64 {
 	return costOfUnit(req.costs, req.units[reserved.unit], reserved.cost)
 }
 
-// atExpiry returns what stays charged once the end of the reservation was carried out.
+// atExpiry returns what the reservation's end leaves charged of a cost.
 func (rv *reservation) atExpiry(reserved reservedCost) int64 {
 	if rv.onExpiry == nil {
 		return reserved.cost
@@ -410,12 +412,12 @@ func costOfUnit(costs []UnitCost, unit string, reserved int64) int64 {
 	return reserved
 }
 
-// costIndex returns the index of a unit in the settlement's costs, or −1 if they don't name it.
+// costIndex returns the index of a unit in the settlement's costs, or −1.
 func (req *settleRequest) costIndex(unit int) int {
 	return slices.IndexFunc(req.costs, func(cost UnitCost) bool { return cost.Unit == req.units[unit] })
 }
 
-// plan returns the changes to make to subj's counters, and its place.
+// plan returns how req changes subj's counters, and the place there.
 func (req *settleRequest) plan(l *Limiter, subj *reservedSubject, now algorithms.Instant) *counters.SettlePlan {
 	local := subj.life.Lineage == localLineage
 	isLate := req.verb == settleNow && now.Wall > req.until
@@ -425,8 +427,8 @@ func (req *settleRequest) plan(l *Limiter, subj *reservedSubject, now algorithms
 		Late:          isLate,
 		TooLate:       now.Wall > req.until+int64(maxLateness),
 		CarriesOutEnd: req.verb == carryOutEnd,
-		// If the home's lineage has changed since the reservation was made, an earlier
-		// settlement may have been forgotten. Then nothing is given back, here or
+		// If the home's lineage has changed since the reservation was made, the home
+		// may have forgotten an earlier settlement. Then nothing is given back, here or
 		// elsewhere.
 		Life:   subj.life,
 		Answer: req.keptAnswer,
@@ -466,14 +468,14 @@ func (l *Limiter) reservationAge(made int64, subject uint64, now algorithms.Inst
 	wall := l.table.WallIn(now, ring.PartitionOf(subject))
 	age := max(0, wall-made)
 	if wall > now.Wall {
-		age += age / 63 // such a clock runs slower by a 64th
+		age += age / 63 // a clock that is ahead runs slower by a 64th, so more time may have passed
 	}
 	return time.Duration(age) + maxClockSkew
 }
 
-// keptAnswer returns what the home keeps of a settlement: what is left of the
-// tightest limit, plus 1, and by unit the settled cost, plus 1, or 0 if it was
-// not named.
+// keptAnswer encodes what the home keeps of a settlement. First comes what is
+// left of the tightest limit, plus 1. Then, for each unit, comes the settled
+// cost plus 1, or 0 if the caller did not name the unit.
 func (req *settleRequest) keptAnswer(plan *counters.SettlePlan) []byte {
 	b := binary.AppendUvarint(nil, uint64(plan.Tightest+1))
 	for unit := range req.units {
@@ -490,8 +492,8 @@ func (req *settleRequest) keptAnswer(plan *counters.SettlePlan) []byte {
 }
 
 // settlement returns what plan has done, as a Settlement. If the home has
-// forgotten the answer of an earlier settlement, there are no costs, and
-// Remaining is −1.
+// forgotten the answer to an earlier settlement, the Settlement has no costs,
+// and its Remaining is −1.
 func (req *settleRequest) settlement(plan *counters.SettlePlan, repeated bool) *Settlement {
 	kept := plan.Kept
 	if !repeated {
@@ -513,7 +515,7 @@ func (req *settleRequest) settlement(plan *counters.SettlePlan, repeated bool) *
 	return out
 }
 
-// splitExcess returns what one of req's subjects still owes, and what it gets back.
+// splitExcess returns what subj still owes and, if refundable, gets back.
 func (req *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (debt *change, back *refund) {
 	when := subj.takenCosts // but for the costs themselves
 	when.ops, when.marks = nil, nil
@@ -532,8 +534,8 @@ func (req *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (d
 		}
 	}
 
-	// The debt of a late settlement says when its cost was taken: it is not
-	// debited from a window that is over.
+	// The debt of a late settlement says when its cost was taken, so that a new
+	// window does not pay for an old one.
 	debt = &change{verb: verbCharge, ticket: req.debtTicket(subj), made: req.made, ops: owed.ops}
 	if req.late {
 		debt.taken = &owed
@@ -541,9 +543,9 @@ func (req *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (d
 	return debt, back
 }
 
-// debtTicket returns the ticket of subj's debt. It is the same in every
-// settlement of the reservation. So the owner debits the debt once, even if the
-// home has forgotten the first settlement.
+// debtTicket returns the ticket of subj's debt. Every settlement of the
+// reservation gives the debt the same ticket. So the owner debits the debt
+// once, even if the home has forgotten the first settlement.
 func (req *settleRequest) debtTicket(subj *reservedSubject) *ticket {
 	h := sha256.New()
 	h.Write(req.nonce[:])
@@ -551,9 +553,9 @@ func (req *settleRequest) debtTicket(subj *reservedSubject) *ticket {
 	return &ticket{id: binary.LittleEndian.Uint64(h.Sum(nil)), keepFor: maxRetryLife}
 }
 
-// charge debits debts at their owners, all at the same time. A debt that no owner
-// acknowledges within homeTimeout is sent again in the background, for
-// chargeTimeout. A debt that is debited twice only costs quota.
+// charge debits debts at their owners, all at the same time. A debt that no
+// owner acknowledges within homeTimeout is sent again in the background, for
+// chargeTimeout. If a debt is debited twice after all, that only costs quota.
 func (rs *reservations) charge(debts []*change) {
 	l := rs.limiter
 	ctx, cancel := context.WithTimeout(context.Background(), homeTimeout)

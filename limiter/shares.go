@@ -43,26 +43,26 @@ func (active *activeRules) adjustLimits(match *rules.Match, wall int64) {
 
 // isStale reports whether version is too old to decide by. If regions divide
 // limits, a version is too old once the primary has recorded that all regions
-// use a newer one, because other regions' shares may have grown under it.
+// use a newer one: under that one, other regions' shares may have grown.
 func (l *Limiter) isStale(version int64) bool {
 	active := l.inForce.Load()
 	return active != nil && active.hasGlobal && version < active.recordedVersion
 }
 
-// isLoanable reports whether regions lend each other parts of their shares of a limit.
+// isLoanable reports whether regions lend each other parts of a limit.
 func isLoanable(rule *rules.Rule, limit *rules.Limit) bool {
 	return limit.WholeCapacity > 0 && limit.Kind.Divisible() && rule.Consistency != rules.Local &&
 		rule.OnLimit != rules.DelayCheck
 }
 
-// needsLoan reports whether so little of a share is left that the region should borrow.
+// needsLoan reports whether a region should borrow, because too little remains.
 func needsLoan(rule *rules.Rule, limit *rules.Limit, remaining int64) bool {
 	return float64(remaining) < (1-rule.Lease.Threshold)*float64(targetAmount(limit))
 }
 
-// targetAmount returns how much of a limit a region tries to have at hand. For
-// a fixed window, which loans can widen, this may exceed the share. For a
-// bucket it does not.
+// targetAmount returns how much of a limit a region tries to have at hand. This
+// may exceed the region's share of a fixed window, which loans can widen, but
+// not its share of a bucket.
 func targetAmount(limit *rules.Limit) int64 { return max(limit.BorrowTarget, limit.Capacity()) }
 
 // dividedLimit is a subject's limit that regions divide, as in force here.
@@ -74,7 +74,7 @@ type dividedLimit struct {
 	partition int
 }
 
-// dividedLimits returns a subject's limits that regions divide, by this node's rules.
+// dividedLimits returns a subject's loanable limits, by this node's rules.
 func (lo *loans) dividedLimits(ref *subjectRef, now algorithms.Instant) (found []dividedLimit) {
 	active := lo.limiter.inForce.Load()
 	if active == nil || !active.hasGlobal {
@@ -114,8 +114,8 @@ func (lo *loans) dividedLimit(ref *subjectRef, id uint64, now algorithms.Instant
 	return dividedLimit{}, false
 }
 
-// reportLife returns how long a region's report about a limit's counter holds
-// if no window ends: as long as a lease on the limit.
+// reportLife returns how long a region's report about a limit's counter holds,
+// unless the window ends first: as long as a lease on the limit.
 func (d *dividedLimit) reportLife() time.Duration {
 	return cmp.Or(d.rule.Lease.TTL, localcache.DefaultTTL(d.limit.Limit.Window))
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// This file is about shares that run short, at the node that was asked. The
-// node tells the subject's owner in time to borrow. It lets single checks wait
-// for a loan that is under way. If only a share refuses, it tells the caller
-// when to come back.
+// This file is about shares that run short, at the node that a caller has
+// asked. The node tells the subject's owner to borrow in good time. It lets a
+// few checks wait for a loan that is under way. If only a share refuses a
+// check, the node tells the caller when to come back.
 
 const (
 	// ownerNoticePause is the minimum time between two notices to the owner about
@@ -27,35 +27,35 @@ const (
 	// paceSlots is the number of slots that record how fast limits are used. Limits
 	// that share a slot share its pause and what it has measured.
 	paceSlots = 4096
-	// aheadSpan is the time for which an owner borrows ahead: a few times what a
-	// loan from another continent takes.
+	// aheadSpan is the time for which an owner borrows ahead: a few times as long
+	// as a loan from another continent takes.
 	aheadSpan = 250 * time.Millisecond
 	// loanWait bounds how long a check waits for a loan.
 	loanWait = 200 * time.Millisecond
 	// maxLoanRounds bounds how often a check that waits for loans is decided
 	// again.
 	maxLoanRounds = 16
-	// maxLoanWaiters bounds the checks that wait for loans to one subject,
-	// maxAllLoanWaiters those of this node.
+	// maxLoanWaiters bounds the checks at this node that wait for loans to one
+	// subject, and maxAllLoanWaiters those that wait for loans to any.
 	maxLoanWaiters, maxAllLoanWaiters = 16, 4096
-	// After a loan brought nothing, no check waits for one to that subject for
-	// noWaitPause.
+	// noWaitPause is how long checks do not wait for loans to a subject after the
+	// regions had nothing to lend.
 	noWaitPause = time.Second
-	// minStay and maxStay bound how long answers ask callers to stay away if a share refuses.
+	// minStay and maxStay bound how long callers are asked to stay away.
 	minStay, maxStay = time.Second, time.Minute
 	// maxShortages bounds the subjects that this node remembers as short of share.
 	maxShortages = 16_384
 )
 
-// backoff is how long answers ask callers to stay away from a subject while
+// backoff says how long answers ask callers to stay away from a subject while
 // attempts to get more for the subject bring nothing.
 type backoff struct {
-	wait  time.Duration // zero: the last attempt brought something, or there was none
+	wait  time.Duration // zero if the last attempt brought something, or if there was none
 	until int64         // on the steady clock; a failed attempt before it changes nothing
 }
 
-// noteNothing records an attempt that brought nothing. If the last wait is over,
-// the next one is twice as long.
+// noteNothing records an attempt that brought nothing. If the last wait is
+// over, the next one is twice as long; if it is long over, minStay.
 func (p *backoff) noteNothing(steady int64) {
 	passed := steady - p.until
 	switch {
@@ -72,12 +72,12 @@ func (p *backoff) noteNothing(steady int64) {
 // shortage is a subject that is short of share.
 type shortage struct {
 	backoff
-	question    *loanQuestion // under way; nil: none is
+	question    *loanQuestion // under way; nil if there is none
 	waiters     int
-	noWaitUntil int64 // no check waits before then: the last loan brought nothing
+	noWaitUntil int64 // no check waits before then: the regions had nothing to lend
 }
 
-// loanQuestion is a question to the owner, which borrows. answer is valid once done is closed.
+// loanQuestion asks an owner to borrow. answer is valid once done is closed.
 type loanQuestion struct {
 	done   chan struct{}
 	urgent bool // a check was refused: the owner answers once the loan is there
@@ -94,16 +94,16 @@ type shortages struct {
 	waiting  int                  // checks that wait for loans
 }
 
-// pace records how fast a limit is used: when this node last looked how much of
-// it remains, and how much that was.
+// pace records how fast a limit is used: when this node last looked at how much
+// of the limit remains, and how much that was.
 type pace struct {
 	looked, remaining atomic.Int64
 	noticed           atomic.Int64 // when the owner was last told
 }
 
-// claimTurn reports whether the time in last is at least ownerNoticePause ago,
-// and how long ago it is. If it is due, claimTurn sets last to steady. One of
-// several callers at the same time gets the turn.
+// claimTurn returns how long ago the time in last is. due means that it is at
+// least ownerNoticePause ago. claimTurn then sets last to steady. Of several
+// callers at the same time, only one finds that it is due.
 func claimTurn(last *atomic.Int64, steady int64) (passed time.Duration, due bool) {
 	before := last.Load()
 	passed = time.Duration(steady - before)
@@ -111,15 +111,15 @@ func claimTurn(last *atomic.Int64, steady int64) (passed time.Duration, due bool
 }
 
 // ahead returns how much of the limit may be needed within aheadSpan, judging
-// by how fast it was used since the last look; 0 if the last look was a moment
-// ago.
+// by how fast the limit was used since the last look. It returns 0 if the last
+// look was a moment ago, or if the pace is unknown.
 func (p *pace) ahead(steady, remaining int64) int64 {
 	passed, due := claimTurn(&p.looked, steady)
 	if !due {
 		return 0
 	}
 
-	// The pace is unknown if the last look was long ago, or if more of the limit
+	// The pace is unknown if the last look was long ago, or if no less of the limit
 	// is left now than then.
 	used := p.remaining.Swap(remaining) - remaining
 	if passed <= 0 || passed > time.Second || used <= 0 {
@@ -128,7 +128,7 @@ func (p *pace) ahead(steady, remaining int64) int64 {
 	return int64(float64(used) * float64(aheadSpan) / float64(passed))
 }
 
-// notifyOwners tells the owners of those subjects whose share is nearly used up, or will soon be.
+// notifyOwners tells the owners of a's subjects which shares run short.
 func (lo *loans) notifyOwners(q *Query, a *Answer) {
 	m := lo.limiter.membership
 	if m.OtherRegions == nil || a.DecidedBy == ByFallback {
@@ -148,7 +148,8 @@ func (lo *loans) notifyOwners(q *Query, a *Answer) {
 	}
 }
 
-// needsAhead returns what is needed of h's limits, whose answers begin at index first.
+// needsAhead returns what is needed of those of h's limits that are short,
+// unless the owner was told a moment ago. Their answers begin at index first.
 func (lo *loans) needsAhead(a *Answer, h *rules.Hit, first int) (needs []loanNeed) {
 	for i := range h.Limits {
 		la := &a.Limits[first+i]
@@ -166,7 +167,7 @@ func (lo *loans) needsAhead(a *Answer, h *rules.Hit, first int) (needs []loanNee
 			continue
 		}
 
-		// The turn is claimed last, so that only a need takes it.
+		// Claim the turn last, so that only a limit that is short takes it.
 		_, due := claimTurn(&p.noticed, a.Now.Steady)
 		if due {
 			needs = append(needs, need)
@@ -177,8 +178,9 @@ func (lo *loans) needsAhead(a *Answer, h *rules.Hit, first int) (needs []loanNee
 }
 
 // resolveWithLoan decides q with resolve. If q awaits loans and is refused, it
-// decides q again whenever a loan has come, for at most loanWait. began is when
-// the check began: all attempts together take no longer than any other check.
+// is decided again whenever a loan has come, for at most loanWait. began is the
+// check's steady time: all attempts together take no longer than any other
+// check.
 func (l *Limiter) resolveWithLoan(began int64, q *Query, a *Answer, resolve func() error) error {
 	err := resolve()
 	if err != nil || a.Allowed || !q.AwaitsLoan {
@@ -187,9 +189,9 @@ func (l *Limiter) resolveWithLoan(began int64, q *Query, a *Answer, resolve func
 	return l.resolveAfterLoan(began, q, a, resolve)
 }
 
-// resolveAfterLoan is the rest of resolveWithLoan, once a check was refused. It is
-// a function of its own because its frame is large: a check must fit in the
-// small stack of a connection that waits.
+// resolveAfterLoan is the part of resolveWithLoan that follows a refusal. It is
+// a function of its own because its frame is large, and other checks must fit
+// in the small stack of a connection that waits.
 func (l *Limiter) resolveAfterLoan(began int64, q *Query, a *Answer, resolve func() error) error {
 	now := time.Now()
 	deadline := now.Add(loanWait)
@@ -219,9 +221,9 @@ func (l *Limiter) resolveAfterLoan(began int64, q *Query, a *Answer, resolve fun
 	return nil
 }
 
-// awaitLoan waits for a loan to the share that has refused a, if no other limit
-// refused it and a loan is under way. It reports whether to decide the check
-// again.
+// awaitLoan asks the owner for a loan to the share that has refused the check,
+// and waits for that loan. It reports whether to decide the check again. It
+// does not wait if another limit refused the check, too.
 func (l *Limiter) awaitLoan(q *Query, a *Answer, deadline time.Time) bool {
 	m := l.membership
 	if !q.AwaitsLoan || q.Mode != counters.CheckMode || len(q.Subjects) > 0 || m == nil ||
@@ -235,7 +237,7 @@ func (l *Limiter) awaitLoan(q *Query, a *Answer, deadline time.Time) bool {
 	return m.loans.await(q, h, needs, a.Now.Steady, deadline)
 }
 
-// refusedByShare returns a hit that refused the check and what the hit lacks.
+// refusedByShare returns a hit that refused the check, and what the hit needs.
 // It returns nil unless only shares of regions have refused the check.
 func (a *Answer) refusedByShare() (refused *rules.Hit, needs []loanNeed) {
 	first := 0
@@ -262,9 +264,9 @@ func (a *Answer) refusedByShare() (refused *rules.Hit, needs []loanNeed) {
 	return refused, needs
 }
 
-// await waits for what h's subject needs, until the deadline. It reports
-// whether a loan has come. It does not wait if too many checks wait already, or
-// if the last loan brought nothing.
+// await waits for a loan of what h's subject needs, until the deadline, and
+// reports whether a loan has come. It does not wait if too many checks wait
+// already, or if the regions had nothing to lend a moment ago.
 func (lo *loans) await(q *Query, h *rules.Hit, needs []loanNeed, steady int64, deadline time.Time) bool {
 	ss := &lo.shortages
 	sh, ok := ss.join(h.Subject.Hi, steady)
@@ -285,8 +287,8 @@ func (lo *loans) await(q *Query, h *rules.Hit, needs []loanNeed, steady int64, d
 		case <-timer.C:
 			return false
 		}
-		// Only the answer to an urgent question waits for the loan. After any other,
-		// ask again.
+		// The owner answers only an urgent question once the loan is there. After the
+		// answer to any other, ask again.
 		if question.urgent {
 			return question.answer.gotMore && !question.answer.noneToLend
 		}
@@ -314,8 +316,8 @@ func (ss *shortages) leave(sh *shortage) {
 	ss.waiting--
 }
 
-// shortageOf returns the subject's shortage, and creates it if need be; nil if
-// there is no room. The caller must hold mu.
+// shortageOf returns the subject's shortage, and adds one if there is none. It
+// returns nil if there is no room. The caller must hold mu.
 func (ss *shortages) shortageOf(subject uint64) *shortage {
 	sh := ss.subjects[subject]
 	if sh != nil {
@@ -340,11 +342,11 @@ func (ss *shortages) shortageOf(subject uint64) *shortage {
 	return sh
 }
 
-// isBusy reports whether something waits for what the subject lacks.
+// isBusy reports whether a question is under way, or a check waits.
 func (sh *shortage) isBusy() bool { return sh.question != nil || sh.waiters > 0 }
 
-// ask tells the owner of h's subject what it needs, unless a question about it
-// is under way. It returns the question; nil if there is nobody to ask.
+// ask tells the owner of h's subject what is needed, unless a question about it
+// is under way. It returns the question; nil if there is no owner or no room.
 func (lo *loans) ask(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
 	m := lo.limiter.membership
 	ss := &lo.shortages
@@ -381,8 +383,8 @@ func (lo *loans) ask(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
 	return question
 }
 
-// begin returns the question about a subject that is under way, or begins one:
-// the caller must then ask it. The question is nil if there is no room.
+// begin returns the question about a subject that is under way, or adds one. If
+// isNew, the caller must ask the owner. Without room, the question is nil.
 func (ss *shortages) begin(subject uint64, urgent bool) (sh *shortage, question *loanQuestion, isNew bool) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -397,15 +399,15 @@ func (ss *shortages) begin(subject uint64, urgent bool) (sh *shortage, question 
 	return sh, sh.question, true
 }
 
-// learn records the answer to the question about what the subject lacks, and
-// wakes those that wait for it.
+// learn records the answer to the question about the subject, and wakes the
+// checks that wait for it.
 func (lo *loans) learn(subject uint64, sh *shortage, answer borrowReply) {
 	m := lo.limiter.membership
 	now := lo.limiter.clock.Now().Steady
 	if answer.gotMore {
-		// Forget the remembered refusals before waking the checks that wait, which
-		// they would refuse again.
-		m.leases.held.Forget(m.Boottime(), subject, true) // even if the owner's message is late
+		// Forget the remembered refusals before the checks wake: they would refuse the
+		// checks again. The owner's own message to forget them may be late.
+		m.leases.held.Forget(m.Boottime(), subject, true)
 	}
 
 	lo.shortages.mu.Lock()
@@ -424,15 +426,15 @@ func (lo *loans) learn(subject uint64, sh *shortage, answer borrowReply) {
 }
 
 // noteRefusal returns how long callers should stay away from a subject that a
-// share refuses. alone means that nobody can be asked for more: then the refusal
-// itself makes the time longer, as a failed attempt does.
+// share refuses. alone means that asking for more is of no use. The refusal
+// itself then makes the time longer, as a failed attempt does.
 func (ss *shortages) noteRefusal(subject uint64, steady int64, alone bool) time.Duration {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 
 	sh := ss.subjects[subject]
 
-	// If the owner can be asked, the question to it adds the subject.
+	// If the owner can be asked, ask adds the subject.
 	if sh == nil && alone {
 		sh = ss.shortageOf(subject)
 	}
@@ -448,7 +450,7 @@ func (ss *shortages) noteRefusal(subject uint64, steady int64, alone bool) time.
 	return max(minStay, sh.wait)
 }
 
-// sweep forgets subjects that were not short for a while.
+// sweep forgets the subjects that have not been short for a while.
 func (ss *shortages) sweep(steady int64) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -457,7 +459,7 @@ func (ss *shortages) sweep(steady int64) {
 	})
 }
 
-// lackOf says whose share has refused the check.
+// lackOf says whose share is too small, if la refuses.
 func (la *LimitAnswer) lackOf() lack {
 	switch {
 	case la.Allowed || la.NoRoom || la.Blocked || la.Cost > la.Limit.UndividedCapacity():
@@ -472,7 +474,8 @@ func (la *LimitAnswer) lackOf() lack {
 	return lackRegion
 }
 
-// boundRetryAfter bounds RetryAfter if only a share refuses op: a loan may bring more at any time.
+// boundRetryAfter bounds RetryAfter if only a share refuses op: shares may
+// grow.
 func (l *Limiter) boundRetryAfter(a *Answer, la *LimitAnswer, op *counters.Op) {
 	m := l.membership
 	la.lack = la.lackOf()
@@ -488,7 +491,7 @@ func (l *Limiter) boundRetryAfter(a *Answer, la *LimitAnswer, op *counters.Op) {
 	}
 }
 
-// boundRetryAfterAgain bounds RetryAfter again, by what the owner has said in the meantime.
+// boundRetryAfterAgain bounds RetryAfter again, by what the owner has answered.
 func (a *Answer) boundRetryAfterAgain(l *Limiter) {
 	for i := range a.Limits {
 		if la, op := &a.Limits[i], &a.scratch.ops[i]; la.lack != lackNothing {
@@ -498,7 +501,7 @@ func (a *Answer) boundRetryAfterAgain(l *Limiter) {
 	}
 }
 
-// reachesOtherRegion reports whether this node reaches another region of those
+// reachesOtherRegion reports whether this node reaches another of the regions
 // that divide the limits of set.
 func (m *membership) reachesOtherRegion(set *rules.Set) bool {
 	division := set.Shares()
@@ -520,7 +523,7 @@ type borrowRequest struct {
 // loanNeed is what is needed of one limit.
 type loanNeed struct {
 	limit uint64 // rules.Limit.ID
-	cost  int64  // of a refused check: the owner answers once the loan is there; 0: none was refused
+	cost  int64  // of a refused check: the owner answers once the loan is there; 0 if none was refused
 	ahead int64  // what may be needed soon
 }
 
@@ -549,14 +552,14 @@ func (req *borrowRequest) Code(c *wire.Coder) {
 	})
 }
 
-// borrowReply answers a borrowRequest once the loans that a check waits for are there.
+// borrowReply answers a borrowRequest, after the loans that a check awaits.
 type borrowReply struct {
 	gotMore    bool          // there is more now
 	noneToLend bool          // no region has anything to lend for a need with a cost
-	stay       time.Duration // with nothing: how long to stay away
+	stay       time.Duration // with noneToLend: how long callers should stay away
 }
 
-// add adds the result for another limit.
+// add adds the reply for another limit.
 func (r *borrowReply) add(other borrowReply) {
 	r.gotMore = r.gotMore || other.gotMore
 	r.noneToLend = r.noneToLend || other.noneToLend

@@ -22,8 +22,8 @@ const (
 	// MaxSlots bounds the slots that one call acquires of each limit.
 	MaxSlots = algorithms.MaxSlots
 
-	// slotDrift divides a slot's ttl. The holder must give the slot up that part
-	// of the ttl before the owner does: their clocks may run at different rates.
+	// slotDrift makes a holder give its slot up before the owner does, by
+	// 1/slotDrift of the slot's time: their clocks may run at different rates.
 	slotDrift = 1024
 )
 
@@ -33,7 +33,7 @@ var (
 	ErrAcquire = errors.New("the rule limits how many slots are held at once: use POST /v1/acquire, or /v1/reserve (mode peek works here)")
 	// ErrNoSlots means that an acquire names only limits of another kind.
 	ErrNoSlots = errors.New("the rule has no limit of algorithm: concurrency: use POST /v1/check")
-	// ErrSlotTTL means that the caller asks for a longer time than the limit allows.
+	// ErrSlotTTL means that the caller asks for a longer ttl than the limit allows.
 	ErrSlotTTL = errors.New("ttl_ms")
 	// ErrUnknownSlot means that the ID is not a slot's, or that the slot is over:
 	// the caller holds it no longer.
@@ -53,32 +53,32 @@ var (
 // Slot is what Acquire returns.
 type Slot struct {
 	ID      string
-	Expires time.Duration // how long it is held, counted from when the caller sent its request
-	// isRepetition means that an earlier attempt of the request acquired it.
+	Expires time.Duration // how long the slot is held, counted from when the caller sent its request
+	// isRepetition means that an earlier attempt of the request acquired the slot.
 	isRepetition bool
 }
 
-// slot says which slots its holder has, of which limits: enough for any node to
-// renew and release it. It travels in the ID, and a signature proves that this
-// cluster made it.
+// slot says how many slots its holder has of which limits: enough for any node
+// to renew and release them. It travels in the ID, and a signature proves that
+// this cluster made it.
 type slot struct {
 	id    uint64 // derived from the request's id, if it has one
 	nonce uint64 // of the attempt that acquired it
 	parts []slotPart
 
-	// alone means that only the granter has counted the slot, because it was cut
-	// off. granter and made are set only if alone is.
+	// alone means that the granter granted the slot without asking its owners,
+	// because it was cut off. granter and made are set only if alone is.
 	alone   bool
 	granter ring.NodeID
 	made    int64 // Unix nanoseconds, by the wall clock of the granter
 
-	left time.Duration // how long it is held; not in the ID
+	left time.Duration // how long the slot is held; not in the ID
 }
 
 // slotPart is a slot of one limit.
 type slotPart struct {
 	counters.SlotPart
-	holdFor time.Duration // how long the holder wants to have it
+	holdFor time.Duration // how long the holder wants to have the slot
 	shadow  bool          // the limit is of a shadow rule, so nothing depends on it
 	source  uint64        // rules.Limit.Source: only in the ID
 }
@@ -125,8 +125,8 @@ func (sl *slot) pack(l *Limiter) string {
 	return seal(sl, slotFormat, key)
 }
 
-// parseSlot reads an ID. The error is ErrUnknownSlot, or ErrTryAgain as long as
-// this node can't tell.
+// parseSlot reads the ID of a slot. The error is ErrUnknownSlot, or ErrTryAgain
+// as long as this node does not know the cluster's secret.
 func (l *Limiter) parseSlot(id string) (*slot, error) {
 	key, known := l.reservations.signingKey("slot")
 	if !known {
@@ -138,8 +138,8 @@ func (l *Limiter) parseSlot(id string) (*slot, error) {
 		return nil, ErrUnknownSlot
 	}
 
-	// The limit may have a longer ttl than when the slot was acquired, and the
-	// slot may have been renewed for as long.
+	// The limit may have a longer ttl now than when the slot was acquired, and the
+	// slot may have been renewed for that long.
 	for i := range sl.parts {
 		part := &sl.parts[i]
 		part.TTL = max(part.TTL, l.longestTTL(part))

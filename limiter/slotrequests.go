@@ -18,11 +18,11 @@ import (
 type slotVerb uint8
 
 const (
-	slotReleaseUnanswered slotVerb = iota // release it, unless a repeated request was answered with it
-	slotRenew                             // make it end later, or earlier
-	slotRelease                           // release it
-	slotTell                              // count it, because a cut-off node has granted it
-	slotReleaseAny                        // release it with any nonce
+	slotReleaseUnanswered slotVerb = iota // release the slot, unless a repeated request was answered with it
+	slotRenew                             // make the slot end later, or earlier
+	slotRelease                           // release the slot
+	slotTell                              // count the slot, because a cut-off node has granted it
+	slotReleaseAny                        // release the slot, whatever its nonce
 	slotVerbs
 )
 
@@ -35,7 +35,7 @@ type slotRequest struct {
 	nonce      uint64
 	mayRestore bool // with slotRenew: if the slot is missing, it is put back
 	list       []slotPart
-	// rest is released, too, unless the slot stays. It is not sent.
+	// rest is not sent. Once list is released, this node releases rest, too.
 	rest []slotPart
 }
 
@@ -53,7 +53,7 @@ func (req *slotRequest) Code(c *wire.Coder) {
 // slotResult is the result of a slotRequest.
 type slotResult struct {
 	units int64 // how many were released
-	stays bool  // not released, because a repetition was answered with it
+	stays bool  // not released, because a repetition was answered with the slot
 }
 
 // Code implements wire.Message.
@@ -62,8 +62,8 @@ func (result *slotResult) Code(c *wire.Coder) {
 	c.Bool(&result.stays)
 }
 
-// askSlots has the owners of parts, slots of one ID, carry out req with each, all
-// at the same time. It returns a result and an error for each part.
+// askSlots has the owners of parts, slots of one ID, carry out req, all at the
+// same time. It returns a result and an error for each part.
 func (l *Limiter) askSlots(ctx context.Context, req slotRequest, parts []slotPart) ([]*slotResult, []error) {
 	results := make([]*slotResult, len(parts))
 	errs := make([]error, len(parts))
@@ -83,8 +83,8 @@ func (l *Limiter) askSlots(ctx context.Context, req slotRequest, parts []slotPar
 	return results, errs
 }
 
-// askSlot has the owner of req's slot, which may be this node, carry out req. The
-// error is ErrUnknownSlot, ErrTryAgain or ErrNoOwner.
+// askSlot has the owner of req's slot, which may be this node, carry out req.
+// The error is ErrUnknownSlot, ErrTryAgain or ErrNoOwner.
 func (l *Limiter) askSlot(ctx context.Context, req *slotRequest) (result *slotResult, err error) {
 	result = &slotResult{}
 	err = l.doAtOwner(ctx, &ownerRequest{subject: req.list[0].Key.Subject, hops: req.hops, here: func() (err error) {
@@ -98,7 +98,7 @@ func (l *Limiter) askSlot(ctx context.Context, req *slotRequest) (result *slotRe
 	return result, err
 }
 
-// isPrompt reports whether the slot's owner carries out req without waiting for anything.
+// isPrompt reports whether the slot's owner carries out req without waiting.
 func (req *slotRequest) isPrompt() bool { return req.verb != slotRenew && req.verb != slotTell }
 
 // serveSlotHere carries out req on this node's notes, as their owner. The error
@@ -107,14 +107,14 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 	part := &req.list[0]
 	now := l.clock.Now()
 
-	// Read the lineage before the change: a lineage that begins afterwards may
-	// lack the slot.
+	// Read the lineage before the change. A lineage that begins after that may lack
+	// the slot, so confirmSlots compares.
 	at := storedAt{part.Key.Partition(), l.table.Lineage(part.Key.Partition())}
 	info, held, err := l.table.FindSlot(now, part.Key, req.id)
 	switch {
 	case err != nil:
 		return result, err
-	case req.verb == slotTell && held: // its holder has renewed it
+	case req.verb == slotTell && held: // a renewal, or an earlier try, has put the slot here
 		return result, nil
 	case req.verb == slotRelease || req.verb == slotReleaseUnanswered || req.verb == slotReleaseAny:
 		nonce := req.nonce
@@ -122,8 +122,8 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 			nonce = info.Nonce
 		}
 
-		// A release is not confirmed: a copy without it only holds the slot until
-		// its end.
+		// Nobody waits until a release would outlive this node: a copy that lacks it
+		// only holds the slot until its end.
 		held, stays, err := l.table.ReleaseSlot(now, part.Key, req.id, nonce, req.verb == slotReleaseUnanswered)
 		if held {
 			result.units = part.Units
@@ -132,9 +132,9 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 		return result, err
 	}
 
-	// The verb is slotRenew, or slotTell of a slot that the owner does not have.
-	// Until a renewal that makes the slot end earlier is answered, its holder
-	// counts on the old end.
+	// The verb is slotRenew, or slotTell of a slot that the owner does not have. A
+	// holder counts on the old end until its renewal is answered. So a renewal that
+	// makes the slot end earlier takes effect only once it is confirmed.
 	isShorter := held && now.Steady+int64(part.holdFor) < info.End
 	if !isShorter {
 		err = l.renewHere(now, req)
@@ -143,7 +143,7 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 	case err != nil:
 		return result, err
 	case l.confirmSlots([]storedAt{at}):
-	case !l.table.IsOpen(at.partition): // it moves, and its next owner carries out req once more
+	case !l.table.IsOpen(at.partition): // the partition moves; its next owner carries out req once more
 		return result, counters.ErrShut
 	default:
 		return result, ErrTryAgain
@@ -158,8 +158,8 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 	return result, err
 }
 
-// renewHere makes the slot of req, slotRenew or slotTell, last as long as req
-// says. The error is counters.ErrShut or ErrUnknownSlot.
+// renewHere makes the slot of req last as long as req says. The verb is
+// slotRenew or slotTell. The error is counters.ErrShut or ErrUnknownSlot.
 func (l *Limiter) renewHere(now algorithms.Instant, req *slotRequest) error {
 	part := &req.list[0]
 	mayRestore := req.mayRestore || req.verb == slotTell
@@ -179,12 +179,12 @@ func (l *Limiter) countRenewal(group uint32) {
 	}
 }
 
-// releaseParts has the owners of parts carry out req, slotRelease, all at the
-// same time. It reports whether one was held, and whether all are released. In a
-// cluster, the node keeps trying to release the others in the background, until
-// they have ended.
+// releaseParts has the owners of parts carry out req, a slotRelease, all at the
+// same time. held means that at least one part was held; done means that all
+// are released. In a cluster, this node keeps trying to release the other parts
+// in the background, until they have ended.
 func (l *Limiter) releaseParts(ctx context.Context, req slotRequest, parts []slotPart) (held, done bool) {
-	if l.membership != nil { // a slotTell that is kept would have an owner count the released slot again
+	if l.membership != nil { // a slotTell that still waits would have an owner count the slot again
 		l.membership.slotTasks.forget(func(t task) bool {
 			kept := t.(*slotRequest)
 			isReleased := func(part slotPart) bool { return part.Key == kept.list[0].Key }
@@ -208,7 +208,7 @@ func (l *Limiter) releaseParts(ctx context.Context, req slotRequest, parts []slo
 }
 
 // tellSlot tells the owners of the slot's parts, as soon as they can be
-// reached, that this node has granted them alone.
+// reached, that this node has granted the parts alone.
 func (l *Limiter) tellSlot(sl *slot) {
 	for i := range sl.parts {
 		l.keepSlot(slotRequest{verb: slotTell, id: sl.id, nonce: sl.nonce, list: []slotPart{sl.parts[i]}})
@@ -253,7 +253,7 @@ func (req *slotRequest) try(ctx context.Context, l *Limiter, left time.Duration)
 
 // giveUp implements task.
 func (req *slotRequest) giveUp(l *Limiter, late bool) {
-	if !late { // if late, the slot has ended
+	if !late { // if late, the slot has ended by itself
 		l.membership.counts.slotTasksDropped.Add(1)
 	}
 }

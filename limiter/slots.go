@@ -28,6 +28,7 @@ func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
 
+	// The owners may not know yet of a slot that was granted alone.
 	back := sl.alone && l.clock.Now().Wall < sl.made+int64(maxAloneSlot)
 
 	_, errs := l.askSlots(ctx, slotRequest{verb: slotRenew, id: sl.id, nonce: sl.nonce, mayRestore: back}, sl.parts)
@@ -43,7 +44,7 @@ func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration
 	}
 
 	switch {
-	case gone: // the parts that are left are of no use to the holder
+	case gone: // the other parts are of no use to the holder
 		l.releaseParts(ctx, slotRequest{verb: slotRelease, id: sl.id, nonce: sl.nonce}, sl.parts)
 		return 0, ErrUnknownSlot
 	case later:
@@ -67,12 +68,13 @@ func (l *Limiter) prolong(sl *slot, ttl time.Duration) {
 	}
 }
 
-// maxAloneSlot is how long renewals may put a slot that a cut-off node has
-// granted back above the limit. After that time, the owners know of the slot.
+// maxAloneSlot is how long renewals may put back a slot that a cut-off node has
+// granted, even above the limit. After that time, the owners know of it.
 const maxAloneSlot = MaxSlotTTL
 
 // longestTTL returns the longest ttl that the rules in force allow a slot: that
-// of its limit or, if there is no longer such a limit, the longest of its rule.
+// of its limit or, if that limit is gone, the longest of its rule. If the rule
+// is gone, too, or the limit came with the call, the ID has the longest ttl.
 func (l *Limiter) longestTTL(part *slotPart) time.Duration {
 	active := l.inForce.Load()
 	if active == nil || part.Key.IsInline() {
@@ -90,8 +92,8 @@ func (l *Limiter) longestTTL(part *slotPart) time.Duration {
 
 // ReleaseSlot releases a slot, and reports whether it was held. A second call
 // releases nothing. The error wraps ErrUnknownSlot if id is not a slot's, or
-// ErrTryAgain. The slot is then released as soon as its owner can be reached,
-// unless this node does not know the cluster's secret yet and can't read id.
+// ErrTryAgain. This node then releases the slot as soon as its owners can be
+// reached, unless it does not know the cluster's secret yet and can't read id.
 func (l *Limiter) ReleaseSlot(id string) (held bool, err error) {
 	sl, err := l.parseSlot(id)
 	if err != nil {
@@ -107,9 +109,9 @@ func (l *Limiter) ReleaseSlot(id string) (held bool, err error) {
 }
 
 // ReleaseUnanswered releases a slot whose caller did not get the answer. If a
-// repetition of the request was answered with the same slot, its caller holds
-// it, and it stays. If the slot can't be released now, it is released as soon
-// as its owners can be reached.
+// repetition of the request was answered with the same slot, the slot stays:
+// the caller of the repetition holds it. A slot that can't be released now is
+// released as soon as its owners can be reached.
 func (l *Limiter) ReleaseUnanswered(s Slot) {
 	sl, err := l.parseSlot(s.ID)
 	if err != nil || s.isRepetition || len(sl.parts) == 0 { // without parts, no limit of slots applied
@@ -124,8 +126,8 @@ func (l *Limiter) ReleaseUnanswered(s Slot) {
 		return
 	}
 
-	// The owner of the first slots knows whether a repetition was answered with
-	// the slot. If so, no part of it may be released.
+	// Only the owner of the first slots knows whether a repetition was answered
+	// with the slot. If one was, no part of the slot may be released.
 	first := sl.first()
 	req.verb = slotReleaseUnanswered
 	req.list = sl.parts[first : first+1]
@@ -135,17 +137,17 @@ func (l *Limiter) ReleaseUnanswered(s Slot) {
 	}
 }
 
-// first returns the index of the part whose owner has decided the acquire, if it
-// had a request id; see Answer.firstSlots.
+// first returns the index of the part whose owner has decided the acquire, if
+// the acquire had a request id; see Answer.firstSlots.
 func (sl *slot) first() int {
 	first := slices.IndexFunc(sl.parts, func(part slotPart) bool { return !part.shadow })
 	return max(0, first)
 }
 
-// SlotOf returns the slot that was acquired with a reservation just made, or
-// renewed with one just repeated. It is held as long as its limit says, and
-// settling the reservation releases it. found is false if the reservation has
-// none.
+// SlotOf returns the slot of a reservation that was just made or repeated. The
+// slot is held as long as its limit says, and settling the reservation releases
+// it. found is false if the reservation has no slot, or if reservation is not a
+// valid id.
 func (l *Limiter) SlotOf(reservation string) (sl Slot, found bool) {
 	key, known := l.reservations.signingKey("reservation")
 	rv, err := parseReservation(reservation, key)
@@ -157,7 +159,7 @@ func (l *Limiter) SlotOf(reservation string) (sl Slot, found bool) {
 }
 
 // renewSlotOf renews the slot of a reservation that is repeated: the caller
-// counts the slot's time from the repetition. The error is as for RenewSlot.
+// counts from the repetition. The error is as for RenewSlot.
 func (l *Limiter) renewSlotOf(reservation string) error {
 	sl, some := l.SlotOf(reservation)
 	if !some {
@@ -167,9 +169,9 @@ func (l *Limiter) renewSlotOf(reservation string) error {
 	return err
 }
 
-// releaseByShortID releases the slot of u's subject that has a short ID,
-// whatever its nonce. The next renewal of the slot finds that it is over. The
-// error wraps ErrUnknownSlot if the slot is not held, or ErrNoOwner.
+// releaseByShortID releases the slot of u's subject that has the given short
+// ID, whatever its nonce. Then the slot can't be renewed. The error wraps
+// ErrUnknownSlot if the slot is not held, or ErrNoOwner.
 func (l *Limiter) releaseByShortID(u *Usage, short string) error {
 	id, err := strconv.ParseUint(short, 16, 64)
 	if err != nil || len(short) != len(ShortSlotID(0)) {

@@ -11,7 +11,7 @@ import (
 const (
 	DecisionAllowed = iota
 	DecisionRefused
-	DecisionShadowRefused // not refused, although this shadow rule would have refused
+	DecisionShadowRefused // this shadow rule would have refused, if it were not a shadow rule
 	decisions
 )
 
@@ -53,13 +53,14 @@ type ruleStats struct {
 	unmatched atomic.Int64
 	used      usedIntervals
 
-	slotsRefused, slotRenewals atomic.Int64 // for want of slots; at this node, as an owner
+	slotsRefused, slotRenewals atomic.Int64 // checks refused for want of slots; renewals at this node, as an owner
 }
 
 type ruleCounts struct {
-	// ownerAllowed counts the common case, by headroom: allowed by the owner, one
-	// rule matched. To save time, such a check is counted only here, although it
-	// belongs to several metrics: checks, headroom, and activeRules.overall.
+	// ownerAllowed counts the usual checks, by headroom: one rule matched, and the
+	// owner allowed the check. To save time, such a check is counted only here,
+	// although it belongs to several metrics: checks, headroom, and
+	// activeRules.overall. read adds it there.
 	ownerAllowed [11]atomic.Int64
 	checks       [decisions][ByNone + 1]atomic.Int64
 	headroom     [11]atomic.Int64
@@ -100,9 +101,9 @@ func (st *ruleStats) ownerAllowed() (n int64) {
 	return n
 }
 
-// absorb adds the checks in ownerAllowed of a removed rule to st, which is
-// activeRules.overall. It misses checks that are still in flight under the old
-// rules.
+// absorb adds what the removed rule gone has counted in ownerAllowed to st,
+// which is activeRules.overall. It misses checks that are still in flight under
+// the old rules.
 func (st *ruleStats) absorb(gone *ruleStats) {
 	st.stripe[0].checks[DecisionAllowed][ByOwner].Add(gone.ownerAllowed())
 }
@@ -149,8 +150,8 @@ func (active *activeRules) statsWithoutRule() RuleStats {
 	return stats
 }
 
-// CountLatency counts how long a door took for the check that a answers, for
-// each rule that applied to it.
+// CountLatency counts how long a door took to answer a's check, for each rule
+// that applied to the check. Call it before the Answer's next check.
 func (a *Answer) CountLatency(took time.Duration) {
 	sc := &a.scratch
 	if !sc.isCounted { // no rule has counted the check, or its latency is counted already

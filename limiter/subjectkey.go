@@ -7,7 +7,8 @@ import (
 )
 
 // keptKey is a subject's key. The next subject in its place takes over the
-// memory. Otherwise, a sample of very many subjects would allocate for each.
+// memory: a list that very many subjects pass through must not allocate for
+// each.
 type keptKey struct {
 	text  []byte // the values, one after another
 	ends  []int  // of the values
@@ -43,7 +44,7 @@ func (k *keptKey) values() []string {
 	return key
 }
 
-// subjectKey returns a copy of the key of h's subject, or nil if q does not say it.
+// subjectKey returns a copy of the key of h's subject; nil if q lacks it.
 func subjectKey(h *rules.Hit, q *Query) []string {
 	key := appendSubjectKey([]string{}, h, q)
 	for i := range key {
@@ -64,8 +65,8 @@ func appendSubjectKey(out []string, h *rules.Hit, q *Query) []string {
 	return h.Rule.AppendSubjectOf(out, q.Attributes)
 }
 
-// subjectKeyOf returns the key of h's subject, which is one of subjects, or
-// nil.
+// subjectKeyOf returns the key of h's subject, which is one of subjects. It
+// returns nil if the call does not say the key.
 func subjectKeyOf(h *rules.Hit, subjects []Subject) []string {
 	for i := range subjects {
 		subj := &subjects[i]

@@ -7,9 +7,9 @@ import (
 )
 
 // takeAsOwner decides ops from this node's counters, as their owner. It checks
-// authority before and after. Without authority the verdict is Undecided, and what
-// was debited stays debited: this node may no longer own the counters. acq has
-// the slots that ops acquire, if any.
+// authority before and after. Without authority, the verdict is Undecided, and
+// what was debited stays debited: this node may no longer own the counters. acq
+// has the slots that ops acquire; it may be nil.
 func (l *Limiter) takeAsOwner(
 	now algorithms.Instant, ops []counters.Op, peek bool, acq *acquisition,
 ) (verdict counters.Verdict, authorized bool) {
@@ -33,8 +33,8 @@ func (l *Limiter) takeAsOwner(
 	return verdict, true
 }
 
-// takeFromTable decides ops from this node's counters, whether or not it has
-// authority. acq has the slots that ops acquire, if any.
+// takeFromTable decides ops from this node's counters, whether or not the node
+// has authority. acq is as for takeAsOwner.
 func (l *Limiter) takeFromTable(now algorithms.Instant, ops []counters.Op, peek bool, acq *acquisition) counters.Verdict {
 	switch {
 	case peek:
@@ -53,7 +53,8 @@ func (m *membership) recorderClock() int64 {
 	return m.Recorder.Clock()
 }
 
-// recordDecision reports the decisions on ops to the recorder.
+// recordDecision reports decisions on ops, as many as times, to the recorder.
+// They began at began, by the recorder's clock.
 func (m *membership) recordDecision(by DecidedBy, ops []counters.Op, began int64, times int) {
 	if m == nil || m.Recorder == nil {
 		return

@@ -22,8 +22,8 @@ const (
 	sampleEvery  = 128
 )
 
-// top keeps the subjects with most events of one kind, in bounded memory. It
-// counts events with the Space-Saving algorithm of Metwally, Agrawal and El
+// top keeps the subjects with the most events of one kind, in bounded memory.
+// It counts events with the Space-Saving algorithm of Metwally, Agrawal and El
 // Abbadi (ICDT 2005), which always keeps a subject with more than 1/256 of its
 // stripe's events.
 type top struct {
@@ -33,15 +33,16 @@ type top struct {
 type topStripe struct {
 	mu        sync.Mutex // guards all but filter
 	entries   []topEntry
-	counts    [topCapacity]int64 // events, by entry; kept apart so that finding the minimum touches few cache lines
+	counts    [topCapacity]int64 // events, by entry; apart, so that the search for the minimum touches few cache lines
 	index     map[rules.Hash]int // into entries
 	replaced  int                // subjects replaced since the filter was rebuilt
 	intervals int                // intervals that have ended
-	// countsAtInterval holds counts as of the end of each of the last intervals, by number; 20 kB.
+	// countsAtInterval is counts as of the end of each of the last intervals, by
+	// the interval's number modulo topIntervals; 20 kB.
 	countsAtInterval [topIntervals][topCapacity]int64
 	// filter has a bit set for each subject in entries, and for some subjects that
-	// have been replaced. Allowed checks read it before they take the lock. It is
-	// written under mu.
+	// have been replaced. Allowed checks read it without a lock, and need the lock
+	// only if the bit is set. It is written under mu.
 	filter [topFilter]atomic.Uint64
 }
 
@@ -51,7 +52,7 @@ type topEntry struct {
 	key              keptKey
 	checks           int64
 	intervalsAtEntry int   // the stripe's intervals when the subject entered
-	countAtEntry     int64 // its count at that moment: the count of the replaced subject
+	countAtEntry     int64 // the entry's count at that moment, which is the count of the replaced subject
 }
 
 func newTop() *top {
@@ -63,7 +64,8 @@ func newTop() *top {
 }
 
 // count counts a check of h's subject, which was an event or not. priorChecks
-// is the number of such checks that the refusing counter already held.
+// is how many such checks the refusing counter already held; a new entry counts
+// them.
 func (t *top) count(h *rules.Hit, event bool, priorChecks int64, q *Query) {
 	if event || t.mayHold(h.Subject) {
 		t.stripeOf(h.Subject).count(h, event, 1, priorChecks, q)
@@ -89,8 +91,8 @@ func (stripe *topStripe) filterBit(subject rules.Hash) (word *atomic.Uint64, bit
 	return &stripe.filter[at], bit
 }
 
-// filterPlace returns the index of a subject's word in the filter, and its bit.
-// It uses no bits that are the same for all inline subjects.
+// filterPlace returns the index of a subject's word in the filter, and the bit.
+// It uses no part of the hash that is the same for all inline subjects.
 func filterPlace(subject rules.Hash) (index int, bit uint64) {
 	return int(subject.Lo % topFilter), 1 << (subject.Lo >> 58)
 }
@@ -116,8 +118,9 @@ func (stripe *topStripe) count(h *rules.Hit, event bool, weight, priorChecks int
 	}
 }
 
-// insert adds h's subject. If the stripe is full, the subject replaces the one
-// with the fewest events, and inherits its count.
+// insert adds h's subject, and returns the index of its entry. If the stripe is
+// full, the subject replaces the one with the fewest events, and inherits its
+// count. The caller must hold mu.
 func (stripe *topStripe) insert(h *rules.Hit, q *Query) (i int) {
 	e := topEntry{hash: h.Subject, rule: h.Rule.Name}
 	i = len(stripe.entries)
@@ -136,8 +139,8 @@ func (stripe *topStripe) insert(h *rules.Hit, q *Query) (i int) {
 		e.key = stripe.entries[i].key
 		stripe.entries[i] = e
 
-		// The bits of subjects that were replaced stay until the filter is
-		// renewed. They send some checks to the lock in vain.
+		// The bits of replaced subjects stay until the filter is renewed. They make
+		// some checks take the lock in vain.
 		stripe.replaced++
 		if stripe.replaced > topCapacity {
 			stripe.renewFilter()
@@ -174,8 +177,8 @@ func (t *top) endInterval() {
 	}
 }
 
-// recent returns how many events an entry's subject had since the oldest
-// recorded interval, or since it entered. The caller must hold mu.
+// recent returns how many events the i-th entry's subject has had since the
+// oldest recorded interval ended, or since it entered. The caller must hold mu.
 func (stripe *topStripe) recent(i int) int64 {
 	e := &stripe.entries[i]
 	if e.intervalsAtEntry > stripe.intervals-topIntervals {
@@ -185,9 +188,9 @@ func (stripe *topStripe) recent(i int) int64 {
 }
 
 // Top lists subjects in order of o.By, and the nodes whose counts are included,
-// this one first. In a cluster it adds up the counts of all nodes
-// that answer within half a second. Counts are since each node's process
-// started.
+// this one first; its ID is zero without a cluster. In a cluster, Top adds up
+// the counts of all nodes that answer within half a second. Each node has
+// counted since its process started.
 func (l *Limiter) Top(o TopOptions) ([]TopSubject, []ring.NodeID) {
 	all := l.topHere(o.By)
 	nodes := make([]ring.NodeID, 1)
@@ -207,7 +210,7 @@ func (l *Limiter) Top(o TopOptions) ([]TopSubject, []ring.NodeID) {
 	return rank(all, o), nodes
 }
 
-// topHere returns what this node has of a list.
+// topHere returns this node's part of a list, in no particular order.
 func (l *Limiter) topHere(by TopBy) []TopSubject {
 	switch {
 	case by == TopNear:

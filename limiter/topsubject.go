@@ -13,18 +13,18 @@ const (
 	maxTop = 1000 // bounds the subjects that Top returns
 	// maxTopKept bounds the subjects in one node's list: all that the node keeps.
 	maxTopKept = topStripes * topCapacity
-	// maxTopBytes bounds a node's list as sent. The last subjects are dropped.
+	// maxTopBytes bounds a node's list in a message. The last subjects are dropped.
 	maxTopBytes = 4 << 20
 	maxKeyParts = 32
 )
 
-// TopBy says by what subjects are listed.
+// TopBy names one of the lists of subjects.
 type TopBy uint8
 
 // The lists of subjects.
 const (
 	TopRefused TopBy     = iota
-	TopShadow            // refused if the rule were not a shadow rule
+	TopShadow            // would be refused if the rule were not a shadow rule
 	TopUsed              // checks that were admitted
 	TopDelayed           // checks that were allowed after a delay
 	TopNear              // nearest to a limit
@@ -39,17 +39,18 @@ type TopOptions struct {
 	N      int    // how many, at most 1,000
 }
 
-// TopSubject is a subject with the events that put it into a list. Count counts
-// them from the time the subject entered the list; it may be too high by the
-// count of the subject that it replaced.
+// TopSubject is a subject with the events that put it into a list. Count is the
+// number of these events since the subject entered the list. It may be too high
+// by the count of the subject that was replaced.
 type TopSubject struct {
 	Rule  string
 	Key   []string
 	Count int64
-	// Checks counts checks since the subject entered the list, and the earlier
-	// ones that the refusing counter held. It is at least Count.
+	// Checks is the number of checks since the subject entered the list, plus those
+	// that the refusing counter held before. It is at least Count.
 	Checks int64
-	// Recent counts the events of the last five minutes, to within half a minute.
+	// Recent is the number of events in the last five minutes, to within half a
+	// minute.
 	Recent int64
 	// Used and Limit are of the subject's tightest limit after its last check, for
 	// TopNear; 0 in other lists.
@@ -84,7 +85,7 @@ func rankByRecent(all []TopSubject, n int) []TopSubject {
 	return all[:min(n, len(all))]
 }
 
-// rankByNear sorts all, those nearest to their limit first, and returns the first n.
+// rankByNear sorts all, nearest to their limit first, and returns the first n.
 func rankByNear(all []TopSubject, n int) []TopSubject {
 	slices.SortFunc(all, func(a, b TopSubject) int {
 		return cmp.Or(compareNear(b.Used, b.Limit, a.Used, a.Limit), cmp.Compare(a.Rule, b.Rule),
@@ -101,7 +102,7 @@ func isNearer(used, limit, otherUsed, otherLimit int64) bool {
 	return compareNear(used, limit, otherUsed, otherLimit) > 0
 }
 
-// compareNear compares used/limit with otherUsed/otherLimit. A limit of 0 is used up.
+// compareNear compares the used parts of two limits. A limit of 0 is used up.
 func compareNear(used, limit, otherUsed, otherLimit int64) int {
 	if limit <= 0 || otherLimit <= 0 {
 		return cmp.Compare(otherLimit, limit)
@@ -111,7 +112,7 @@ func compareNear(used, limit, otherUsed, otherLimit int64) int {
 	return cmp.Or(cmp.Compare(aHi, bHi), cmp.Compare(aLo, bLo))
 }
 
-// mergeSubjects adds up the counts that several nodes report for the same subject.
+// mergeSubjects adds up the counts of several nodes for the same subject.
 func mergeSubjects(all []TopSubject) []TopSubject {
 	at := make(map[string]int, len(all))
 	out := all[:0]

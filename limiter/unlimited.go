@@ -30,9 +30,9 @@ func (a *Answer) UnlimitedRule() *rules.Rule {
 	return nil
 }
 
-// uncountedCosts returns the costs of a hit without limit, in the units that
-// its rule bills or that the hit covers. It leaves out units that a counter of
-// the same rule counts.
+// uncountedCosts returns q's costs that no counter counts for h, a hit without
+// limit. They are in the units that h's rule bills or that h covers, except for
+// those that a limit of the same rule and subject counts.
 func (a *Answer) uncountedCosts(q *Query, h *rules.Hit) (list []UnitCost) {
 	var counted []*rules.Limit
 	for i := range a.scratch.match.Hits {

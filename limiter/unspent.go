@@ -11,15 +11,15 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// What is leased is debited from the owner's counter already. Only the holders
-// know how much of it was spent. So an owner asks them before it reports what a
-// subject has used.
+// What is leased is already debited from the owner's counter. Only the holders
+// know how much of it was spent. So before an owner reports what a subject has
+// used, it asks the holders.
 
 const (
 	// unspentTimeout bounds how long an owner waits for the holders' reports. What
-	// a silent holder has counts as used.
+	// a silent holder has left counts as used.
 	unspentTimeout = 250 * time.Millisecond
-	// unspentAge bounds the age of reports that are used again, so that holders are
+	// unspentAge bounds the age of reports that are used again. So holders are
 	// asked about one subject at most every 100 ms.
 	unspentAge = 100 * time.Millisecond
 	// maxUnspentRounds bounds the subjects whose last round an owner remembers.
@@ -29,7 +29,7 @@ const (
 // leasedPart is what is leased of one limit.
 type leasedPart struct {
 	units     int64 // granted and, as far as this node knows, neither spent nor given back
-	estimated bool  // some holder has not said what it has, which counts as spent
+	estimated bool  // some holder has not said what it has left, which counts as spent
 }
 
 // unspentRounds holds the latest reports about each subject.
@@ -122,10 +122,11 @@ func (round *unspentRound) leasedOf(out []localcache.GrantOut, counter uint64) (
 	return sum
 }
 
-// leased returns how much of the counter's part of a grant is out, as far as the round knows.
+// leased returns how much of the counter's part of a grant is out: neither
+// spent nor returned, as far as the round knows.
 func (round *unspentRound) leased(g *localcache.GrantOut, counter uint64) leasedPart {
 	if round == nil {
-		return leasedPart{units: g.Out(counter, nil)} // made since the owner looked for holders
+		return leasedPart{units: g.Out(counter, nil)} // the grant was made after the owner had looked for holders
 	}
 
 	report, answered := round.reports[g.Holder]
@@ -134,17 +135,17 @@ func (round *unspentRound) leased(g *localcache.GrantOut, counter uint64) leased
 	case !answered && round.wasAsked[g.Holder]:
 		return leasedPart{estimated: g.Out(counter, nil) > 0}
 	case !answered || g.ID > report.LastGrant:
-		// The grant was made since, or is on its way: all of it is out.
+		// The grant was made later, or was on its way: all of it is out.
 		return leasedPart{units: g.Out(counter, nil)}
-	case !held:
+	case !held: // nothing is left of the grant
 		return leasedPart{}
 	}
 
 	return leasedPart{units: g.Out(counter, left)}
 }
 
-// unspentQuestion asks a holder what is left of the grants of a subject that an
-// owner's process has made. It is the body of MethodUnspent.
+// unspentQuestion asks a holder what is left of a subject's grants from one
+// process of their owner. It is the body of MethodUnspent.
 type unspentQuestion struct {
 	subject uint64 // Key.Subject of the subject
 	boot    uint64

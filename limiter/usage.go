@@ -21,9 +21,9 @@ type Usage struct {
 	Key       []string // normalised, as counted
 	Limits    []LimitUsage
 	Hash      rules.Hash     // of rule and subject
-	Unlimited []*rules.Limit // those that say that there is no limit
-	// Unknown is the number of further counters of the subject, whose limits this
-	// node does not know; see Limiter.Usage.
+	Unlimited []*rules.Limit // those of its limits that say that there is no limit
+	// Unknown is how many further counters the subject has whose limits this node
+	// does not know; see Limiter.Usage.
 	Unknown int
 	// Blocked is how much longer the rule blocks the subject; zero if it does not.
 	// Nothing remains of its limits until then.
@@ -34,7 +34,7 @@ type Usage struct {
 	// version in force. It is nil for other rules, or if the regions were not
 	// asked.
 	Shares map[string]int64
-	// Regions lists the regions that divide the limits, including this one, sorted by name.
+	// Regions lists all regions that divide the limits, sorted by name.
 	Regions []RegionUsage
 
 	Adjusted bool // the limits say what was applied
@@ -44,10 +44,10 @@ type Usage struct {
 	billedOnly []UnitCost     // what an adjustment only bills: in units without limit
 }
 
-// LimitUsage reports what a subject has used of one limit, as a peek with a
-// cost of 0 does. But Used leaves out what is leased. Used is above Share while
-// the subject is in debt. Remaining is Share − Used − Leased, but never
-// negative, and 0 while the subject is blocked or a queue is ahead.
+// LimitUsage reports what a subject has used of one limit. Its Decision is that
+// of a peek with a cost of 0, except that Used leaves out what is leased. Used
+// is above Share while the subject is in debt. Remaining is Share − Used −
+// Leased, but never negative, and 0 while the subject is blocked or must queue.
 type LimitUsage struct {
 	Limit *rules.Limit
 	algorithms.Decision
@@ -58,12 +58,12 @@ type LimitUsage struct {
 	Lent       int64 // to other regions
 	Borrowed   int64 // from other regions
 	Applied    int64 // by how much an adjustment raised usage; a reward takes off no more than there was
-	Estimated  bool  // a node did not say how much it has not spent: that counts as used
-	isAdjusted bool  // it is in the unit of a cost
+	Estimated  bool  // a node did not say what it has left of its leases, which counts as used
+	isAdjusted bool  // the adjustment has a cost in the limit's unit
 
-	// Holders are the slots that are held of a limit of slots, at most MaxHolders,
-	// the soonest end first. NumHolders is how many there are. Only Usage and
-	// GET /v1/usage list them.
+	// Holders are the slots that are held of a limit of slots: at most MaxHolders,
+	// those that end soonest first. NumHolders is how many slots are held in all.
+	// Only Usage and GET /v1/usage list them.
 	Holders    []Holder
 	NumHolders int
 }
@@ -74,9 +74,9 @@ const MaxHolders = 100
 // Holder is a slot that is held.
 type Holder struct {
 	ID      uint64        // see ShortSlotID
-	Slots   int64         // how many of the limit's it takes
+	Slots   int64         // how many of the limit's slots it takes
 	Age     time.Duration // since it was acquired
-	Expires time.Duration // unless it is renewed
+	Expires time.Duration // until it ends, unless it is renewed
 	Who     string        // at most MaxWho bytes
 }
 
@@ -88,10 +88,10 @@ func (h *Holder) code(c *wire.Coder) {
 	c.Text(&h.Who, MaxWho)
 }
 
-// Locate returns a subject and its limits, without their usage. q identifies
-// one subject: by its rule and key, or as the only one of q.Subjects, which
-// need not come with limits. The error wraps ErrUnknownRule, ErrKey, ErrInline
-// or ErrNamespace.
+// Locate returns a subject and its limits, without their usage. q names one
+// subject: by its rule and key, or as the only one of q.Subjects, which need
+// not come with limits. The error wraps ErrUnknownRule, ErrKey, ErrInline or
+// ErrNamespace.
 func (l *Limiter) Locate(q *Query) (*Usage, error) {
 	var match rules.Match
 	active := l.inForce.Load()
@@ -165,12 +165,14 @@ func locateInline(set *rules.Set, q *rules.InlineSubject) (*Usage, error) {
 func (u *Usage) coversAllCounters() bool { return u.Namespace != "" && len(u.Limits) == 0 }
 
 // Usage asks the owner what a subject has used of each of its limits, and
-// whether it is blocked. For a local rule, it reports what this node has
-// counted. For limits that regions divide, it reports the usage of this
+// whether the subject is blocked. For a local rule, it reports what this node
+// has counted. For limits that regions divide, it reports the usage of this
 // region's share, and asks the other regions for theirs, for up to half a
-// second. For an inline subject without limits, it reports the counters whose
-// limits this node keeps, and counts the others in Unknown, because a counter
-// does not contain its limit. The error wraps ErrNoOwner or one of Locate's.
+// second.
+//
+// For an inline subject without limits, Usage reports the counters whose limits
+// this node keeps. It counts the others in Unknown, because a counter does not
+// contain its limit. The error wraps ErrNoOwner or one of Locate's.
 func (l *Limiter) Usage(q *Query) (*Usage, error) {
 	u, err := l.usageHere(q)
 	if err == nil {
@@ -191,7 +193,7 @@ func (l *Limiter) usageHere(q *Query) (*Usage, error) {
 	return u, l.usageOfAll(u)
 }
 
-// usageOfAll fills in the usage of all counters of an inline subject whose limits this node keeps.
+// usageOfAll fills in u, an inline subject, by the limits that this node keeps.
 func (l *Limiter) usageOfAll(u *Usage) error {
 	list := &change{verb: verbList, inlineSubject: u.Hash.Hi}
 	if err := list.apply(context.Background(), l); err != nil {
@@ -239,7 +241,7 @@ var (
 )
 
 // Applied returns what an adjustment applied in each unit that has a cost. If
-// several limits have the unit, it is the most that was applied to one.
+// several limits have the unit, it returns the most that was applied to one.
 func (u *Usage) Applied() (list []UnitCost) {
 	for i := range u.Limits {
 		lu := &u.Limits[i]
@@ -255,8 +257,8 @@ func (u *Usage) Applied() (list []UnitCost) {
 	return append(list, u.billedOnly...)
 }
 
-// selectLimit removes all limits from u but the one that q names, if q names
-// one. The error wraps ErrUnknownLimit.
+// selectLimit removes all limits from u except the one that q names. If q names
+// none, all stay. The error wraps ErrUnknownLimit.
 func (u *Usage) selectLimit(q *Query) error {
 	u.limitName = q.LimitName
 	if q.LimitName == "" {

@@ -8,22 +8,22 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// UseWindow is how long a node remembers which rules were used.
+// UseWindow is how long a node remembers how often rules were used.
 const UseWindow = recentIntervals * recentInterval
 
 // Use says how often each rule was used within UseWindow: by checks that it
-// applied to, or that named it. Peeks count.
+// applied to, or that named it. Peeks count, too.
 type Use struct {
 	Checks map[string]int64 // by rule; rules without any use are left out
-	// Counted is the shortest time for which a node that answered has counted, at
-	// most UseWindow.
+	// Counted is how long all nodes that answered have counted, at most UseWindow:
+	// the time of the one that started last.
 	Counted time.Duration
 	Nodes   []ring.NodeID // the nodes of this region that answered, this one first
-	// Silent has the regions that could not be asked, or in which not all nodes answered.
+	// Silent has the regions from which the counts of some nodes are missing.
 	Silent []string
 }
 
-// maxUsedRules bounds the rules in a report: those of a document, its
+// maxUsedRules bounds the rules in a report. They are those of a document, its
 // namespaces, and Envoy's domains and paths.
 const maxUsedRules = 4096
 
@@ -94,7 +94,7 @@ type usedRule struct {
 	checks int64
 }
 
-// useOfRegion returns what this region's nodes have counted, and those that
+// useOfRegion returns what this region's nodes have counted, and the nodes that
 // answered, this one first.
 func (l *Limiter) useOfRegion() (*useReport, []ring.NodeID) {
 	report := l.useHere()

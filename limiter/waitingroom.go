@@ -8,16 +8,17 @@ import (
 )
 
 // A caller that gives up while it waits for its turn leaves its place in the
-// queue to those that wait behind it. Each of them takes the place of the one
-// ahead, so nobody goes on later than announced. The last place at this node
-// goes to callers that wait at other nodes, or back to the counters; see
-// passplace.go.
+// queue to the callers that wait behind it. Each of them takes the place of the
+// one ahead, so nobody goes on later than announced. The last place at this
+// node then goes to callers that wait at other nodes, or back to the counters;
+// see passplace.go.
 
 // gatherPause is how long a node gathers the places that callers leave before
-// others take them: after a fault, many callers give up at once.
+// other callers take them. After a fault, many callers give up at once.
 const gatherPause = 2 * time.Millisecond
 
-// Waiter is a caller of this node that waits for its turn, until GoOn or Leave.
+// Waiter is a caller of this node that waits for its turn, until GoOn or Leave
+// is called, once.
 type Waiter struct {
 	limiter *Limiter
 	place   *QueuePlace // guarded by waitingRoom.mu
@@ -28,12 +29,13 @@ type Waiter struct {
 type waitingRoom struct {
 	mu      sync.Mutex                      // guards the rest
 	waiting map[string]map[*Waiter]struct{} // by kind of place; no entry is empty
-	left    []*QueuePlace                   // of callers that gave up, for others
+	left    []*QueuePlace                   // places of callers that gave up; moveUp gives them to others
 }
 
-// Wait records that a caller waits at the place until qp.GoesOn. When it moves
-// up, move is called with the time at which it goes on instead. move must not
-// block, nor call a method of a Waiter.
+// Wait records that a caller waits at the place until qp.GoesOn. Whenever the
+// caller moves up, move is called with the time at which the caller goes on
+// instead. move runs under a lock, so it must not block, nor call a method of a
+// Waiter.
 func (qp *QueuePlace) Wait(move func(goesOn time.Time)) *Waiter {
 	w := &Waiter{limiter: qp.limiter, place: qp, move: move}
 	room := &w.limiter.waitingRoom
@@ -76,14 +78,15 @@ func (w *Waiter) Leave() {
 		l.moveUp()
 	}
 
-	// Close waits for the background, but not for a timer.
+	// Close waits for the background, but not for a timer. The timer is for a
+	// standalone node, or if too much runs in the background.
 	m := l.membership
 	if m == nil || !m.background.Go(soon) {
 		time.AfterFunc(gatherPause, l.moveUp)
 	}
 }
 
-// moveUp lets those that wait have the places that were left, and passes on the last ones.
+// moveUp lets callers here have places that were left, and passes on the rest.
 func (l *Limiter) moveUp() {
 	room := &l.waitingRoom
 	room.mu.Lock()
@@ -102,8 +105,8 @@ func (room *waitingRoom) remove(w *Waiter) {
 	}
 }
 
-// fill lets those that wait have the free places, and returns the last places,
-// which nobody needs. The caller must hold mu.
+// fill lets callers that wait move up into the free places. It returns the last
+// places, which nobody here needs. The caller must hold mu.
 func (room *waitingRoom) fill(free []*QueuePlace) (rest []*QueuePlace) {
 	byKind := make(map[string][]*QueuePlace)
 	for _, qp := range free {
@@ -115,12 +118,13 @@ func (room *waitingRoom) fill(free []*QueuePlace) (rest []*QueuePlace) {
 		for _, w := range waiting {
 			places = append(places, w.place)
 		}
+		// The callers' own places are among places, so nobody gets a later one.
 		slices.SortFunc(waiting, func(a, b *Waiter) int { return a.place.GoesOn.Compare(b.place.GoesOn) })
 		slices.SortFunc(places, func(a, b *QueuePlace) int { return a.GoesOn.Compare(b.GoesOn) })
 
 		for i, w := range waiting {
 			before := w.place.GoesOn
-			w.place = places[i] // no later than its own
+			w.place = places[i]
 			if w.place.GoesOn.Before(before) {
 				w.move(w.place.GoesOn)
 			}
@@ -130,7 +134,7 @@ func (room *waitingRoom) fill(free []*QueuePlace) (rest []*QueuePlace) {
 	return rest
 }
 
-// servePassed lets callers that wait at this node take places, and passes on the rest.
+// servePassed lets callers here have pp's places, and passes on the rest.
 func (l *Limiter) servePassed(pp *passedPlaces) {
 	for _, place := range pp.places {
 		place.limiter = l

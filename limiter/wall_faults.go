@@ -10,8 +10,8 @@ import (
 )
 
 // systemWall returns the system's wall clock at t, in Unix nanoseconds, shifted
-// by the number of nanoseconds in the file named by RLNODE_WALL. Only this way
-// can a test set the clock of one process among several.
+// by the number of nanoseconds in the file named by RLNODE_WALL. There is no
+// other way for a test to set the clock of one process among several.
 func systemWall(t time.Time) int64 {
 	path := os.Getenv("RLNODE_WALL")
 	if path == "" {

@@ -13,13 +13,13 @@ import (
 // allocates memory.
 
 const (
-	maxMessageOps = 1000 * 24 // bounds the ops of a question: the limits and blocks of all rules of a document
+	maxMessageOps = 1000 * 24 // bounds the ops of a question: the limits and blocks of all of a document's rules
 	// maxSubjectOps bounds the ops of one subject: a rule's limits, what they lent
 	// and borrowed, and its blocks.
 	maxSubjectOps = 3*16 + 8
 	maxIdentical  = 10_000  // bounds the identical checks in one question
 	maxVersion    = 1 << 62 // bounds versions of the rules and revisions of the ring
-	// maxResults bounds the results that a question may ask for: identical checks × limits.
+	// maxResults bounds the results of a question: identical checks × limits.
 	maxResults = 32_768
 	// minOpBytes is the minimum size of an encoded limit with its cost.
 	minOpBytes = 1 + 8 + 3 + 1
@@ -34,7 +34,7 @@ const (
 
 // codeOps writes or reads a list of ops, in order of their subjects. belowZero
 // allows negative costs. When reading, it stores the ops' limits in buf and
-// returns buf for reuse.
+// returns buf. The ops are valid until buf is reused.
 func codeOps(c *wire.Coder, ops *[]counters.Op, buf []algorithms.Limit, belowZero bool) []algorithms.Limit {
 	least := int64(0)
 	first := 0
@@ -92,10 +92,10 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, buf []algorithms.Limit, belowZer
 // lends. The lower bits are the op's mode.
 const opLends = 1 << 2
 
-// codeMode writes or reads the byte after an op's cost. An op that checks and
-// doesn't lend has no such byte.
+// codeMode writes or reads the byte after an op's cost. An op in CheckMode that
+// does not lend has no such byte.
 func codeMode(c *wire.Coder, op *counters.Op) {
-	mode := op.Mode // NumModes if it is still to be read
+	mode := op.Mode // when reading: NumModes if codeLimit has found that the byte follows
 	if op.Lends {
 		mode |= opLends
 	}
@@ -109,7 +109,7 @@ func codeMode(c *wire.Coder, op *counters.Op) {
 	c.Require(op.Mode < counters.NumModes && !(op.Lends && !op.Limit.Kind.Divisible()))
 }
 
-// codeLimit writes or reads an op's limit and flags. It reads only valid limits.
+// codeLimit writes or reads an op's limit and flags. It rejects invalid limits.
 func codeLimit(c *wire.Coder, op *counters.Op) {
 	if c.Reads() {
 		flags := op.Limit.Decode(&c.In, limitShadow|limitBlock|limitMode)
@@ -119,7 +119,7 @@ func codeLimit(c *wire.Coder, op *counters.Op) {
 		op.Lends = false
 
 		if flags&limitMode != 0 {
-			op.Mode = counters.NumModes // until the byte is read
+			op.Mode = counters.NumModes // until codeMode has read the byte
 		}
 
 		limit := op.Limit

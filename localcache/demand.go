@@ -12,14 +12,15 @@ const (
 	// maxGrowth bounds, as a factor, how much one request may exceed the previous
 	// one, so that a burst of a few checks does not look like a flood.
 	maxGrowth = 4
-	// slackQuarters is how much to ask for relative to the recent rate, in quarters.
+	// slackQuarters is how much a node asks for: that many quarters of what it
+	// needs at the recent rate.
 	slackQuarters = 5
 )
 
 // demand measures how fast this node spends one limit of one subject, in units.
 type demand struct {
 	since     time.Duration // when spent was last reset
-	spent     int64         // units that checks wanted since then, refused ones included
+	spent     int64         // units that checks wanted since then, whether they got them or not
 	rate      float64       // units per nanosecond, over the previous span
 	measured  bool          // rate has been measured
 	lastAsked int64         // units asked for in the last request
@@ -37,8 +38,9 @@ func multiplyCapped(cost, n int64) int64 {
 	return cost * n
 }
 
-// estimate returns how many units the node will need within ttl at the recent
-// rate, or zero if a lease would not save a call.
+// estimate returns how many units to ask for: what the node will need within
+// ttl at the recent rate, and some slack. It returns 0 if a lease would not
+// save a call.
 func (d *demand) estimate(now, ttl time.Duration, cost int64) int64 {
 	if cost == 0 && d.spent == 0 && !d.measured {
 		return 0
@@ -50,8 +52,8 @@ func (d *demand) estimate(now, ttl time.Duration, cost int64) int64 {
 		return d.lastAsked
 	}
 
-	// The rate is over at least a sixteenth of the TTL: a few checks in one
-	// moment are no rate.
+	// The time counts as at least a sixteenth of the TTL: a few checks at one
+	// moment don't make a rate.
 	rate := float64(d.spent) / float64(max(passed, ttl/16, 1))
 	if passed >= ttl/2 {
 		d.rate = rate

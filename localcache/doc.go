@@ -8,23 +8,22 @@
 // the owner's last refusal.
 //
 // A [LeaseLedger] is the owner's side. It keeps each grant, by subject, until
-// the holder returns it or reports it as spent, or until it has certainly
-// ended. The ledger does not touch the counters. The caller debits a grant
-// before the ledger records it ([LeaseLedger.Grant]), so a grant is never more
-// than a Take made early.
+// the holder returns the grant or reports it as spent, or until it has
+// certainly ended. The ledger itself never touches counters.
+// [LeaseLedger.Grant] has its caller debit a grant before it records the grant,
+// so a grant is never more than a Take made early.
 //
 // Sizes ([Size]): while usage is below the threshold, a grant is at most the
 // difference between the two, divided by N + 1 for N nodes. A single busy node
-// gets nearly all of it in a few grants, and N equally busy nodes get a fair
-// part each. Above the threshold, all grants of a subject together stay under
-// `lease.idle` of its limit, in equal parts for all nodes. If a part is less
-// than one unit, or hardly anything remains, the owner grants nothing and each
-// check asks it.
+// gets nearly all of that difference in a few grants, and N equally busy nodes
+// get a fair part each. Above the threshold, all grants of a subject together
+// stay under `lease.idle` of its limit, in equal parts for all nodes. If a part
+// is less than one unit, or hardly anything remains, the owner grants nothing
+// and each check asks it.
 //
-// Callers of an inline subject may ask about it with different limits or
-// amounts. At each node, the subject's lease has one set of limits, and callers
-// with other limits ask the owner. Inline subjects take up at most half of
-// either side.
+// Callers of an inline subject may bring different limits. At each node, the
+// subject's lease has one set of limits, and callers with other limits ask the
+// owner. Inline subjects take up at most half of either side.
 //
 // A token bucket refills while its tokens are leased out, so the tokens that a
 // holder returns may have been refilled already. The ledger takes back no more
@@ -35,10 +34,10 @@
 //
 // [NewFallbackTable] returns the fallback counters, for what a node decides
 // alone: under rules with `consistency: local`, and while it is cut off. They
-// are separate from the counters that the node owns. partitions.Keeper later
-// reports to the owner what the node admitted while it was cut off. A node that
-// counts alone has a *share* of each limit: [Share] divides whole units among
-// the members of the ring, so that all shares add up to the limit.
+// are separate from the counters that the node owns. What the node admitted
+// while it was cut off, partitions.Keeper later reports to the owner. A node
+// that counts alone has a *share* of each limit: [Share] divides whole units
+// among the members of the ring, so that all shares add up to the limit.
 //
 // # Files
 //

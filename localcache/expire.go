@@ -14,9 +14,9 @@ func (ls *Leases) endAll(sh *leaseShard, le *lease, now time.Duration) {
 	}
 }
 
-// returnPause is how long DrainEnded waits, after a grant ends, before it hands
-// out what is left. Checks that spent from the grant may still be in progress,
-// and put their cost back if another limit refuses them.
+// returnPause is how long after a grant ends DrainEnded hands out what is left.
+// Until then, checks that spent from the grant may still be in progress. If
+// another limit refuses them, they put their cost back.
 const returnPause = 10 * time.Millisecond
 
 // endFirst ends the first grant of le and keeps what is left of it for DrainEnded.
@@ -30,6 +30,7 @@ func (ls *Leases) endFirst(sh *leaseShard, le *lease, now time.Duration) {
 		out.Ops = append(out.Ops, counters.Op{Key: key, Limit: ll.limit, Cost: gr.parts[i].left})
 		out.Marks = append(out.Marks, gr.parts[i].mark)
 	}
+
 	ls.grantCount.Add(-1)
 	le.grants = slices.Delete(le.grants, 0, 1)
 	le.nextRenewal = 0
@@ -51,7 +52,7 @@ func (sh *leaseShard) takeDue(now time.Duration, buf []EndedGrant) ([]EndedGrant
 		}
 	}
 
-	// The rest of the array would keep grants alive.
+	// Otherwise the rest of the array would keep memory of grants alive.
 	clear(sh.ended[len(kept):])
 	sh.ended = kept
 	return buf, next
@@ -67,9 +68,9 @@ func (ls *Leases) Next() time.Duration { return time.Duration(ls.alarm.Load()) }
 // caller must give each back, once. DrainEnded also forgets subjects that were
 // not used for a while.
 func (ls *Leases) DrainEnded(now time.Duration, buf []EndedGrant) []EndedGrant {
-	// Reset the alarm before reading the shards. A grant that becomes due in a
-	// shard that was read already then sets the alarm again and signals. setAlarm
-	// below only makes the alarm earlier.
+	// The alarm is reset before the shards are read. So if a grant becomes due in a
+	// shard that was already read, it sets the alarm and signals. setAlarm below
+	// can only move the alarm to an earlier time.
 	ls.alarm.Store(int64(never))
 
 	next := never
@@ -95,7 +96,8 @@ func (ls *Leases) DrainEnded(now time.Duration, buf []EndedGrant) []EndedGrant {
 	return buf
 }
 
-// expire ends the grants of le whose time is over, and removes le if it was not used for keepFor.
+// expire ends the grants of le whose time is over. It removes le if it has no
+// grants and was not used for keepFor.
 func (ls *Leases) expire(sh *leaseShard, le *lease, now time.Duration) {
 	for len(le.grants) > 0 && now >= le.grants[0].until {
 		ls.endFirst(sh, le, now)
@@ -105,7 +107,7 @@ func (ls *Leases) expire(sh *leaseShard, le *lease, now time.Duration) {
 		return
 	}
 	ls.schedule(sh, le)
-	if le.due <= now { // the next grant ends before the current one
+	if le.due <= now { // the second grant ended before the first
 		ls.endAll(sh, le, now)
 		ls.schedule(sh, le)
 	}
@@ -122,7 +124,7 @@ func (ls *Leases) Enable(now time.Duration, enabled bool) {
 		sh := &ls.shards[i]
 		sh.mu.Lock()
 		for _, le := range sh.queue {
-			ls.endAll(sh, le, now-returnPause) // skip the pause: a check that still puts its cost back then may lose quota, but makes none
+			ls.endAll(sh, le, now-returnPause) // without the pause: a check that puts its cost back later loses it
 			le.refused = refusal{}
 		}
 		sh.mu.Unlock()

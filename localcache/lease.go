@@ -21,12 +21,12 @@ type lease struct {
 	pressure      pressure
 	renewingUntil time.Duration // a renewal is in flight until then, or until it is answered
 	nextRenewal   time.Duration // the earliest time of the next renewal
-	decisionAt    time.Duration // when the owner made the decisions that limits record
+	decisionAt    time.Duration // when the owner's decisions that limits record arrived here
 	lastUsed      time.Duration // when a check or request last used the lease
-	policy        Policy        // of its grants
+	policy        Policy        // of the last request
 	keepFor       time.Duration // how long to remember the lease after lastUsed
-	hasChecks     bool          // ops in CheckMode with a cost used the lease
-	hasCounts     bool          // ops in CountMode used the lease
+	hasChecks     bool          // an op in CheckMode with a cost has used the lease
+	hasCounts     bool          // an op in CountMode has used the lease
 
 	due   time.Duration // when expire must run
 	index int           // in the shard's queue
@@ -44,20 +44,20 @@ type leasedLimit struct {
 	counter      uint64
 	limit        *algorithms.Limit
 	demand       demand
-	lastDecision algorithms.Decision // the owner's last decision, minus the grant that came with it
+	lastDecision algorithms.Decision // the owner's last decision, less the grant that came with it
 }
 
 // MaxGrants bounds the grants that this node holds of one subject: the one
 // being spent, and the next.
 const MaxGrants = 2
 
-// grant is a debit at the owner for this node to spend.
+// grant is what the owner debited in advance for this node to spend.
 type grant struct {
 	id     uint64
-	until  time.Duration // the node stops spending then
+	until  time.Duration // the node must stop spending then
 	life   counters.Life // as in Grant
-	steady int64
-	parts  []balance // by limit
+	steady int64         // as in Grant
+	parts  []balance     // by limit
 }
 
 // balance is what is left of one limit's part of a grant.
@@ -69,7 +69,8 @@ type balance struct {
 // isInline reports whether the lease belongs to an inline subject.
 func (le *lease) isInline() bool { return counters.Key{Counter: le.limits[0].counter}.IsInline() }
 
-// matches reports whether ops use exactly the lease's limits.
+// matches reports whether ops have exactly the lease's limits, in the same
+// order.
 func (le *lease) matches(ops []counters.Op) bool {
 	if len(ops) != len(le.limits) {
 		return false
@@ -94,7 +95,7 @@ func (le *lease) reset(ops []counters.Op) {
 	le.hasChecks, le.hasCounts = false, false
 }
 
-// unspend returns spent cost to a grant.
+// unspend puts the cost of ops, which was spent from the grant, back into it.
 func (gr *grant) unspend(ops []counters.Op) {
 	for i := range ops {
 		b := &gr.parts[i]
@@ -104,7 +105,8 @@ func (gr *grant) unspend(ops []counters.Op) {
 	}
 }
 
-// covers reports whether the i-th grant is enough for ops.
+// covers reports whether the i-th grant has enough left for ops, all of them.
+// It has not if ops are looks that the lease may not answer.
 func (le *lease) covers(i int, ops []counters.Op) bool {
 	if i >= len(le.grants) || ops[0].Mode == counters.PeekMode && !le.canAnswerLooks() {
 		return false
@@ -117,12 +119,13 @@ func (le *lease) covers(i int, ops []counters.Op) bool {
 	return true
 }
 
-// canAnswerLooks reports whether the lease may answer a look: only if checks, and
-// no counts, have used it. A count may overdraw the owner's counter, and then the
-// rest of a grant says nothing about how much the counter has left.
+// canAnswerLooks reports whether the lease may answer a look: only if checks
+// have used it, and no counts. A count may overdraw the owner's counter. What
+// is left of a grant then says nothing about what is left of the counter.
 func (le *lease) canAnswerLooks() bool { return le.hasChecks && !le.hasCounts }
 
-// noteModes records the modes of ops, all of one subject. The ops of renewals have no costs.
+// noteModes records the mode of ops, all of one subject. A check without costs
+// does not count: such ops also come from renewals.
 func (le *lease) noteModes(ops []counters.Op) {
 	mode := ops[0].Mode
 	switch {
@@ -133,8 +136,9 @@ func (le *lease) noteModes(ops []counters.Op) {
 	}
 }
 
-// spend debits ops from the first grant, which covers them, and sets the
-// decisions that the owner would have made. Looks debit nothing.
+// spend debits ops from the first grant, which covers them, and sets their
+// decisions: an estimate of those that the owner would have made. Looks debit
+// nothing.
 func (le *lease) spend(now time.Duration, ops []counters.Op) {
 	for i := range ops {
 		ll := &le.limits[i]
@@ -161,8 +165,9 @@ func (le *lease) spend(now time.Duration, ops []counters.Op) {
 		decision.Remaining = min(decision.Remaining, share)
 		decision.Used = share - decision.Remaining
 		decision.Remaining -= op.Cost - took // as in every peek
-		// Remaining is an estimate. The only known time at which it grows is the end
-		// of a fixed window.
+
+		// Remaining is only an estimate, so nobody knows when it grows, except at the
+		// end of a fixed window.
 		if op.Limit.Kind == algorithms.FixedWindow {
 			decision.MoreAfter = decision.ResetAfter
 		}
@@ -179,8 +184,9 @@ func (le *lease) needsRenewal(now time.Duration) bool {
 	if len(le.grants) == MaxGrants || now < le.renewingUntil || now < le.nextRenewal || now < le.refused.until {
 		return false
 	}
-	// The holders of one subject should not all ask at once, so each renews at a
-	// slightly different level.
+
+	// If all holders of a subject asked at the same level, they would ask at once.
+	// So the level varies with the grant and the subject: 3 to 5 eighths.
 	gr := &le.grants[0]
 	eighths := 3 + int64(gr.id&1) + int64(le.subject>>5&1)
 	for i := range gr.parts {
@@ -191,7 +197,8 @@ func (le *lease) needsRenewal(now time.Duration) bool {
 	return false
 }
 
-// addUnspent adds what is left of those grants to the decisions of ops.
+// addUnspent adds what is left of the lease's grants to the decisions of ops.
+// counts says which grants to add.
 func (le *lease) addUnspent(ops []counters.Op, counts func(gr *grant) bool) {
 	for i := range le.grants {
 		gr := &le.grants[i]
@@ -204,7 +211,7 @@ func (le *lease) addUnspent(ops []counters.Op, counts func(gr *grant) bool) {
 			left := gr.parts[j].left
 			most := max(0, ops[j].Limit.Capacity()+decision.Loaned)
 			if !decision.Allowed {
-				// A refusal stays a refusal: less remains than the cost.
+				// A refusal stays a refusal, so less must remain than the cost.
 				most = max(decision.Remaining, min(most, ops[j].Cost-1))
 			}
 			decision.AddRemaining(ops[j].Limit, max(0, min(left, most-decision.Remaining)))

@@ -20,11 +20,12 @@ import (
 // limits ends the lease.
 //
 // The owner has debited in advance everything that is spent here. When a grant
-// ends, DrainEnded hands out what is left of it, once, to be given back.
+// ends, DrainEnded hands out what is left of it, once, to be given back. The
+// methods touch no counters and send no messages: the caller does.
 type Leases struct {
 	perShard   int // bounds the leases of a shard; inline subjects have at most half of them
 	shards     [leaseShards]leaseShard
-	wake       chan struct{} // capacity 1; signals that something is due earlier than Next said
+	wake       chan struct{} // capacity 1: something is due earlier than Next said
 	alarm      atomic.Int64  // when DrainEnded must be called next
 	disabled   atomic.Bool   // no leases may begin
 	grantCount atomic.Int64  // number of grants
@@ -33,13 +34,13 @@ type Leases struct {
 const (
 	// minSubjects is the smallest bound on the subjects of Leases and of a LeaseLedger.
 	minSubjects = 1024
-	// keepTTLs is how long a subject is remembered after its last use, in TTLs of
-	// its leases; minKeepFor is the minimum.
+	// keepTTLs is how long a lease is remembered after its last use, in TTLs, but
+	// at least minKeepFor.
 	keepTTLs   = 4
 	minKeepFor = time.Second
 )
 
-// NewLeases returns room for the leases of at most bound subjects, of which at
+// NewLeases returns an empty Leases for at most bound subjects, of which at
 // most half may be inline. A bound below 1,024 counts as 1,024.
 func NewLeases(bound int64) *Leases {
 	s := &Leases{wake: make(chan struct{}, 1), perShard: int(max(bound, minSubjects) / leaseShards)}
@@ -62,7 +63,7 @@ const (
 
 // Receipt records what a Spend took, for Unspend.
 type Receipt struct {
-	Until  time.Duration // the Spend is invalid if it happened later than this
+	Until  time.Duration // the caller must act on the Spend by then, or it is void
 	Renew  bool          // the caller should fetch the next grant; see Request
 	source Source
 	grant  uint64
@@ -79,7 +80,7 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 		return AskOwner, Receipt{}
 	}
 
-	// A lease of another owner, or with other limits, does not answer this check.
+	// This lease can't answer the check, and its grants are of no more use here.
 	if le.source.Owner != owner || !le.matches(ops) {
 		ls.endAll(sh, le, now)
 		le.refused = refusal{}
@@ -91,8 +92,9 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 	}
 	le.noteModes(ops)
 
-	// If the first grant is over, or too small for this cost, the second one takes
-	// its place. What is left of the first goes back.
+	// The second grant takes the place of the first if that one's time is over, or
+	// if it is too small for this cost and the second is not. What is left of the
+	// first goes back.
 	if len(le.grants) > 0 && (now >= le.grants[0].until || !le.covers(0, ops) && le.covers(1, ops)) {
 		ls.endFirst(sh, le, now)
 	}
@@ -101,8 +103,8 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 		le.spend(now, ops)
 		receipt := Receipt{Until: le.grants[0].until, source: le.source, grant: le.grants[0].id}
 
-		// The renewal is noted here, under the lock, so that only one of the checks
-		// that find the grant half spent asks for it.
+		// The renewal is recorded under the lock. So of all checks that find the grant
+		// half spent, only one asks for the next.
 		if le.needsRenewal(now) {
 			le.renewingUntil = now + le.keepFor/keepTTLs
 			receipt.Renew = true
@@ -123,10 +125,10 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 	return AskOwner, Receipt{}
 }
 
-// Unspend returns the cost that a Spend took to its grant or, if the grant has
-// ended, to what DrainEnded will hand out. If DrainEnded has already handed out
-// the grant, the cost is lost. For a look, which took nothing, Unspend does
-// nothing.
+// Unspend puts the cost that a Spend took back into its grant or, if the grant
+// has ended, adds it to what DrainEnded will hand out. If DrainEnded has
+// already handed out the grant, the cost is lost. After a look, which took
+// nothing, Unspend does nothing.
 func (ls *Leases) Unspend(receipt Receipt, ops []counters.Op) {
 	if ops[0].Mode == counters.PeekMode {
 		return
@@ -164,7 +166,7 @@ type HeldGrant struct {
 }
 
 // LeaseRequest accompanies a question to the owner about a subject. It asks for
-// a grant and reports on earlier ones.
+// a grant, and reports what is left of earlier ones.
 type LeaseRequest struct {
 	Policy    Policy
 	Boot      uint64      // the owner's process that LastGrant and Held refer to
@@ -175,8 +177,9 @@ type LeaseRequest struct {
 
 // Request returns the request to send with a question about ops, all of one
 // subject, on behalf of that many checks. It returns false if no lease is
-// wanted: there is no room for the subject, callers with other limits hold its
-// lease, traffic is too slow, or ops are looks that no lease can answer.
+// wanted or possible: leases are disabled, policy allows none, there is no room
+// for the subject, callers with other limits hold its lease, traffic is too
+// slow, or ops are looks that no lease can answer.
 func (ls *Leases) Request(
 	now time.Duration, owner ring.NodeID, policy Policy, ops []counters.Op, checks int,
 ) (LeaseRequest, bool) {
@@ -202,15 +205,15 @@ func (ls *Leases) Request(
 	le.policy = policy
 	le.keepFor = max(keepTTLs*policy.TTL, minKeepFor)
 
-	// The new owner's process and lineage are unknown before its first answer. The
-	// IDs of the old owner's grants mean nothing to it.
+	// A new owner's process and lineage are unknown before its first answer. It
+	// knows nothing of the old owner's grants and their IDs.
 	if le.source.Owner != owner {
 		ls.endAll(sh, le, now)
 		le.source = Source{Owner: owner}
 		le.lastGrant = 0
 	}
 
-	// The lease is kept all the same: it remembers refusals.
+	// The lease stays without grants: it remembers refusals.
 	if policy.TooSmall || ops[0].Mode == counters.PeekMode && !le.canAnswerLooks() {
 		ls.schedule(sh, le)
 		return LeaseRequest{}, false
@@ -232,7 +235,8 @@ func (ls *Leases) Request(
 	return request, wanted
 }
 
-// reportHeld lists what is left of the grants. The caller must hold the shard's mu.
+// reportHeld returns what is left of the grants. The caller must hold the
+// shard.
 func (le *lease) reportHeld() (out []HeldGrant) {
 	for _, gr := range le.grants {
 		h := HeldGrant{ID: gr.id, Left: make([]int64, len(gr.parts))}
@@ -254,10 +258,10 @@ type Grant struct {
 	Steady  int64                 // when it was debited, at the earliest, on the owner's steady clock
 }
 
-// AcceptAnswer processes the owner's answer to a question about ops, and the
-// grant that came with it (none if its ID is zero). sent is when the question
-// was sent; renewal says whether it was a renewal. ops hold the owner's
-// decisions.
+// AcceptAnswer processes the owner's answer to a question about ops, which hold
+// the owner's decisions. g is the grant that came with the answer; none if its
+// ID is zero. sent is when the question was sent; renewal says whether it was a
+// renewal.
 func (ls *Leases) AcceptAnswer(sent, now time.Duration, from Source, ops []counters.Op, g Grant, renewal bool) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
@@ -265,7 +269,7 @@ func (ls *Leases) AcceptAnswer(sent, now time.Duration, from Source, ops []count
 		le.renewingUntil = 0
 	}
 
-	// There is no lease for this answer: its grant goes back unused.
+	// No lease can take the grant, so it goes back unused.
 	if le == nil || le.source.Owner != from.Owner || !le.matches(ops) || ls.disabled.Load() {
 		if g.ID != 0 {
 			ls.returnUnused(sh, sent, now, from, ops, &g)
@@ -281,8 +285,8 @@ func (ls *Leases) AcceptAnswer(sent, now time.Duration, from Source, ops []count
 
 	le.decisionAt = now
 	for i := range ops {
-		// The owner decides first and debits the grant afterwards, so its decision
-		// does not include the grant.
+		// The owner decides before it debits the grant, so the grant is still part of
+		// what remains in its decision.
 		ll := &le.limits[i]
 		ll.lastDecision = ops[i].Decision
 		if g.ID != 0 {
@@ -305,12 +309,12 @@ func (ls *Leases) AcceptAnswer(sent, now time.Duration, from Source, ops []count
 func (ls *Leases) addGrant(
 	sh *leaseShard, le *lease, sent, now time.Duration, from Source, ops []counters.Op, g *Grant,
 ) {
-	// The grant's life counts from the question, so that it ends here no later
-	// than at the owner, however long the answer took.
+	// The grant's time counts from the question, so that it ends here no later than
+	// at the owner, however long the answer took.
 	until := sent + min(g.EndsIn, MaxTTL)
-	// A grant that arrives out of order goes back unused: a later report to the
-	// owner may already count it as spent. So does one for which there is no
-	// room, or no time left.
+	// A grant that arrives out of order goes back unused: the holder may since have
+	// reported a higher LastGrant, which says that nothing is left of this one. So
+	// does a grant for which there is no room, or no time left.
 	if len(le.grants) == MaxGrants || until <= now || g.ID <= le.lastGrant {
 		le.lastGrant = max(le.lastGrant, g.ID)
 		ls.returnUnused(sh, sent, now, from, ops, g)
@@ -327,7 +331,7 @@ func (ls *Leases) addGrant(
 	le.grants = append(le.grants, gr)
 }
 
-// returnUnused queues an unused grant in full for DrainEnded.
+// returnUnused makes DrainEnded hand out g in full.
 func (ls *Leases) returnUnused(sh *leaseShard, sent, now time.Duration, from Source, ops []counters.Op, g *Grant) {
 	out := EndedGrant{Source: from, Grant: g.ID, Life: g.Life, Steady: g.Steady,
 		Until: sent + min(g.EndsIn, MaxTTL), due: now}
@@ -341,9 +345,9 @@ func (ls *Leases) returnUnused(sh *leaseShard, sent, now time.Duration, from Sou
 
 // RememberRefusal remembers an owner's refusal of ops, whose decisions say
 // which limits refused. The refusal applies until there is room again, or a
-// little longer if many checks are refused, but at most for ttl. If an op was
-// refused only because the owner's table is full, or if no op was refused, no
-// refusal is remembered.
+// little longer if many checks are refused, but at most for ttl. It is not
+// remembered if no op was refused, or if one was refused for another reason
+// than its limit: see [counters.Op.NoRoom].
 func (ls *Leases) RememberRefusal(now time.Duration, from Source, ops []counters.Op, ttl time.Duration) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
@@ -394,9 +398,9 @@ func (ls *Leases) AbandonRenewal(now time.Duration, ops []counters.Op) {
 	}
 }
 
-// Forget drops the owners' refusals of a subject. If refusalsOnly is set, the
-// subject merely has room again, and its leases continue. Otherwise its
-// counters were changed, and its leases end too.
+// Forget drops the refusals of a subject that are remembered. With
+// refusalsOnly, the subject merely has room again, and its grants continue.
+// Otherwise its counters were changed, and its grants end.
 func (ls *Leases) Forget(now time.Duration, subject uint64, refusalsOnly bool) {
 	sh, le := ls.lockSubject(subject)
 	defer sh.mu.Unlock()

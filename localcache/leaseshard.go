@@ -15,10 +15,10 @@ const leaseShards = 64
 
 type leaseShard struct {
 	mu     sync.Mutex        // guards everything below
-	leases map[uint64]*lease // by subject
-	queue  leaseQueue        // all leases
+	leases map[uint64]*lease // by Key.Subject
+	queue  leaseQueue        // all leases, by when expire must visit them
 	inline int               // leases of inline subjects
-	ended  []EndedGrant
+	ended  []EndedGrant      // what DrainEnded has yet to hand out
 }
 
 // EndedGrant is a grant that has ended, with what is left of it.
@@ -35,7 +35,9 @@ type EndedGrant struct {
 }
 
 // lockSubject locks a subject's shard and returns its lease, or nil if there is
-// none. The subjects of a partition are spread over all shards.
+// none. It selects the shard by the lowest bits of the hash: the highest ones
+// select the partition, so the subjects of each partition are spread over all
+// shards.
 func (ls *Leases) lockSubject(subject uint64) (*leaseShard, *lease) {
 	sh := &ls.shards[subject%leaseShards]
 	sh.mu.Lock()
@@ -71,7 +73,6 @@ func (sh *leaseShard) addLease(ops []counters.Op, bound int) *lease {
 	return le
 }
 
-// removeLease forgets le.
 func (sh *leaseShard) removeLease(le *lease) {
 	heap.Remove(&sh.queue, le.index)
 	if le.isInline() {
@@ -111,12 +112,13 @@ func (q *leaseQueue) Pop() any {
 func (ls *Leases) schedule(sh *leaseShard, le *lease) {
 	due := le.lastUsed + le.keepFor
 	for i := range le.grants {
-		// With grants, their earliest end counts in place of keepFor.
+		// While there are grants, their earliest end counts instead of keepFor.
 		until := le.grants[i].until
 		if i == 0 || until < due {
 			due = until
 		}
 	}
+
 	le.due = due
 	if le.index < 0 {
 		heap.Push(&sh.queue, le)
@@ -135,8 +137,8 @@ func (ls *Leases) wakeBy(at time.Duration) {
 
 const never = time.Duration(math.MaxInt64)
 
-// setAlarm makes the next call of DrainEnded due at the given time, if it was
-// due later. Otherwise it returns false.
+// setAlarm makes the next call of DrainEnded due at the given time. It returns
+// false if a call is due by then anyway.
 func (ls *Leases) setAlarm(at time.Duration) bool {
 	for current := ls.alarm.Load(); int64(at) < current; current = ls.alarm.Load() {
 		if ls.alarm.CompareAndSwap(current, int64(at)) {

@@ -14,8 +14,8 @@ const (
 	ledgerShards = 64
 	// maxGrantsPerSubject bounds the outstanding grants of one subject.
 	maxGrantsPerSubject = 4096
-	// returnGrace is how long after its end a grant may still come back: its holder
-	// ended it in time, and the return is in transit.
+	// returnGrace is how long after its end a grant may still come back: the holder
+	// ended it in time, and the return is on its way.
 	returnGrace = 500 * time.Millisecond
 )
 
@@ -33,13 +33,13 @@ type ledgerShard struct {
 	mu        sync.Mutex // guards everything below
 	subjects  map[uint64]*ledgerSubject
 	inline    int           // inline ones in subjects
-	nextSweep time.Duration // the earliest time at which all grants of some subject have ended
+	nextSweep time.Duration // sweep has nothing to do before that
 }
 
 // ledgerSubject holds the outstanding grants of one subject.
 type ledgerSubject struct {
 	grants []ledgerGrant
-	until  time.Duration // from then on, nothing is outstanding
+	until  time.Duration // when the last of its grants is over
 	inline bool
 }
 
@@ -57,8 +57,8 @@ type ledgerPart struct {
 	counter    uint64 // Key.Counter
 	unreturned int64  // units granted and not yet given back: Return gives back no more
 	spendable  int64  // the holder may still spend at most this many units
-	// returnable is the least that the holder has reported as left; before its first
-	// report, what was granted. It may still come back, so a loan that comes from
+	// returnable is the least that the holder has reported as left; before its
+	// first report, what was granted. That much may still come back, so a loan from
 	// another region is not credited against it. A return does not lower it.
 	returnable int64
 }
@@ -96,8 +96,8 @@ type GrantRequest struct {
 }
 
 // Grant grants as much of req as is allowed. It calls take with the sizes as
-// costs; take must debit all of them or nothing. The returned ID is zero if
-// nothing is granted.
+// costs, and take must debit all of them or nothing. Grant holds the subject's
+// shard meanwhile. The returned ID is zero if nothing is granted.
 func (led *LeaseLedger) Grant(
 	now time.Duration, req *GrantRequest, take func(ops []counters.Op) bool,
 ) (id uint64, amounts []int64) {
@@ -105,8 +105,8 @@ func (led *LeaseLedger) Grant(
 	sh, sub := led.lock(key.Subject)
 	defer sh.mu.Unlock()
 
-	// A subject without grants is about to take room. Subjects whose grants have
-	// ended leave first.
+	// A subject without grants may need room in the ledger, so subjects whose
+	// grants have ended leave first.
 	if sub != nil {
 		led.acceptReport(sub, now, req)
 	} else {
@@ -149,8 +149,8 @@ func (led *LeaseLedger) Grant(
 }
 
 // acceptReport applies the holder's report about its grants, and forgets grants
-// that are over. A grant that reached the holder but is missing from the report
-// is no longer being spent. Some of it may be on its way back.
+// that are over. A grant that had reached the holder but is missing from the
+// report is no longer being spent. Some of it may be on its way back.
 func (led *LeaseLedger) acceptReport(sub *ledgerSubject, now time.Duration, req *GrantRequest) {
 	before := len(sub.grants)
 	isOver := func(lg ledgerGrant) bool { return now >= lg.until || lg.lineage != req.Lineage }
@@ -161,13 +161,14 @@ func (led *LeaseLedger) acceptReport(sub *ledgerSubject, now time.Duration, req 
 		lg := &sub.grants[i]
 
 		// A grant with a higher ID may still be on its way to the holder, so its
-		// absence says nothing. Earlier processes used the same IDs for other grants.
+		// absence says nothing. A report for an earlier process of the owner uses the
+		// same IDs for other grants.
 		if !req.SameBoot || lg.holder != req.Holder || lg.id > req.Lease.LastGrant {
 			continue
 		}
 
-		// A grant that the holder no longer reports is spent, on its way back, or
-		// arrives out of order and is then returned unused.
+		// A grant that the holder no longer reports is spent or on its way back. Or it
+		// arrived out of order, and is returned unused.
 		held := slices.IndexFunc(req.Lease.Held, func(h HeldGrant) bool { return h.ID == lg.id })
 		if held < 0 {
 			lg.until = min(lg.until, now+returnGrace)
@@ -183,8 +184,9 @@ func (led *LeaseLedger) acceptReport(sub *ledgerSubject, now time.Duration, req 
 	}
 }
 
-// sizeGrant returns req's ops with the amounts to grant as costs. It returns nil
-// if a limit of which the holder wants some gets nothing.
+// sizeGrant returns req's ops with the amounts to grant as costs. It returns
+// nil if the holder wants nothing, or if it would get nothing of a limit that
+// it wants some of.
 func (sub *ledgerSubject) sizeGrant(req *GrantRequest) []counters.Op {
 	ops := make([]counters.Op, 0, len(req.Ops))
 
@@ -237,9 +239,9 @@ func (sub *ledgerSubject) forEachPart(counter uint64, f func(lg *ledgerGrant, p 
 }
 
 // Return takes back a grant of this process, once. It calls give for each op
-// with the cost to put back, and keeps the grant for what give could not put
-// back. If the grant is no longer outstanding, Return gives nothing, and returns
-// false.
+// with the cost to put back, while it holds the subject's shard. If give can't
+// put back a cost, the grant stays, so that the rest may be returned later. If
+// the grant is no longer outstanding, Return gives nothing, and returns false.
 func (led *LeaseLedger) Return(
 	now time.Duration, lineage, id uint64, ops []counters.Op, give func(i int, cost int64) bool,
 ) (found bool) {
@@ -254,8 +256,8 @@ func (led *LeaseLedger) Return(
 		return false
 	}
 
-	// The grant leaves the ledger, so that a repeated return finds nothing. It is
-	// put back below if some of it can't be given now.
+	// The grant leaves the ledger, so a repeated return finds nothing. It comes
+	// back below if some of it can't be given now.
 	lg := sub.grants[index]
 	sub.grants = slices.Delete(sub.grants, index, index+1)
 	led.outstanding.Add(-1)
@@ -290,9 +292,10 @@ func (led *LeaseLedger) Return(
 	return true
 }
 
-// Returnable returns how much of one limit may still come back from grants. When
-// a loan from another region is credited, at least that much must stay used in
-// the counter, or a returned grant finds no debit to cancel.
+// Returnable returns how many units of one limit may still come back from
+// grants. When a loan from another region is credited, at least that much must
+// stay used in the counter. Otherwise a returned grant would find no debit to
+// cancel.
 func (led *LeaseLedger) Returnable(now time.Duration, subject, counter uint64) (total int64) {
 	sh, sub := led.lock(subject)
 	defer sh.mu.Unlock()

@@ -30,15 +30,15 @@ type Policy struct {
 	// Threshold: above 0, at most 0.5.
 	Idle     float64
 	TTL      time.Duration // MinTTL…MaxTTL
-	Nodes    int           // the number of nodes that divide limits, as far as this node knows
-	TooSmall bool          // a limit is too small to be leased: only refusals are remembered
+	Nodes    int           // among how many nodes limits are divided, as far as this node knows
+	TooSmall bool          // a limit is too small to be leased: the lease only remembers refusals
 }
 
 // PolicyOf returns the policy for a rule's subject with these limits, among
 // that many nodes. It returns the zero Policy if each check must ask the owner:
 // because the rule says so (`consistency`, `on_limit: delay`, `block`) or is
 // compiled for its call alone, because the algorithm's promise depends on when
-// each hit happens, or because the window is too short.
+// each hit happens, or because a window is too short.
 func PolicyOf(r *rules.Rule, limits []*rules.Limit, nodes int) Policy {
 	if r.Consistency != rules.Hybrid || r.OnLimit == rules.DelayCheck || r.Blocks != nil || r.Uninterned {
 		return Policy{}

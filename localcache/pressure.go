@@ -11,8 +11,9 @@ const (
 	// TTL that put a node under pressure. The node then waits before it asks
 	// again.
 	pressureThreshold = 8
-	// backOffDivisor bounds how long a node under pressure waits: at most a lease's
-	// TTL, and the time in which a bucket fills, each divided by backOffDivisor.
+	// backOffDivisor bounds how long a node under pressure waits: at most
+	// 1/backOffDivisor of a lease's TTL, and of the time in which the limit's whole
+	// capacity comes back.
 	backOffDivisor = 4
 )
 
@@ -23,7 +24,6 @@ type pressure struct {
 	at      time.Duration
 }
 
-// record counts one more refused check.
 func (p *pressure) record(now, ttl time.Duration) {
 	p.refused = p.level(now, ttl) + 1
 	p.at = max(p.at, now)
@@ -38,11 +38,12 @@ func (p *pressure) level(now, ttl time.Duration) float64 {
 func (p *pressure) isHigh(now, ttl time.Duration) bool { return p.level(now, ttl) >= pressureThreshold }
 
 // backOff returns how long a node under pressure waits before it asks for more
-// of a limit that regains room continuously. Otherwise it would ask for each
-// unit separately, as soon as it becomes available. The wait is no longer than
-// it takes to regain what one question can bring (its cost and a lease), so
-// that a single node can still use the whole limit. It is too short for a
-// bucket to fill up in the meantime.
+// of a limit that regains room continuously. Without the wait, it would ask for
+// each unit separately, as soon as the unit becomes available.
+//
+// The wait is no longer than it takes to regain what one question can bring
+// (its cost and a lease), so that a single node can still use the whole limit.
+// It is too short for a bucket to fill up in the meantime.
 func (p *pressure) backOff(now time.Duration, policy Policy, l *algorithms.Limit, cost int64) time.Duration {
 	continuous := l.Kind == algorithms.TokenBucket || l.Kind == algorithms.SlidingWindow
 	if !continuous || l.Amount == 0 || !p.isHigh(now, policy.TTL) {

@@ -22,9 +22,9 @@ type refusedOp struct {
 }
 
 // answer reports whether the refusal still applies to ops, and if so copies its
-// decisions into them. The refusal applies to the same costs or more. For a
-// shadow rule, which never makes a check fail, it applies only if every limit
-// with a cost refuses.
+// decisions into them. It applies to the costs that were refused and to higher
+// ones. For a shadow rule, which never makes a check fail, it applies only if
+// every limit with a cost refuses.
 func (rf *refusal) answer(now time.Duration, ops []counters.Op) bool {
 	if now >= rf.until || len(rf.ops) != len(ops) {
 		return false
@@ -63,7 +63,8 @@ func (rf *refusal) refuses(i int, now time.Duration, cost int64) bool {
 	return !op.decision.Allowed && cost >= op.cost && now < op.until
 }
 
-// ageDecision returns what a decision has become after some time in which nothing else happened.
+// ageDecision returns what a decision has become after some time in which
+// nothing was taken.
 func ageDecision(decision algorithms.Decision, passed time.Duration) algorithms.Decision {
 	passed = max(0, passed)
 	decision.ResetAfter = max(0, decision.ResetAfter-passed)
@@ -74,9 +75,10 @@ func ageDecision(decision algorithms.Decision, passed time.Duration) algorithms.
 	return decision
 }
 
-// predictRefusal returns the refusal that the owner would give, for a short
-// pause after sent, to checks that cost more than was left after its grant. It
-// is empty if the node is not under pressure, or if no limit calls for a pause.
+// predictRefusal returns a refusal that the node makes up at the time sent, so
+// that it pauses before it asks again. It applies to costs of more than the
+// owner had left after its grant: the owner would refuse them, too. It is empty
+// if the node is not under pressure, or if no limit calls for a pause.
 func (le *lease) predictRefusal(sent time.Duration, ops []counters.Op) refusal {
 	if !le.pressure.isHigh(sent, le.policy.TTL) {
 		return refusal{}

@@ -8,10 +8,10 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// Share returns how many of amount whole units the node with this rank (from
-// 0), among that many nodes, may spend alone. Shares are equal, except that the
-// lowest ranks get one unit more if need be, and add up to amount. A node
-// without a rank has no share.
+// Share returns how many of amount whole units a node may spend alone, among
+// that many nodes. rank is the node's place among them, from 0. Shares add up
+// to amount: all are equal, except that the lowest ranks get one unit more if
+// amount can't be divided evenly. A node without a rank (below 0) has no share.
 func Share(amount int64, nodes, rank int) int64 {
 	if rank < 0 || rank >= nodes || amount <= 0 {
 		return 0
@@ -23,8 +23,8 @@ func Share(amount int64, nodes, rank int) int64 {
 	return share
 }
 
-// ShareOf returns a node's share of l as a limit of its own. It returns
-// false if the share is zero.
+// ShareOf returns a node's share of l as a limit of its own; see Share. It
+// returns false if the share is zero.
 func ShareOf(l *algorithms.Limit, nodes, rank int) (algorithms.Limit, bool) {
 	s := algorithms.Limit{
 		Kind: l.Kind, Window: l.Window, Calendar: l.Calendar,

@@ -19,6 +19,7 @@ type SizeInput struct {
 func Size(in SizeInput, policy Policy) int64 {
 	capacity := in.Limit.Capacity()
 	used := capacity - min(in.Remaining, capacity)
+
 	// Every node may be about to ask for as much as this one. With larger grants,
 	// some nodes would refuse while others still had much to spend.
 	headroom := int64(policy.Threshold*float64(capacity)) - used
@@ -28,8 +29,9 @@ func Size(in SizeInput, policy Policy) int64 {
 	small := min(in.Want, part-in.HolderOut, policy.IdleTotal(in.Limit)-in.Out)
 
 	size := max(0, min(max(large, small), in.Remaining))
-	// If a limit is used up as fast as it refills, tiny grants save no calls, and
-	// the ledger would have to remember each of them.
+
+	// When a limit is used up as fast as it refills, grants are tiny. They save no
+	// calls, and the ledger would have to remember each of them.
 	if size < min(in.Want, part/minGrantDivisor) {
 		return 0
 	}

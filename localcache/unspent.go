@@ -12,8 +12,9 @@ import (
 // Unspent is a holder's report to an owner about one subject: what is left of
 // the grants that it has from that process.
 type Unspent struct {
-	// LastGrant is the highest ID that has arrived. The holder does not know of a
-	// later grant yet. Nothing is left of an earlier grant that is not in Held.
+	// LastGrant is the highest ID that has arrived: grants with higher IDs may
+	// still be on their way. Nothing is left of a grant with a lower ID that is not
+	// in Held.
 	LastGrant uint64
 	Held      []HeldGrant // also those that have ended and are yet to be given back; at most MaxUnspent
 }
@@ -26,7 +27,7 @@ func (ls *Leases) Unspent(subject uint64, owner ring.NodeID, boot uint64) Unspen
 	sh, le := ls.lockSubject(subject)
 	defer sh.mu.Unlock()
 
-	u := Unspent{LastGrant: math.MaxInt64} // without a lease, what is on its way here is given back unspent
+	u := Unspent{LastGrant: math.MaxInt64} // without a lease here, a grant that is on its way goes back unspent
 	// A lease that has asked a new owner does not know its process before the first answer.
 	if le != nil && le.source.Owner == owner && (le.source.Boot == boot || le.source.Boot == 0) {
 		u.LastGrant = le.lastGrant
@@ -53,9 +54,9 @@ func (eg *EndedGrant) report() HeldGrant {
 }
 
 // AddUnspent adds what this node still holds of a subject to what remains in
-// the decisions of ops: only this node can spend it. from made the decisions,
-// at steady on its steady clock. Only grants that it made earlier count. A cost
-// that was refused stays refused.
+// the decisions of ops: nobody else can spend it. from made the decisions when
+// its steady clock read steady. Only grants that it had made before count,
+// because it had already debited them. A cost that was refused stays refused.
 func (ls *Leases) AddUnspent(from Source, steady int64, ops []counters.Op) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
@@ -73,8 +74,9 @@ type GrantOut struct {
 	parts []ledgerPart
 }
 
-// Out returns how much of the counter's part is still out. left is what the
-// holder says is left of each part; nil if it has not answered.
+// Out returns how many units of the counter's part are still out. left is what
+// the holder says is left of each part; nil if the holder has not answered, so
+// that all may be left.
 func (g *GrantOut) Out(counter uint64, left []int64) int64 {
 	i := slices.IndexFunc(g.parts, func(p ledgerPart) bool { return p.counter == counter })
 	switch {
@@ -87,8 +89,8 @@ func (g *GrantOut) Out(counter uint64, left []int64) int64 {
 }
 
 // View calls read with the subject's outstanding grants from counters of a
-// lineage. While it runs, no grant of the subject is made and none comes back,
-// so read may read the counters, too.
+// lineage. While read runs, no grant of the subject is made and none comes
+// back. So the counters that read looks at agree with the grants.
 func (led *LeaseLedger) View(now time.Duration, lineage, subject uint64, read func(out []GrantOut)) {
 	sh, sub := led.lock(subject)
 	defer sh.mu.Unlock()

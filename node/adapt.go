@@ -30,7 +30,7 @@ func (n *Node) followLoads() {
 
 		n.limiter.UpdateSteps()
 
-		// While no load is followed, only a change wakes this loop: an idle node sleeps.
+		// While no load is followed, the timer stays off: an idle node has less to do.
 		if n.loads.Followed() {
 			tick.Reset(loads.TickInterval)
 		}

@@ -14,7 +14,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// The address of a node without ports between nodes. It is never given to other nodes.
+// The address of a node without ports between nodes. No other node ever learns
+// of it.
 const (
 	aloneIP   = "127.0.0.1"
 	alonePort = 1

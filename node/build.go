@@ -28,8 +28,8 @@ import (
 // holder.
 const countersPerLease = 64
 
-// Optional files in the data directory. A node without them takes longer to
-// find other nodes or to be ready.
+// Files in the data directory that may be missing. Without them, a node takes
+// longer to find other nodes or to become ready.
 const (
 	gossipFile    = "peers"     // gossip addresses of this region's nodes, one per line
 	wanGossipFile = "peers-wan" // gossip addresses of other regions' entry nodes, one per line
@@ -40,10 +40,10 @@ const (
 // decides a check or calls another node before Start. On an error it returns
 // the parts made so far, for release.
 //
-// Some parts need each other: the calls between nodes ask the cluster for this
-// node's identity, and the cluster tells the keeper and the limiter what was
-// committed. The part that is made first then gets a function, which it calls
-// only after its Start.
+// Some parts need a part that is made after them: the calls between nodes ask
+// the cluster for this node's identity, and the cluster tells the keeper and
+// the limiter what was committed. The earlier part then gets a function, which
+// it calls only after its Start.
 func build(c *settings) (*Node, error) {
 	events := &history.Events{}
 	c.Logger = slog.New(events.Handler(c.Logger.Handler()))
@@ -72,6 +72,7 @@ func build(c *settings) (*Node, error) {
 	return n, nil
 }
 
+// openTables makes the clock and the tables of counters, which are in memory.
 func (n *Node) openTables() error {
 	n.clock = limiter.NewClockWithOffset(n.env.clockOffset)
 	n.closeOnRelease(n.clock)
@@ -248,7 +249,8 @@ func (n *Node) openPartitions() (err error) {
 	return nil
 }
 
-// markDeparted notes on disk that this node's identity is refused, so that --rejoin replaces it.
+// markDeparted notes on disk that the cluster refuses this node's identity, so
+// that the next start with --rejoin replaces the identity.
 func (n *Node) markDeparted() {
 	if err := persist.MarkDeparted(n.dir); err != nil {
 		n.log.Warn("can't note that this node is no longer a member", "error", err)

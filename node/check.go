@@ -20,14 +20,17 @@ var errNotReady = fmt.Errorf("%w: the node is not ready", client.ErrUnavailable)
 // of all rules that apply; if not, from none. The decision is made here or by
 // the node that owns the subject, within 900 ms.
 //
-// It works as client.Client's Check does, without the network between. The
-// Decision can always be followed, even with an error. The error is
-// client.ErrUnavailable before the node is ready, or client.ErrClosed after
-// Close (Config.OnError decides in both cases); or client.ErrRequest, a
-// *client.Error that a node would answer, or the context's cause.
+// It works as client.Client's Check does, without the network between.
 //
-// If the context ends while a check with q.Wait waits for its turn, those that
-// wait behind it move up.
+// The Decision can always be followed, even with an error. The error wraps
+// client.ErrUnavailable before the node is ready, client.ErrClosed after Close,
+// or client.ErrRequest; or it is a *client.Error that a node would answer, or
+// the context's cause. If no node could decide, Config.OnError does, unless the
+// request may be at fault: then Check refuses.
+//
+// If the context ends while a check with q.Wait waits for its turn, the checks
+// behind it move up. Check then returns the context's cause with the Decision
+// that was made.
 func (n *Node) Check(ctx context.Context, q client.Request) (client.Decision, error) {
 	o, err := n.decide(ctx, &q, take, 0)
 	if err == nil && q.Wait && o.Allowed {
@@ -36,8 +39,8 @@ func (n *Node) Check(ctx context.Context, q client.Request) (client.Decision, er
 	return o.Decision, err
 }
 
-// awaitTurn waits until o's caller may go on. If the context ends first, those
-// behind it move up, and it returns an error.
+// awaitTurn waits until o's caller may go on. If the context ends first, the
+// callers behind it move up, and awaitTurn returns an error.
 func (o *outcome) awaitTurn(ctx context.Context) error {
 	if o.place == nil {
 		return sleep(ctx, o.Delay)
@@ -75,8 +78,8 @@ func (n *Node) Reserve(ctx context.Context, q client.Request, ttl time.Duration)
 	slot, hasSlot := n.limiter.SlotOf(o.id)
 
 	if o.id != "" && hasSlot {
-		// The slot outlives this call: Settle ends it. It is also renewed during the
-		// delay.
+		// The slot outlives this call, and so it must not end with ctx: Settle ends it.
+		// It is renewed from now on, also during the delay below.
 		var slotErr error
 		reserved.Slot, slotErr = client.NewSlot(context.WithoutCancel(ctx), n, o.Decision, slot.ID,
 			sent.Add(slot.Expires))
@@ -281,7 +284,8 @@ func (n *Node) decide(
 	case purpose == reserve:
 		o.id, err = n.reserve(q, i, ttl)
 	default:
-		// Answers to other checks are not kept, so that an id would do nothing.
+		// client.Request says that other checks ignore the id. With one, they would
+		// also have to be decided by the subject's owner.
 		if i.hasCountMode() {
 			i.RequestID = q.RequestID
 		}

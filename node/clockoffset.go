@@ -20,11 +20,11 @@ const (
 	clockInterval = time.Second
 )
 
-// medianClock returns the median of the clocks of this region's nodes and of
-// the other regions, as the time by which it is ahead of this node's own clock.
-// If two clocks are in the middle, it takes the one that is farther away: if
-// the clocks split into halves, nobody knows which half is right, and both
-// should warn.
+// medianClock returns how far the median of all clocks is ahead of this node's
+// own. Each node of this region has a clock, and each other region has one. If
+// two clocks are in the middle, medianClock takes the one that is farther from
+// this node's: if the clocks split into halves, nobody knows which half is
+// right, and both should warn.
 func medianClock(others []peer.Clock) time.Duration {
 	ahead := []time.Duration{0} // this node's own
 	regions := map[string][]time.Duration{}
@@ -52,8 +52,8 @@ func medianClock(others []peer.Clock) time.Duration {
 // negative if it is behind.
 func (n *Node) clockOffset() time.Duration { return -medianClock(n.peers.Clocks()) }
 
-// clockOffsets returns this offset for each node of this region whose clock is
-// known.
+// clockOffsets returns, for each node of this region whose clock is known, how
+// far that clock is ahead of the median.
 func (n *Node) clockOffsets() map[ring.NodeID]time.Duration {
 	others := n.peers.Clocks()
 	median := medianClock(others)
@@ -96,8 +96,9 @@ func (n *Node) followClock() {
 	}
 }
 
-// countingClocks reads the wall clocks by which this node decides windows: its
-// own, and those ahead of it which its partitions follow.
+// countingClocks returns the range of the wall clocks by which this node
+// decides windows, in Unix ms: its own clock is the earliest, and its
+// partitions may follow clocks that are ahead.
 func (n *Node) countingClocks() authority.Clocks {
 	now := n.clock.Now()
 	latest := now.Wall + n.table.MaxClockLead(now)

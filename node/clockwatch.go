@@ -16,10 +16,10 @@ type clockWatch struct {
 	boottime time.Duration // see environment.boottime
 }
 
-// look reads the clocks again. planned is how long after the last time that
-// should be. It returns for how long the process did not run in between, and by
-// how much the wall clock was set forward, or back if the step is negative.
-// Both are 0 if they are small.
+// look compares the clocks with those of the last call, which should be planned
+// ago. standstill is how long the process did not run in between. step is by
+// how much the wall clock was set forward, or back if it is negative. Either is
+// 0 if it is small.
 func (w *clockWatch) look(wall time.Time, boottime, planned time.Duration) (standstill, step time.Duration) {
 	before := *w
 	*w = clockWatch{looked: true, wall: wall.Round(0), boottime: boottime}
@@ -40,8 +40,9 @@ func (w *clockWatch) look(wall time.Time, boottime, planned time.Duration) (stan
 	return standstill, step
 }
 
-// watchClocks logs what the clocks tell: an operator may later ask why a window
-// ended early or late. It must be called at intervals of about planned.
+// watchClocks logs standstills and steps of the clock, because an operator may
+// later ask why a window ended early or late. It must be called at intervals of
+// about planned.
 func (n *Node) watchClocks(w *clockWatch, planned time.Duration) {
 	standstill, step := w.look(time.Now(), n.env.boottime(), planned)
 	if standstill > 0 {

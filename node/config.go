@@ -62,8 +62,9 @@ type Config struct {
 	// 224 MiB, for 1,000 reservations a second of one subject that each stay open
 	// for 10 minutes.
 	ReservationBytes int64
-	// OnError says whether Check allows or refuses while the node can't decide:
-	// before it is ready, and after Close.
+	// OnError says whether Check allows or refuses what the node can't decide, such
+	// as before it is ready, and after Close. It does not apply to requests that
+	// are at fault: these are refused.
 	OnError client.OnError
 
 	// RefusalLog says which refused checks this node logs, with their subjects.

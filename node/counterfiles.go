@@ -36,7 +36,8 @@ func (files counterFiles) tableFile() counterFile { return files[0] }
 // openFiles opens the files of counters, and registers their last write for
 // release. Load reads them later, because that takes long.
 func (n *Node) openFiles() error {
-	// These steps are called in reverse: the loops end before the files are closed.
+	// These steps are called in reverse: the loops end, then the files are closed,
+	// and then usage that was counted late is handed over.
 	n.onRelease(n.handOverLateUsage)
 	n.onRelease(n.closeFiles)
 	n.onRelease(func(context.Context) error {
@@ -94,8 +95,9 @@ func (n *Node) load() error {
 				found.Expired, "took", found.Duration)
 		}
 
-		// Slots are in the table's file. If it is incomplete, a node that has been in
-		// a cluster had another file, or was killed before it had saved its slots.
+		// Slots are in the first file, the table's. A new node's file is incomplete
+		// without a loss. If that of an old node is, the node had another file, or was
+		// killed before it had saved its slots.
 		if i == 0 && (found.DamagedFrames > 0 || found.SetAside || found.Incomplete && n.isOld) {
 			n.markSlotsLost()
 		}
@@ -114,7 +116,8 @@ func (n *Node) load() error {
 	return nil
 }
 
-// markSlotsLost makes this node grant no slot in place of one that its file may have had.
+// markSlotsLost says that the file may have had slots that are unknown now.
+// This node then grants no others until those have certainly ended.
 func (n *Node) markSlotsLost() {
 	n.log.Warn("slots may be lost with the file of counters; no others are granted until the lost ones have certainly ended")
 	now := n.clock.Now()
@@ -146,13 +149,12 @@ func (n *Node) saveAhead(ctx context.Context) error {
 
 // closeFiles writes what has changed since the last write, and closes the files.
 func (n *Node) closeFiles(ctx context.Context) error {
-	// What this node decided from now on would be in no file. Other nodes may still
-	// ask it, if its partitions could not be handed over.
+	// What this node decided from now on would be in no file. If its partitions
+	// could not be handed over, other nodes would still ask it.
 	n.keeper.StopDeciding()
 
 	var errs []error
-	// Until the debts are restored, the file has debts that were not read, and must
-	// stay.
+	// Before that, the file may have debts that were not read, so it must stay.
 	if n.debtsRestored {
 		errs = append(errs, n.writeDebts())
 	}
@@ -163,8 +165,8 @@ func (n *Node) closeFiles(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// debtsSaving tracks which of the keeper's debts are on disk. A restart loses no
-// more of them than it loses of counters.
+// debtsSaving tracks whether the keeper's debts are on disk. They are written
+// as often as counters, so a restart loses no more of them.
 type debtsSaving struct {
 	debtsRestored bool   // the file's debts are restored
 	debtsWritten  uint64 // the keeper's DebtsChanged when the file was written; used by one goroutine at a time
@@ -203,8 +205,8 @@ func (n *Node) followDebts() {
 }
 
 func (n *Node) writeDebts() error {
-	// The number is read before the debts: what changes in between is then written
-	// again the next time, and not missed.
+	// The number is read before the debts. If they change in between, the next call
+	// sees another number and writes them again.
 	changed := n.keeper.DebtsChanged()
 	if changed == n.debtsWritten {
 		return nil

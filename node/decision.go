@@ -107,7 +107,8 @@ func toLimitDecisions(a *limiter.Answer) []client.LimitDecision {
 	return list
 }
 
-// toRefusal returns what the rule that refused says to the end user; nil if nothing.
+// toRefusal returns the refusal of the rule that refused, for the end user; nil
+// if the rule has none.
 func toRefusal(a *limiter.Answer) *client.Refusal {
 	text := codec.Refusal(a)
 	if text == nil {

@@ -20,17 +20,17 @@
 // A node doesn't need a process of its own. It handles no signals and leaves
 // the umask, the default logger and all other process-wide defaults alone. One
 // program may run several nodes. There are two exceptions, both due to
-// libraries. Raft panics when it can't read an entry of its own log that it has
-// to apply. And the data directory must be created by the node or be readable
-// by its user alone, because the files in it get the permissions that the
-// process's umask allows.
+// libraries. Raft panics when it has to apply an entry of its own log and can't
+// read the entry. And files in the data directory get the permissions that the
+// process's umask allows. So let the node create the directory, or make it
+// readable by the node's user alone.
 //
 // # Order
 //
 // [Start] first makes all parts, lets each register the calls it answers for
 // other nodes, and only then starts them; see build. So no part ever calls one
-// that doesn't exist yet. [Node.Close] stops them in reverse order, but for the
-// cluster, which ends before the parts that it notifies.
+// that doesn't exist yet. [Node.Close] stops the parts in reverse order, with
+// one exception: the cluster ends before the parts that it notifies.
 //
 // # Files
 //

@@ -119,8 +119,8 @@ func (n *Node) closeListeners(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
 
-	// Calls of this process end as well, because what they take from now on would
-	// not be saved.
+	// Calls of the program that embeds this node end as well, because what they
+	// took from now on would not be saved.
 	n.closed.Store(true)
 	n.doors.Drain()
 

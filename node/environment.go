@@ -17,9 +17,9 @@ import (
 // dialTimeout is how long connecting to another node may take.
 const dialTimeout = 2 * time.Second
 
-// environment is what a node depends on outside itself: the disk, the network,
-// and the clock that times authority. Tests replace it with one in memory and
-// on virtual time.
+// environment is what a node depends on outside itself, such as the disk, the
+// network, and the clock that times authority. Tests replace it with one in
+// memory and on virtual time.
 type environment struct {
 	storage func(*settings) (storage, error)
 	listen  func() (net.Listener, error)               // the peer port
@@ -43,7 +43,8 @@ type environment struct {
 	cpu func(now time.Duration) (load float64, ok bool)
 }
 
-// complete returns e if a test has set it, and otherwise the machine's environment.
+// complete returns e if a test has set it, and otherwise the environment that
+// the machine offers.
 func (e environment) complete(c *settings) environment {
 	if e.listen != nil {
 		return e

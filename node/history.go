@@ -36,7 +36,7 @@ type historyFile struct {
 	dir string
 }
 
-// Write replaces the file.
+// Write replaces the file, and makes its folder if it is missing.
 func (f historyFile) Write(content []byte) error {
 	if err := os.MkdirAll(f.dir, 0o700); err != nil {
 		return err

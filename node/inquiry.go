@@ -13,7 +13,8 @@ import (
 	"github.com/rlnode/rlnode/rules/document"
 )
 
-// inquiry holds the query and the answer of a call, and the slices they use. It is pooled.
+// inquiry holds the query and the answer of a call, and the slices that they
+// use. Checks and reservations take one from a pool.
 type inquiry struct {
 	limiter.Query
 	answer     limiter.Answer

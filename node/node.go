@@ -53,7 +53,8 @@ type Node struct {
 	usage      *usage.Totals // nil if turned off
 	history    *history.History
 	events     *history.Events // what the node logs
-	// doorLatencies has the open doors. It does not change once all are open.
+	// doorLatencies has one for each open door. It does not change once all are
+	// open.
 	doorLatencies []doorLatency
 	files         counterFiles
 	debtsSaving
@@ -69,8 +70,8 @@ type Node struct {
 
 	slots         client.SlotSet // the slots that this process holds
 	inquiries     sync.Pool      // of *inquiry
-	opened        chan struct{}  // closed once checks are decided
-	closed        atomic.Bool    // set once checks are no longer decided
+	opened        chan struct{}  // closed once this node decides checks
+	closed        atomic.Bool    // set once this node decides no more checks
 	leftByRequest atomic.Bool    // this node has left the cluster for good, by a request
 	leftForGood   atomic.Bool    // this node has left the cluster for good, by a request or in Close
 	replacing     atomic.Bool    // set after the start, while a dead voter may still have to be replaced

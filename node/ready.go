@@ -31,8 +31,9 @@ var (
 	errCopies     = errors.New("copies of other nodes' partitions are still arriving")
 )
 
-// awaitReady opens the node in two steps: first for checks, once it can decide
-// them, and then for probes, once another node may fail.
+// awaitReady opens the node in two steps. It lets checks in as soon as the node
+// can decide them. Probes succeed later, once the cluster could afford to lose
+// another node.
 func (n *Node) awaitReady() {
 	if n.awaitRules() && n.awaitVoters() {
 		n.announceReady()
@@ -92,9 +93,9 @@ func (n *Node) awaitRules() bool {
 	return true
 }
 
-// awaitVoters waits until there are as many live voters as before. Meanwhile
-// checks are decided, but probes see the node as not ready. It returns false if
-// the node stops first.
+// awaitVoters waits until there are as many live voters as before, or until
+// replacementTimeout has passed. Meanwhile the node decides checks, but probes
+// fail. awaitVoters returns false if the node stops first.
 func (n *Node) awaitVoters() bool {
 	since := time.Now()
 	return n.pollUntilNil(func() error {

@@ -27,7 +27,7 @@ type recent struct {
 	next     int // index of the oldest reading
 }
 
-// takeReading takes a reading.
+// takeReading puts a new reading in place of the oldest.
 func (r *recent) takeReading() {
 	now := r.total()
 	r.mu.Lock()
@@ -58,7 +58,7 @@ func (r *recent) decidedBy() map[string]int64 {
 
 	counts := map[string]int64{}
 	for way := range now {
-		// Removing a rule removes its metrics, so n can be negative.
+		// The counts of a rule go when the rule is removed, so n can be negative.
 		n := now[way] - before[way]
 		if n > 0 {
 			counts[limiter.DecidedBy(way).String()] = n

@@ -57,8 +57,9 @@ func recorder() limiter.Recorder {
 
 // tune applies the fault tests' environment variables. RLNODE_LEVEL is the
 // feature level that this build claims to know. RLNODE_SNAPSHOTS is the number
-// of entries after which Raft takes a snapshot; it then keeps one entry behind
-// it, so that tests see in seconds what otherwise takes hours.
+// of entries after which Raft takes a snapshot. Raft then keeps only one entry
+// from before the snapshot, so that tests see in seconds what otherwise takes
+// hours.
 func tune(config *cluster.Config) {
 	number := func(name string) uint64 {
 		text := os.Getenv(name)

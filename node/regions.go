@@ -14,7 +14,7 @@ import (
 	"github.com/rlnode/rlnode/persist"
 )
 
-// savedAddresses reads the file that saveAddresses wrote.
+// savedAddresses reads the file that saveAddresses has written, if there is one.
 func (n *Node) savedAddresses(name string) []string {
 	text, err := os.ReadFile(filepath.Join(n.dir, name))
 	if err != nil || n.dir == "" {

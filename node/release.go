@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Bounds on the steps of Close. Together they take at most stopTimeout, because
-// Close promises ten seconds. Only a step that waits for a disk may take
-// longer, because no context ends the wait. Close then returns without the
-// step, after hangTimeout.
+// Bounds on the steps of Close. Close promises to return within ten seconds, so
+// all steps together may take stopTimeout. But no context ends a step that
+// waits for a disk. If such a step hangs, Close returns without it, after
+// hangTimeout.
 const (
 	stopTimeout = 9 * time.Second
 	hangTimeout = stopTimeout + 500*time.Millisecond
@@ -43,8 +43,8 @@ func (n *Node) release(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// inTime calls steps, and returns their error or, if they hang, one that wraps
-// context.DeadlineExceeded.
+// inTime calls steps, and returns the error. If steps hangs, inTime returns an
+// error that wraps context.DeadlineExceeded, and leaves steps running.
 func inTime(steps func(context.Context) error) error {
 	ended := make(chan error, 1)
 	go func() {

@@ -21,7 +21,8 @@ import (
 	"github.com/rlnode/rlnode/rules/document"
 )
 
-// Bounds of a Config. Gossip carries at most 512 bytes of metadata per node.
+// Bounds of a Config. A node's name, region and zone are in its gossip
+// metadata, which has at most 512 bytes.
 const (
 	maxName          = 128     // bytes
 	maxRegion        = 64      // bytes of a region's name and of a zone's
@@ -81,7 +82,7 @@ func (c Config) complete() (*settings, error) {
 
 	if !(c.TraceRatio >= 0 && c.TraceRatio <= 1) { // also not NaN
 		m.add("TraceRatio", "%v is not in 0…1", c.TraceRatio)
-		s.TraceRatio = 0 // so that tracing does not report it, too
+		s.TraceRatio = 0 // so that the check of tracing does not report it again
 	}
 
 	if c.OTLPEndpoint != "" {

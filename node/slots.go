@@ -22,13 +22,14 @@ func (n *Node) Acquire(ctx context.Context, q client.Request, ttl time.Duration)
 // acquire makes one attempt.
 func (n *Node) acquire(ctx context.Context, q *client.Request, ttl time.Duration) (*client.Slot, error) {
 	// The time is read before the call, so that the slot never seems to last longer
-	// than it does.
+	// than it does at its owner.
 	sent := time.Now()
 	d, slot, err := n.decideSlot(ctx, q, ttl)
 	switch {
 	case !d.Allowed:
 		return nil, client.NewRefused(d, err)
 	case err != nil:
+		// Config.OnError lets the caller go on, without a slot that anybody knows of.
 		s, _ := client.NewSlot(ctx, n, d, "", time.Time{})
 		s.Err = err
 		return s, nil

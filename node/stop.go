@@ -10,8 +10,9 @@ import (
 )
 
 // Close shuts the node down gracefully, within ten seconds, and waits for its
-// goroutines. Nothing it has counted is lost: other nodes or the data directory
-// have it. Further calls return the same error.
+// goroutines. Other nodes or the data directory keep all that the node has
+// counted; a node that has neither loses it. Further calls return the same
+// error.
 //
 //  1. Probes fail at all doors, so that load balancers send checks elsewhere.
 //     Checks are still decided, for at least api.DrainGrace.
@@ -37,7 +38,7 @@ func (n *Node) Close() error {
 }
 
 func (n *Node) stop(ctx context.Context) error {
-	// Step 1. The time runs while the partitions are handed over.
+	// Step 1. The grace time passes while the partitions are handed over.
 	n.doors.Drain()
 	grace := time.After(api.DrainGrace)
 
@@ -82,11 +83,11 @@ func (n *Node) handOver(ctx context.Context) error {
 	return nil
 }
 
-// leave hands this node's partitions over and, if forGood is set, leaves the
-// cluster, once another node has the usage counted here. by names the user who
-// gave the command; it is empty if nobody did.
+// leave hands this node's partitions over. If forGood is set, it also leaves
+// the cluster, once another node has the usage counted here. by names the user
+// who gave the command; it is empty if nobody did.
 //
-// If no other node takes the usage, this node stays a member. Without it, the
+// If no other node takes the usage, this node stays a member: if it left, the
 // others would report incomplete usage as complete.
 func (n *Node) leave(ctx context.Context, forGood bool, by string) error {
 	if n.leftByRequest.Load() {
@@ -112,8 +113,9 @@ func (n *Node) leave(ctx context.Context, forGood bool, by string) error {
 	return n.leaveCluster(ctx, by)
 }
 
-// leaveCluster ends the membership, after this node has handed over its
-// partitions and what it has counted since its usage was handed over.
+// leaveCluster ends the membership of a node that has handed over its
+// partitions. Before that, it hands over the usage counted since the last
+// hand-over.
 func (n *Node) leaveCluster(ctx context.Context, by string) error {
 	n.awaitDebtsReported(ctx)
 	if err := n.handOverUsage(ctx); err != nil {
@@ -139,9 +141,9 @@ const (
 	debtsPollInterval = 20 * time.Millisecond
 )
 
-// awaitDebtsReported waits until owners have acknowledged what this node admitted
-// without them, or until debtsPatience has passed or little is left of ctx. Once
-// this node is no longer a member, they refuse its reports.
+// awaitDebtsReported waits until the owners have acknowledged what this node
+// admitted without them: once this node is no longer a member, they refuse its
+// reports. It gives up when debtsPatience has passed, or little is left of ctx.
 func (n *Node) awaitDebtsReported(ctx context.Context) {
 	patience := debtsPatience
 	if deadline, ok := ctx.Deadline(); ok {

@@ -100,8 +100,8 @@ func rejoin(c *settings) error {
 // node may have forgotten what it acknowledged under the old one.
 func rejoinDamaged(c *settings, damage error) (id ring.NodeID, err error) {
 	c.Logger.Error("what the cluster agreed on is damaged here", "error", damage)
-	// rejoin keeps an identity that an earlier rejoin gave this node, unless the
-	// cluster has refused it. This identity must go, so it counts as refused.
+	// An identity that an earlier rejoin gave this node stays, unless the cluster
+	// has refused it. This one must go in any case, so it is marked as refused.
 	if err := persist.MarkDeparted(c.DataDir); err != nil {
 		return id, errors.Join(damage, err)
 	}

@@ -18,8 +18,8 @@ const (
 	freeMemoryAfter = 500_000
 )
 
-// sweep drops expired counters in the background. It also looks at the clocks,
-// so that nothing else has to wake an idle node for it.
+// sweep drops expired counters in the background. It also watches the clocks: a
+// loop of their own would wake an idle node more often.
 func (n *Node) sweep() {
 	dropped := int64(0) // log entries, since the last FreeMemory
 	var clocks clockWatch

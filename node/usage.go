@@ -30,8 +30,8 @@ func (n *Node) openMeter() (err error) {
 }
 
 // countingMembers returns the nodes that may have counted usage that no other
-// node has. Gossip lists nodes that were removed a little longer; they are no
-// members.
+// node has: those that are alive, and members that have not left. Gossip lists
+// a removed node a little longer; once that is dead, it is left out.
 func (n *Node) countingMembers() (list []usage.Member) {
 	for _, m := range n.cluster.View().Members {
 		if m.State == gossip.Alive || m.Known && m.State != gossip.Left {
@@ -43,8 +43,8 @@ func (n *Node) countingMembers() (list []usage.Member) {
 	return list
 }
 
-// isLastMember reports whether there is no other node to hand usage over to.
-// Once it has left, this node is no longer among them.
+// isLastMember reports whether there is no other node to hand usage over to. It
+// does not matter whether this node itself is still a member.
 func (n *Node) isLastMember() bool {
 	return !slices.ContainsFunc(n.countingMembers(), func(m usage.Member) bool { return m.ID != n.id })
 }

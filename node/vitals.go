@@ -13,8 +13,8 @@ import (
 	"github.com/rlnode/rlnode/persist"
 )
 
-// vitalsAge bounds the age of the disk's figures. Reading them takes a call for
-// each file.
+// vitalsAge bounds the age of the disk's figures, which take a system call for
+// each file to read.
 const vitalsAge = 5 * time.Second
 
 // vitals reads how much this node takes of its machine.

@@ -10,12 +10,12 @@ import (
 
 // A file's frames are a base, which holds every counter, and a log of later
 // changes. When the log outgrows the base, or counters were dropped with their
-// partition, a new base is written: each checkpoint marks another part of the
-// table as changed. Once the whole table is marked and written, every counter
-// is in the new base's first frame or a later one, and all older frames are
-// deleted. So a crash leaves either the old base or the new one complete, with
-// everything written later. Expired and dropped counters disappear along with
-// the frames that hold them.
+// partition, a new base is written. Each checkpoint then marks another part of
+// the table as changed. Once the whole table is marked and written, every
+// counter is in the new base's first frame or a later one, and all older frames
+// are deleted. So a crash leaves either the old base or the new one complete,
+// with everything written later. Expired and dropped counters disappear along
+// with the frames that hold them.
 //
 // A new file is incomplete until its first base is whole. If the process dies
 // before that, the next process must know that the file may lack counters.
@@ -24,7 +24,8 @@ const (
 	// minLogSize is the log size, in bytes, from which a new base is worth writing.
 	minLogSize = 8 << 20
 	// minBaseStep is the minimum number of counters that a checkpoint adds to the
-	// new base. If more counters changed, it adds as many as changed.
+	// new base. It adds more if more counters than that changed before the last
+	// checkpoint: as many as changed.
 	minBaseStep = 1 << 16
 )
 
@@ -40,7 +41,7 @@ type base struct {
 	marked     int64  // counters marked so far
 	copied     int64  // counters written since the new base began, whether marked or changed
 	written    int64  // bytes written since the new base began
-	drops      int64  // Source.Drops when the new base began or, if there is none, the last one
+	drops      int64  // Source.Drops when the last new base began
 
 	lastChanged int64 // counters written by the last checkpoint, not counting those it marked
 }
@@ -90,8 +91,8 @@ func (cf *CounterFile) continueBase() int64 {
 	return int64(marked)
 }
 
-// completeBase deletes the older frames once all of the new base is written. It
-// must follow a checkpoint that wrote everything marked.
+// completeBase deletes the older frames if all of the new base is written. Call
+// it after a checkpoint that wrote everything marked.
 func (cf *CounterFile) completeBase() error {
 	b := &cf.base
 	if b.firstFrame == 0 || !b.allMarked {
@@ -103,8 +104,8 @@ func (cf *CounterFile) completeBase() error {
 	}
 	cf.complete = true
 
-	// Counters that changed were written beside those that were marked. Their share
-	// of the frames counts as log, and the rest is the base.
+	// Besides the marked counters, the frames have those that changed meanwhile.
+	// The share of the latter counts as log, and the rest is the base.
 	size := b.written
 	if b.copied > 0 {
 		size = int64(float64(b.written) * min(1, float64(b.marked)/float64(b.copied)))
@@ -115,8 +116,8 @@ func (cf *CounterFile) completeBase() error {
 }
 
 // deleteFramesBefore deletes all frames numbered below first. In the same
-// transaction, it makes the file complete: from now on, the bucket's sequence
-// is above zero.
+// transaction, it marks the file as complete: the bucket's sequence is above
+// zero from now on.
 func (cf *CounterFile) deleteFramesBefore(first uint64) error {
 	return cf.file.update(func(tx *bolt.Tx) error {
 		frames, err := tx.CreateBucketIfNotExists(framesBucket)

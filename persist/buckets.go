@@ -22,8 +22,8 @@ import (
 
 // Buckets is a file of named buckets of keys and values, each value with a
 // checksum. The first Update creates the file. A damaged file is set aside and
-// replaced by a new one. If the file can't be opened, every Update and View
-// tries again. All methods may be called concurrently.
+// replaced by a new one. As long as the file can't be opened, every Update and
+// View tries again. All methods may be called concurrently.
 type Buckets struct {
 	path    string
 	log     *slog.Logger
@@ -35,9 +35,9 @@ type Buckets struct {
 	closed  bool
 }
 
-// OpenBuckets opens the named file in a data directory, if it exists. If the
-// error is not nil, it says why the file can't be opened now; the Buckets can
-// still be used.
+// OpenBuckets opens the named file in a data directory, if it exists. An error
+// only says why the file can't be opened now: the Buckets can be used
+// nevertheless.
 func OpenBuckets(dir, name string, log *slog.Logger) (*Buckets, error) {
 	b := &Buckets{path: filepath.Join(dir, name), log: log}
 	_, err := b.open(false)
@@ -91,8 +91,9 @@ func (b *Buckets) setAside(cause error) error {
 	return nil
 }
 
-// abandonIfDamaged abandons the file and sets it aside if err says that it is
-// damaged. It returns err, joined with any further error.
+// abandonIfDamaged abandons the file and sets it aside if err, with which a
+// transaction failed, says that the file is damaged. It returns err, joined
+// with any further error.
 func (b *Buckets) abandonIfDamaged(file *file, err error) error {
 	if !isDamaged(err) {
 		return err
@@ -107,7 +108,9 @@ func (b *Buckets) abandonIfDamaged(file *file, err error) error {
 	return errors.Join(err, b.setAside(err))
 }
 
-// Update runs change in one transaction. Once Update has returned nil, the transaction is on disk.
+// Update runs change in one transaction. If change fails, nothing is written.
+// Once Update has returned nil, the transaction is on disk. The Tx is valid
+// until change returns.
 func (b *Buckets) Update(change func(tx Tx) error) error {
 	b.writing.Lock()
 	defer b.writing.Unlock()
@@ -119,13 +122,15 @@ func (b *Buckets) Update(change func(tx Tx) error) error {
 
 	err = file.update(func(tx *bolt.Tx) error { return change(Tx{tx}) })
 	if err == nil {
-		// Only a write transaction moves the map, and none can begin before Update returns.
+		// forgetPages needs a map that does not move. Only a write transaction moves
+		// it, and none can begin before Update returns.
 		file.forgetPages()
 	}
 	return b.abandonIfDamaged(file, err)
 }
 
-// View runs read in one transaction, if the file exists. Values are valid until read returns.
+// View runs read in one transaction; it does nothing if the file does not
+// exist. The Tx and the values that it returns are valid until read returns.
 func (b *Buckets) View(read func(tx Tx) error) error {
 	file, err := b.open(false)
 	if err != nil || file == nil {
@@ -185,11 +190,13 @@ func (t Tx) Put(bucket string, key, value []byte) error {
 		}
 	}
 
-	// The value is copied: appending to it might overwrite memory behind it.
+	// The value is copied, because appending to it might overwrite the caller's
+	// memory behind it.
 	return b.Put(key, binary.LittleEndian.AppendUint32(slices.Clone(value), wire.Sum(0, []byte(bucket), key, value)))
 }
 
-// Get returns a value, or nil if there is none. The error is ErrCorrupt if the value is damaged.
+// Get returns a value, or nil if there is none. The error is ErrCorrupt,
+// without the path, if the value is damaged. The value must not be changed.
 func (t Tx) Get(bucket string, key []byte) ([]byte, error) {
 	b := t.tx.Bucket([]byte(bucket))
 	if b == nil {

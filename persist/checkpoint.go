@@ -15,8 +15,8 @@ import (
 
 const (
 	// clockTolerance is how far, in nanoseconds, the wall clock may drift from the
-	// steady one before that counts as a step. It is less than the amount by which
-	// expiries are rounded up.
+	// steady one before that counts as a step. A smaller drift ends no counter too
+	// early, because expiries are rounded up by more.
 	clockTolerance    = int64(time.Second)
 	maxPauseIntervals = 2 // the most intervals to wait between attempts while checkpoints fail
 
@@ -24,9 +24,9 @@ const (
 	maxKeptBuffer = 2 << 20 // bytes of buffer to keep for reuse; enough for frames without large logs
 
 	// restFactor is the ratio of rest to work of the loop's checkpoints. They rest
-	// after each stretch of work longer than minWork. A rest takes at most
-	// maxRest. If a stretch would need a longer one, the process or the disk stood
-	// still.
+	// after each stretch of work longer than minWork, but for at most maxRest: a
+	// stretch that would need a longer rest was not work, because the process or
+	// the disk stood still.
 	restFactor = 9
 	maxRest    = time.Second
 	minWork    = 200 * time.Microsecond
@@ -53,8 +53,8 @@ func (cf *CounterFile) Start() error {
 	return nil
 }
 
-// lockUntil takes the lock. If the lock is free, it succeeds even if ctx has
-// ended.
+// lockUntil waits for the lock until ctx ends. If the lock is free, lockUntil
+// takes it even if ctx has ended. It wakes a holder that rests.
 func (cf *CounterFile) lockUntil(ctx context.Context) error {
 	select {
 	case cf.lock <- struct{}{}:
@@ -96,9 +96,9 @@ func (cf *CounterFile) runLoop() {
 	}
 }
 
-// Checkpoint writes what changed since the last one, as fast as it can.
-// Counters that it can't write still count as changed. When ctx ends, it stops
-// between two frames.
+// Checkpoint writes what changed since the last one, as fast as it can. When
+// ctx ends, it stops between two frames. What it did not write still counts as
+// changed. It fails with ErrNotLoaded before Load, with ErrClosed after Close.
 func (cf *CounterFile) Checkpoint(ctx context.Context) error { return cf.lockAndCheckpoint(ctx, false) }
 
 func (cf *CounterFile) lockAndCheckpoint(ctx context.Context, paced bool) error {
@@ -128,8 +128,7 @@ func (cf *CounterFile) checkpoint(ctx context.Context, paced bool) error {
 		err = errors.Join(err, cf.setAside(err))
 	}
 
-	// The caller gave up, which says nothing about the disk. So it does not count
-	// as a failure.
+	// If the caller gave up, that says nothing about the disk: it is no failure.
 	if err != nil && ctx.Err() != nil {
 		return err
 	}
@@ -178,8 +177,8 @@ func (cf *CounterFile) writeChanges(ctx context.Context) (int64, error) {
 		}
 	}
 
-	// After a step of the clock, the times in existing frames are wrong by the
-	// size of the step.
+	// After a step of the wall clock, the times in existing frames are wrong by as
+	// much. So all counters are written anew.
 	stepped := cf.noticeClockStep(cf.config.Now())
 	if stepped || isNew || !cf.complete && cf.base.firstFrame == 0 {
 		cf.beginFullBase()
@@ -197,15 +196,16 @@ func (cf *CounterFile) writeChanges(ctx context.Context) (int64, error) {
 
 	cf.base.lastChanged = max(0, n-marked)
 
-	// All that was marked is now in a frame. After a failure, the next checkpoint
-	// tries to complete the base.
+	// Only without an error is all that was marked in a frame. After a failure, a
+	// later checkpoint completes the base.
 	if err == nil {
 		err = cf.completeBase()
 	}
 	return n, err
 }
 
-// writeFrames writes records as frames, in one transaction unless they are large logs.
+// writeFrames writes records as frames: in one transaction, unless they are
+// more than commitBytes, as large logs may be.
 func (cf *CounterFile) writeFrames(ctx context.Context, records []counters.Record) error {
 	for len(records) > 0 {
 		frames := cf.buffer[:0]
@@ -250,8 +250,8 @@ func (cf *CounterFile) commitFrames(frames []byte, ends []int) error {
 		return nil
 	}
 
-	// The numbers are taken once the transaction is committed. After a failure,
-	// the next transaction uses the same numbers.
+	// lastFrame moves only once the transaction is committed. After a failure, the
+	// next transaction uses the same numbers.
 	last := cf.lastFrame
 	waitedBefore := cf.file.diskTime()
 	err := cf.file.update(func(tx *bolt.Tx) error {
@@ -273,8 +273,9 @@ func (cf *CounterFile) commitFrames(frames []byte, ends []int) error {
 			begin = end
 		}
 
-		// The last number is also kept beside the frames, so that inspect finds it
-		// even if a new base drops them all. A file without it is incomplete.
+		// The last number is also stored beside the frames, so that inspect finds it
+		// even if a new base drops them all. As long as the file is incomplete, it must
+		// not be stored: it would say that the file is complete.
 		if !cf.complete {
 			return nil
 		}
@@ -287,7 +288,7 @@ func (cf *CounterFile) commitFrames(frames []byte, ends []int) error {
 	cf.lastFrame = last
 	cf.file.forgetPages()
 
-	// Waiting for the disk does not count as work: it uses no processor time.
+	// Waiting for the disk needs no rest, because it uses no processor time.
 	cf.lastResumed = cf.lastResumed.Add(cf.file.diskTime() - waitedBefore)
 	return nil
 }
@@ -333,7 +334,8 @@ func (cf *CounterFile) Close(ctx context.Context) error {
 }
 
 func (cf *CounterFile) close(ctx context.Context) error {
-	// A checkpoint in progress stops at its next frame; the last one writes the rest.
+	// A checkpoint in progress stops at its next frame. The last one writes the
+	// rest.
 	cf.cancel()
 	if err := cf.lockUntil(ctx); err != nil {
 		return err
@@ -343,7 +345,8 @@ func (cf *CounterFile) close(ctx context.Context) error {
 	if cf.loaded {
 		err = cf.checkpoint(ctx, false)
 		if isDamaged(err) && ctx.Err() == nil {
-			// The file was set aside, but there is still time to write all counters to a new one.
+			// The file was set aside, but there is still time to write all counters to a
+			// new one.
 			err = cf.checkpoint(ctx, false)
 		}
 	}

@@ -24,19 +24,20 @@ import (
 // Source is the table whose counters are saved.
 type Source interface {
 	// Changed yields the records that changed since the last call. If yield fails,
-	// the records passed to it still count as changed. As long as a counter stays
-	// in the table, its FreshAt never moves to an earlier time.
+	// the records passed to it and all later ones still count as changed. As long
+	// as a counter stays in the table, its FreshAt never moves to an earlier time.
 	Changed(yield func([]counters.Record) error) error
 	// MarkChanged makes at least n counters count as changed, starting at that part
 	// of the table. It returns the part to continue with, zero after the last, and
 	// how many counters it marked.
 	MarkChanged(part, n int) (next, marked int)
-	// Drops returns how often counters were dropped without Changed yielding it.
-	// Only a new base removes such counters from the file, so one begins at once.
+	// Drops returns how often counters were dropped without Changed yielding them.
+	// Only a new base removes such counters from the file, so one begins as soon as
+	// the number grows.
 	Drops() int64
 	// Restore puts records back, except those of counters that the table already
-	// has. If a counter has several records, the first counts. It returns how many
-	// it put back, and how many it dropped for lack of room.
+	// has. So if a counter has several records, the first counts. It returns how
+	// many it put back, and how many it dropped for lack of room.
 	Restore(now algorithms.Instant, records []counters.Record) (restored, noRoom int)
 	// MaxClockLead returns by how many nanoseconds, at most, the clocks by which
 	// partitions count their windows are ahead of this node's; 0 if none is.
@@ -63,8 +64,8 @@ type CounterFileConfig struct {
 	Logger *slog.Logger
 	// MaxSize bounds the file, in bytes; beyond it, checkpoints fail. Zero means no bound.
 	MaxSize int
-	// CompactAbove is a file size in bytes. When a larger file is opened and more
-	// than three quarters of it are free, it is rewritten. 64 MiB by default.
+	// CompactAbove is a file size in bytes; 64 MiB by default. A larger file of
+	// which more than three quarters are free is rewritten when it is opened.
 	CompactAbove int64
 }
 
@@ -118,16 +119,17 @@ type CounterFile struct {
 	config CounterFileConfig
 	path   string
 
-	minLogSize  int64 // minLogSize and minBaseStep are the constants of those names, except in tests
+	minLogSize  int64 // minLogSize and minBaseStep equal the constants of those names, except in tests
 	minBaseStep int
 
-	// lock is full while somebody has it. It guards the file and the fields up to
-	// lastResumed, so only one checkpoint, Load or Close runs at a time. It is a
-	// channel so that a caller can stop waiting when the disk hangs.
+	// lock is a mutex: it is full while somebody has it. It is a channel, so that a
+	// caller can stop waiting when the disk hangs. It guards the file and the
+	// fields up to lastResumed, so only one checkpoint, Load or Close runs at a
+	// time.
 	lock        chan struct{}
 	file        *file // nil if the file was lost and no new one could be created; each checkpoint tries again
 	loaded      bool
-	complete    bool // a base was completed in the file; see completeBase
+	complete    bool // the file has a complete base; see completeBase
 	started     bool
 	closed      bool
 	lastFrame   uint64    // number of the newest frame
@@ -137,7 +139,7 @@ type CounterFile struct {
 	paced       bool      // the current checkpoint leaves nine tenths of a core to other work
 	lastResumed time.Time // when the current checkpoint last resumed after a rest
 
-	hurry chan struct{} // a caller that waits for lock sends here, to end the holder's rest
+	hurry chan struct{} // who waits for lock sends here, to end the holder's rest
 
 	ctx       context.Context // ends with Close
 	cancel    context.CancelFunc
@@ -182,9 +184,10 @@ func (cf *CounterFile) Metrics(s metrics.Sink) {
 }
 
 // OpenCounterFile opens the file in the data directory. It sets aside a damaged
-// file or one of an older version. If it can't create a new file, for example
-// for lack of room, OpenCounterFile succeeds nevertheless and each checkpoint
-// tries again. The error is ErrInUse if another process has the file.
+// file or one of an older version, and creates a new one. If that is not
+// possible, for example for lack of room, OpenCounterFile succeeds
+// nevertheless, and each checkpoint tries again. The error wraps ErrInUse if
+// another process has the file.
 func OpenCounterFile(config CounterFileConfig) (*CounterFile, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -219,8 +222,9 @@ func OpenCounterFile(config CounterFileConfig) (*CounterFile, error) {
 		err = cf.open()
 	}
 
-	// A file that can't be opened may hold counters, and only an operator may
-	// decide to lose them. Only the creation of a new file may fail.
+	// A file that exists but can't be opened may hold counters, and only an
+	// operator may decide to lose them. Only a failure to create a new file is
+	// tolerated.
 	if err != nil && (existed || errors.Is(err, ErrInUse) || errors.Is(err, fs.ErrPermission)) {
 		if cf.file != nil {
 			err = errors.Join(err, cf.file.close())
@@ -237,13 +241,15 @@ func OpenCounterFile(config CounterFileConfig) (*CounterFile, error) {
 	return cf, nil
 }
 
-// open opens the file and inspects it. Call it before Load, or on a new file.
+// open opens the file, or creates it, and inspects it. Call it before Load, or
+// for a new file.
 func (cf *CounterFile) open() error {
 	_, missing := os.Stat(cf.path)
 	f, err := openFile(cf.path, bolt.Options{MaxSize: cf.config.MaxSize}, anyMeta)
 	if err != nil {
 		if errors.Is(missing, fs.ErrNotExist) && !errors.Is(err, ErrInUse) {
-			// A half-made new file is not a damaged one.
+			// There was no file, so this one is only half made. It must not count as a
+			// damaged one at the next try.
 			_ = os.Remove(cf.path)
 		}
 		return err
@@ -272,15 +278,15 @@ func (cf *CounterFile) inspect() error {
 					cf.lastFrame = max(cf.lastFrame, binary.BigEndian.Uint64(number))
 				}
 
-				// No node writes so many frames, so the number is damaged. If numbers
-				// wrapped, the newest frames would count as the oldest.
+				// No node writes so many frames, so the number is damaged. If it were used and
+				// later wrapped around, the newest frames would count as the oldest.
 				if cf.lastFrame > math.MaxInt64 {
 					return pageError("frame %d", cf.lastFrame)
 				}
 				return nil
 			case b != nil && (bytes.Equal(name, olderFramesBucket) || len(name) == 8):
-				// Older versions named the bucket frames-2, which has 8 bytes, or after an
-				// expiry time of 8 bytes.
+				// The bucket of an older version is named frames, or has a name of 8 bytes:
+				// frames-2, or an expiry time.
 				return errOlderFormat
 			}
 
@@ -298,7 +304,8 @@ func (cf *CounterFile) compactIfSparse() error {
 
 	stats := cf.file.db.Stats()
 	free := int64(stats.FreePageN+stats.PendingPageN) * int64(cf.file.db.Info().PageSize)
-	// Past the pages in use, the file has spare room for bbolt to grow into.
+	// The rest of the file, past the pages in use, is room for bbolt to grow into.
+	// It counts as free.
 	free += info.Size() - cf.file.usedBytes.Load()
 	if free <= info.Size()/4*3 {
 		return nil

@@ -12,12 +12,12 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Errors of a data directory. Each is wrapped together with the path it concerns.
+// Errors of a data directory.
 var (
 	// ErrInUse means that another process is using the data directory.
 	ErrInUse = errors.New("the data directory is used by another process")
-	// ErrCorrupt means that a file or a value in it is damaged. A node must not
-	// start without the file, unless it is a SmallFile or holds Buckets.
+	// ErrCorrupt means that a file or a value in it is damaged. A node that needs
+	// the file must not start. It can do without a SmallFile or Buckets.
 	ErrCorrupt = errors.New("the file is damaged")
 )
 
@@ -46,8 +46,8 @@ func HasIdentity(path string) bool {
 }
 
 // OpenDir creates the data directory if it is missing, accessible to its owner
-// only. It returns the node identity stored there. If there is none, it creates
-// one. The error wraps ErrCorrupt if the identity is damaged.
+// only. It returns the node identity stored there, or creates one. The error
+// wraps ErrCorrupt if the identity is damaged. OpenDir takes no lock.
 func OpenDir(path string) (ring.NodeID, error) {
 	var none ring.NodeID
 	if path == "" {
@@ -67,7 +67,7 @@ func OpenDir(path string) (ring.NodeID, error) {
 		return none, fmt.Errorf("create node identity: %w", err)
 	}
 
-	// The identity is read back: another process may have created it first.
+	// The identity is read back, because another process may have created it first.
 	return readIdentity(file)
 }
 
@@ -131,8 +131,8 @@ func createIdentity(file string) error {
 }
 
 // createOnce creates file atomically, with the content that write puts into a
-// temporary file beside it. If another process creates file in the meantime,
-// that one stays and there is no error.
+// temporary file beside it. If another process creates file meanwhile, that
+// file stays, and createOnce returns no error.
 func createOnce(file string, write func(temp string) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".new-*")
 	if err != nil {

@@ -3,11 +3,11 @@
 //
 // [CounterFile] writes changed counters to counters.db, in a checkpoint every
 // second and a last one at a clean stop. The file is a log of frames (see
-// frame.go) and a base (see base.go). While the node runs, the table in
-// memory is authoritative, and losing the file loses nothing. At the start,
-// counters that no other node has either begin anew. A damaged frame is
-// skipped; a damaged file is set aside and replaced. A failing disk stops
-// checkpoints, not checks; [CounterFile.Status] reports both. The fallback
+// frame.go) and a base (see base.go). While the node runs, the table in memory
+// is authoritative, and losing the file loses nothing. If the file is lost
+// before a start, counters that no other node has begin anew. A damaged frame
+// is skipped; a damaged file is set aside and replaced. A failing disk stops
+// checkpoints, not checks; [CounterFile.Status] reports it. The fallback
 // counters, for what a node decides alone, live in a separate table, saved in
 // fallback.db in the same way. A [SmallFile] is a small file that is always
 // replaced as a whole.
@@ -15,10 +15,11 @@
 // [Raft] stores Raft's log, term, vote and snapshots in raft.db and snapshots/.
 // They hold everything that the cluster has agreed on, including the rules.
 // Losing them is not safe: a node that forgets what it acknowledged can cause
-// two leaders, so a damaged or missing part stops the node. A leader whose disk
-// hangs loses its leadership (see raftguard.go). When the disk is full, a node
-// that must save its term waits (see raftstable.go). The file lock on raft.db
-// keeps a second process out of the data directory, so Raft is opened first.
+// two leaders, so a damaged or missing part keeps the node from starting. A
+// leader whose disk hangs loses its leadership (see raftguard.go). A node that
+// must save its term while the disk is full waits (see raftstable.go). The file
+// lock on raft.db keeps a second process out of the data directory, so Raft is
+// opened first.
 //
 // [OpenDir] creates the data directory and the node identity in it.
 // docs/operations.md lists all files of the data directory, and what losing each

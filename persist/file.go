@@ -26,15 +26,16 @@ type file struct {
 
 // openFile verifies and opens the database at path, creating it if it is
 // missing. The error wraps errBroken or errPages if the file is damaged, and is
-// ErrInUse if another process has it.
+// ErrInUse if another process has the file. openFile sets the options that all
+// files share.
 func openFile(path string, opts bolt.Options, need metaRequirement) (*file, error) {
 	if err := verifyFile(path, need); err != nil {
 		return nil, err
 	}
 
 	f := &file{path: path}
-	// bbolt rebuilds the free list by walking the file when it opens it. Writing
-	// the list in every transaction would cost more.
+	// The free list is not stored: writing it in every transaction would cost more
+	// than the walk by which bbolt rebuilds it when it opens the file.
 	opts.Timeout = lockTimeout
 	opts.FreelistType = bolt.FreelistMapType
 	opts.NoFreelistSync = true
@@ -74,9 +75,9 @@ func openFile(path string, opts bolt.Options, need metaRequirement) (*file, erro
 }
 
 // verifyFile checks the pages of the file at path, if it exists. It holds the
-// lock while it does so, because another process may be writing. An empty file
-// counts as damaged, because a new file appears by renaming, or in one write by
-// bbolt.
+// lock meanwhile, because another process may be writing. An empty file counts
+// as damaged: a new file appears by renaming, or by one write of bbolt, so it
+// is never empty.
 func verifyFile(path string, need metaRequirement) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -108,8 +109,8 @@ func verifyFile(path string, need metaRequirement) error {
 	return verifyPages(f, info.Size(), need)
 }
 
-// hasDamagedMeta reports whether a meta page is damaged. If so, the database
-// may have lost the last transaction.
+// hasDamagedMeta reports whether a meta page is damaged. If so, the file may
+// have lost its last transaction. It returns false if the file can't be read.
 func (f *file) hasDamagedMeta() bool {
 	info, err := f.handle.Stat()
 	if err != nil {
@@ -122,10 +123,10 @@ func (f *file) hasDamagedMeta() bool {
 // isDamaged reports whether err says that the file's content can't be trusted.
 func isDamaged(err error) bool { return errors.Is(err, errPages) || errors.Is(err, errBroken) }
 
-// update makes a change in one guarded transaction. It avoids bbolt's own
-// Update, which rolls back after a panic. That rollback walks the damaged file
-// again, in a goroutine where another panic would end the process. Here the
-// transaction stays open, and the caller abandons the file.
+// update makes a change in one guarded transaction. It does not use bbolt's own
+// Update, which rolls back after a panic: the rollback walks the damaged file
+// again, in a goroutine where another panic would end the process. After a
+// panic here, the transaction stays open, and the caller abandons the file.
 func (f *file) update(change func(tx *bolt.Tx) error) error {
 	return guard(func() error {
 		if err := f.checkSize(); err != nil {
@@ -174,14 +175,15 @@ func (f *file) close() error {
 	return err
 }
 
-// abandon gives up a database after a panic inside it. bbolt's locks may be
-// held forever, so abandon closes only the file handle. The map stays until the
-// process ends. It takes up address space, not memory.
+// abandon gives up a database after a panic inside bbolt. bbolt's locks may be
+// held forever, so abandon closes only the file handle, which releases the
+// file's lock. The map stays until the process ends, but takes up only address
+// space.
 func (f *file) abandon() { _ = f.handle.Close() }
 
-// checkSize returns an error if the file has shrunk below what the database
-// uses. Reading past the end would fault, and bbolt reads in goroutines of its
-// own, where a fault can't be caught.
+// checkSize returns an error if the file is shorter than what the database
+// uses. Reading past the end would fault, and bbolt also reads in goroutines of
+// its own, where guard can't catch a fault.
 func (f *file) checkSize() error {
 	info, err := f.handle.Stat()
 	if err != nil {
@@ -239,7 +241,7 @@ func globEscape(path string) string {
 }
 
 // compact rewrites the database without its free pages and replaces the old
-// file. It closes the database in any case. If it fails before the final
+// file. It closes the database, even if it fails. If it fails before the final
 // rename, the old file is unchanged.
 func (f *file) compact(opts bolt.Options) (err error) {
 	temp := f.path + ".compact"

@@ -18,12 +18,13 @@ import (
 //
 // If a counter has several records, the one in the highest-numbered frame
 // counts. A fresh record means that the counter was reset. The bucket's
-// sequence is the number of the newest frame, or 0 while the file is
-// incomplete (see base.go).
+// sequence is 0 while the file is incomplete (see base.go), and then the number
+// of the newest frame.
 const (
 	frameHeader = 4 + 8 + 8
-	// frameBytes is the size at which a frame is full. With its last record, it
-	// still fits into 16 bbolt pages, unless that record is a log.
+	// frameBytes is the size, in bytes, at which a frame is full. With the record
+	// that fills it, the frame still fits into 16 pages of bbolt, unless that
+	// record is a log.
 	frameBytes = 63 << 10
 )
 
@@ -35,9 +36,10 @@ var (
 )
 
 // appendFrame appends one frame with as many of the records as fit, leaving its
-// checksum blank. It skips expired records: older copies of them have expired
-// as well, because an expiry never moves to an earlier time. Released slots are
-// the exception, so it keeps those.
+// checksum blank. taken is how many it has dealt with. It leaves out expired
+// records: older copies of them in the file have expired as well, because an
+// expiry never moves to an earlier time. Released slots are the exception, so
+// appendFrame keeps those: an older copy may still be held.
 func appendFrame(b []byte, records []counters.Record, now algorithms.Instant, lead int64) (frame []byte, taken int) {
 	full := len(b) + frameBytes
 	b = append(b, 0, 0, 0, 0)
@@ -62,13 +64,15 @@ func frameSum(number, frame []byte) uint32 {
 	return wire.Sum(0, number, frame[4:])
 }
 
-// readFrame calls each for every record of a frame, with times converted to
-// this process's steady clock. size is the record's length in bytes; wall is
+// readFrame calls each for every record of a frame, and returns false if the
+// frame is damaged. Times are converted to this process's steady clock. wall is
 // the latest reading, at the time of writing, of a clock by which the frame's
-// windows were counted. A frame that seems to be from the future counts as
-// written now. Counters age while the process is down. Slots don't, so that no
-// step of the clock ends one too early. readFrame returns false if the frame is
-// damaged. r is reused between calls.
+// windows were counted; size is the record's length in bytes. r is reused
+// between calls.
+//
+// Counters age while the process is down. Slots don't, so that no step of the
+// clock ends one too early. A frame that seems to be from the future counts as
+// written now.
 func readFrame(number, frame []byte, now algorithms.Instant, each func(r *counters.Record, wall int64, size int)) bool {
 	if len(number) != 8 || len(frame) < frameHeader || binary.LittleEndian.Uint32(frame) != frameSum(number, frame) {
 		return false

@@ -6,7 +6,8 @@ import (
 	"runtime/debug"
 )
 
-// errBroken marks a panic or memory fault inside bbolt. From then on, the file can't be trusted.
+// errBroken means that bbolt panicked or faulted. From then on, the file can't
+// be trusted.
 var errBroken = errors.New("storage engine failed")
 
 // guard runs f. It turns a panic, or a fault on a mapped page that the file no

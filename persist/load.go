@@ -18,30 +18,32 @@ import (
 // LoadStats describes what Load found.
 type LoadStats struct {
 	Restored      int64 // counters put back into the table
-	Expired       int64 // records skipped because their counters are fresh by now
+	Expired       int64 // records skipped because they have expired
 	Older         int64 // records skipped in favour of a newer one
 	DamagedFrames int64 // frames skipped because they were damaged
 	NoRoom        int64 // records skipped because the table was full
 	Duration      time.Duration
-	// Incomplete means that no checkpoint of the whole table was completed in the
-	// file. The file is new, or the last process was killed before its new file
-	// was complete.
+	// Incomplete means that the file never had a complete base, so counters may be
+	// missing. The file is new, or the last process was killed before it had
+	// written the whole table to its new file.
 	Incomplete bool
-	// SetAside means that the file was damaged and was replaced by a new one.
-	// Counters restored before that stay in the table.
+	// SetAside means that the file was damaged and was set aside; the next
+	// checkpoint begins a new one. Counters restored before that stay in the table.
 	SetAside bool
 }
 
 const (
 	forgetPagesEvery = 16 << 20 // bytes that Load reads between two calls of forgetPages
 	maxReaders       = 8        // bounds the goroutines of Load
-	// bytes of records that a reader collects before it puts them back; a frame may exceed it
+	// restoreBytes is how many bytes of records a reader collects before it puts
+	// them back. It may collect one frame more.
 	restoreBytes = 1 << 20
 )
 
 // Load puts the counters of the file back into the table. Call it before the
-// table's first use. If the clock was ahead when the counters were written, or
-// has been set back since, their partitions follow that clock.
+// table's first use. If the clock by which a partition counted its windows was
+// ahead of this node's clock now, the partition follows that clock (see
+// Source.FollowClock). Load fails with ErrClosed after Close.
 func (cf *CounterFile) Load(now algorithms.Instant) (LoadStats, error) {
 	var stats LoadStats
 	if err := cf.lockUntil(cf.ctx); err != nil {
@@ -121,8 +123,9 @@ type frameReader struct {
 	*CounterFile
 	now         algorithms.Instant
 	part, parts uint64
-	// reset holds the counters and slots that are not in the table because they
-	// were reset or released. They are few.
+	// reset holds the counters that were reset and the slots that were released.
+	// They are not in the table, so nothing else keeps older records of them from
+	// coming back. They are few.
 	reset map[counters.RecordID]struct{}
 	// walls holds the partitions that must follow a clock that is ahead of this
 	// node's, with the reading of that clock.
@@ -133,10 +136,10 @@ type frameReader struct {
 	liveBytes, totalBytes int64 // bytes of restored records; bytes of all frames
 }
 
-// read goes from the newest frame to the oldest, so a counter already in the
-// table is newer than any record read later. It puts back many records at once.
-// A base is in the order of the table's shards, so each shard grows only a few
-// times.
+// read goes from the newest frame to the oldest. So a counter that is already
+// in the table is newer than any record read later. read puts back many records
+// at once: a base is in the order of the table's shards, so each shard grows
+// only a few times.
 func (fr *frameReader) read(tx *bolt.Tx) error {
 	frames := tx.Bucket(framesBucket)
 	if frames == nil {
@@ -176,10 +179,11 @@ func (fr *frameReader) collect(r *counters.Record, wall int64, size int) {
 		return
 	}
 
-	// Older frames can't bring it back: an expiry only moves to later times.
+	// Older frames can't bring the counter back: an expiry only moves to later
+	// times.
 	if r.FreshAt <= fr.now.Steady/1e9 {
 		fr.Expired++
-		// A released slot is the exception: in an older frame, it may be held, with a
+		// A released slot is the exception: an older frame may have it as held, with a
 		// later end.
 		if r.IsReleasedSlot() {
 			fr.reset[r.ID()] = struct{}{}

@@ -16,22 +16,22 @@ import (
 // departedFile exists if the cluster has refused the identity of the data directory.
 const departedFile = "departed"
 
-// replacedOnRejoin matches the files that belong to an identity: what the
-// cluster agreed on, and counters. Bills, addresses of other nodes and the
-// history stay.
+// replacedOnRejoin matches the files that RenewIdentity moves away, because
+// they belong to an identity: what the cluster agreed on, and counters. Bills,
+// addresses of other nodes and the history stay.
 var replacedOnRejoin = []string{"raft.db*", "snapshots", "applied", "counters.db*", "fallback.db*",
 	"debts", departedFile}
 
-// MarkDeparted notes that the cluster has refused this data directory's
-// identity, because the node left or was removed.
+// MarkDeparted records that the cluster has refused this data directory's
+// identity, because the node left or was removed. The next RenewIdentity then
+// replaces the identity.
 func MarkDeparted(dir string) error { return NewSmallFile(dir, departedFile).Save(nil) }
 
 // RenewIdentity gives the node of a data directory another identity, and moves
-// what belonged to the old one into a folder, whose path it returns. Bills and
-// the addresses of other nodes stay. It does nothing, and returns no path, if
-// the directory has no identity yet, or has one that RenewIdentity made and
-// that the cluster has not refused. So it may be called at each start. The
-// error wraps ErrInUse if a process uses the directory.
+// what belonged to the old one into a folder, whose path it returns. It may be
+// called at each start. It does nothing, and returns no path, if the directory
+// has no identity yet, or has one that RenewIdentity made and that the cluster
+// has not refused. The error wraps ErrInUse if a process uses the directory.
 func RenewIdentity(dir string) (aside string, err error) {
 	file := filepath.Join(dir, identityFile)
 	if _, err := readIdentity(file); err != nil {
@@ -58,7 +58,7 @@ func RenewIdentity(dir string) (aside string, err error) {
 	}
 
 	// The identity comes last. After a crash before that, the node still has the
-	// old identity, which the cluster refuses again.
+	// old identity. The cluster refuses it again, and the next call tries again.
 	if err := replaceIdentity(file, filepath.Join(aside, identityFile)); err != nil {
 		return "", fmt.Errorf("take a new identity: %w", err)
 	}

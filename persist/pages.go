@@ -39,9 +39,9 @@ func pageError(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errPages, fmt.Sprintf(format, args...))
 }
 
-// verifyPages walks all pages in use in a bbolt file of size bytes. It reads
-// plain bytes, without a map, and trusts none of them. If a file passes, bbolt
-// can open and iterate it without panic, fault or endless loop. verifyPages
+// verifyPages walks all pages in use in a bbolt file of size bytes. If a file
+// passes, bbolt can open and iterate it without panic, fault or endless loop.
+// verifyPages reads plain bytes, without a map, and trusts none of them. It
 // does not inspect values. It reads each page once, so size bounds time and
 // memory.
 func verifyPages(f io.ReaderAt, size int64, need metaRequirement) error {
@@ -75,9 +75,9 @@ func verifyPages(f io.ReaderAt, size int64, need metaRequirement) error {
 
 // metaRequirement says how many of the two meta pages must be intact. If the
 // newer one is damaged, bbolt silently falls back to the previous transaction.
-// That is good enough for counters, but raft.db would lose an acknowledged
-// version of the rules. A meta fits in one sector, so a power failure does not
-// tear it.
+// Counters can do without the last transaction, but raft.db would lose an
+// acknowledged version of the rules. A power failure damages neither: a meta
+// fits in one sector, so it is written whole or not at all.
 type metaRequirement uint8
 
 const (
@@ -284,8 +284,8 @@ func (p page) branchKey(i int) ([]byte, error) {
 }
 
 // isPacked reports whether the first element's data, at offset begin, directly
-// follows the last element, as in every page that bbolt writes. If the element
-// count were too low, the last elements would go missing unnoticed.
+// follows the last element, as in every page that bbolt writes. Without this
+// check, a count that is too low would hide the last elements.
 func (p page) isPacked(elementSize int, begin uint64) bool {
 	return begin == uint64(pageHeader+p.count*elementSize)
 }
@@ -394,8 +394,8 @@ func (w *walker) checkFreelist() error {
 	count := uint64(p.count)
 	ids := p.data[pageHeader:]
 
-	// The header's count has 16 bits. If there are more pages, the first number is
-	// the count.
+	// The header's count has 16 bits. If there are more pages, it is 0xFFFF, and
+	// the first number in the page is the count.
 	if count == 0xFFFF {
 		count = e.Uint64(ids)
 		ids = ids[8:]

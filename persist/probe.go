@@ -60,9 +60,9 @@ func openProbe(path string, timeout time.Duration, workers *workers, log *slog.L
 	}, nil
 }
 
-// check writes the file's only page and waits until it is on disk. It fails if
-// that takes longer than the timeout; later calls then fail at once until the
-// write has returned.
+// check writes the file's only page and waits until the page is on disk. It
+// fails if that takes longer than the timeout. Later calls then fail at once,
+// until the write has returned.
 func (p *probe) check() error {
 	select {
 	case p.busy <- struct{}{}:
@@ -81,8 +81,8 @@ func (p *probe) check() error {
 			p.log.Info("can write to the disk again", "path", p.path)
 		}
 
-		// busy is emptied first: the next check may follow as soon as the caller has
-		// the result.
+		// busy is emptied before the result is sent: the caller may check again as soon
+		// as it has the result.
 		<-p.busy
 		result <- err
 	}) {

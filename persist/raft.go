@@ -22,9 +22,9 @@ const (
 	raftFile     = "raft.db"
 	snapshotsDir = "snapshots" // the library's name
 
-	// CachedEntries is the number of the latest entries of Raft's log that are kept
-	// in memory. A batch that Raft appends at once should be no larger, so that
-	// Raft can apply it without reading the disk.
+	// CachedEntries is how many of the latest entries of Raft's log are kept in
+	// memory. A batch that Raft appends at once should be no larger, so that Raft
+	// can apply it without reading the disk.
 	CachedEntries = 32
 
 	keptSnapshots = 2 // the number of snapshots that the library keeps
@@ -154,7 +154,6 @@ func (r *Raft) assemble() error {
 	return nil
 }
 
-// recordSize records the file's size.
 func (r *Raft) recordSize() {
 	if info, err := r.handle.Stat(); err == nil {
 		r.size.Store(info.Size())
@@ -171,8 +170,8 @@ func (r *Raft) boltOptions() *bolt.Options {
 }
 
 // Logs returns Raft's log. A write that takes longer than the timeout fails.
-// Every later write fails as well, until the slow one has returned and been
-// undone.
+// Every later write then fails as well, until the slow one has returned and
+// been undone.
 func (r *Raft) Logs() raft.LogStore { return r.cache }
 
 // Stable returns the store of Raft's term and vote. When the disk is full, its
@@ -183,8 +182,8 @@ func (r *Raft) Stable() raft.StableStore { return r.stable }
 func (r *Raft) Snapshots() raft.SnapshotStore { return r.snapshots }
 
 // Probe writes a page of its own and waits until the page is on disk. It fails
-// if that takes longer than the timeout, or if the disk is full. Without Probe,
-// a hung disk would go unnoticed while nothing is written to the log.
+// if that takes longer than the timeout, or if the disk is nearly full. Without
+// Probe, a hung disk would go unnoticed while nothing is written to the log.
 func (r *Raft) Probe() error { return r.probe.check() }
 
 // Empty reports whether Raft has no state: no log entry, no snapshot, no term.

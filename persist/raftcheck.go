@@ -35,9 +35,9 @@ var (
 	formatValue = []byte("1")
 )
 
-// create creates Raft's state if there is none. The file appears complete or
-// not at all, so an empty or truncated file is always damaged. If there is a
-// snapshot without the file, the file was lost.
+// create creates Raft's state if there is none. raft.db appears complete or not
+// at all, so an empty or truncated file is always damaged. If there are
+// snapshots but no file, the file was lost.
 func (r *Raft) create() error {
 	_, err := os.Stat(r.path)
 	if err == nil {
@@ -70,8 +70,8 @@ func (r *Raft) create() error {
 	return nil
 }
 
-// open verifies the file and opens it. raft-boltdb silently creates a missing
-// bucket, so open checks the buckets first.
+// open verifies the file and opens it. It checks the buckets first, because
+// raft-boltdb silently creates a missing one.
 func (r *Raft) open() error {
 	f, err := openFile(r.path, *r.boltOptions(), bothMetas)
 	if err != nil {
@@ -167,9 +167,9 @@ func checkBuckets(tx *bolt.Tx) error {
 	})
 }
 
-// checkContent checks the newest snapshot and the log, and that no entry is
-// missing between the two. It also removes what a crash left behind. The caller
-// must hold the directory's lock.
+// checkContent checks the newest snapshot and the log, and that no entry
+// between the two is missing. It also removes what a crash left behind. The
+// caller must hold the directory's lock.
 func (r *Raft) checkContent() error {
 	r.removeLeftovers()
 
@@ -186,9 +186,9 @@ func (r *Raft) checkContent() error {
 }
 
 // checkEntries reads the whole log. at is the newest snapshot's position. Every
-// entry after that position must be there, and terms must never decrease. Up to
-// that position, there may be gaps, because Raft jumps ahead when the leader
-// sends a snapshot.
+// entry after that position must be there, and terms must never decrease.
+// Before it there may be gaps: when the leader sends a snapshot, Raft jumps
+// ahead.
 func (r *Raft) checkEntries(at snapshotPosition) error {
 	logs := checkedLogs{r.store}
 	first, err := logs.FirstIndex()
@@ -292,7 +292,7 @@ func parseSnapshotName(name string) (snapshotPosition, bool) {
 }
 
 // newestSnapshot returns the position of the newest snapshot, which must be
-// intact. The library would skip a damaged one and use an older one, but the
+// intact. The library would skip a damaged one and use an older one. But the
 // log entries between the two have since been removed.
 func (r *Raft) newestSnapshot() (snapshotPosition, error) {
 	var newest snapshotPosition

@@ -39,8 +39,8 @@ func (cl checkedLogs) StoreLogs(logs []*raft.Log) error {
 }
 
 func (cl checkedLogs) GetLog(index uint64, into *raft.Log) error {
-	// The entry is read into a local value first: into is set only once the entry
-	// is known to be right.
+	// The entry is read into a local value: into is set only once the entry is
+	// known to be right.
 	var l raft.Log
 	err := cl.BoltStore.GetLog(index, &l)
 	if errors.Is(err, raft.ErrLogNotFound) {
@@ -69,7 +69,8 @@ func (cl checkedLogs) GetLog(index uint64, into *raft.Log) error {
 	return nil
 }
 
-// sumEntry covers everything that Raft uses. AppendedAt is for information only.
+// sumEntry returns the checksum of everything in an entry that Raft uses.
+// AppendedAt is left out, because it is for information only.
 func sumEntry(l *raft.Log) uint32 {
 	var head [25]byte
 	e := binary.BigEndian

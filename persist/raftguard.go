@@ -24,13 +24,14 @@ const (
 // errHung: the disk does not respond.
 var errHung = errors.New("disk does not respond")
 
-// guardedLogs is a log whose writes fail when the disk hangs. Raft itself does
-// not notice a hung disk: a leader would stay leader for as long as it can send
-// heartbeats. When StoreLogs fails, a leader steps down.
+// guardedLogs is a log whose writes fail when the disk hangs. A leader steps
+// down when StoreLogs fails. Raft itself does not notice a hung disk: without
+// guardedLogs, a leader would stay leader for as long as it can send
+// heartbeats.
 //
 // A write that timed out may still succeed, and even a write that returned an
 // error may have reached the disk. But Raft 1.7.3 continues with the log as it
-// was before: it keeps the last entry's index and term in memory, and reads
+// was before. It keeps the last entry's index and term in memory, and reads
 // them from the store only at startup. Memory and store must not differ, for
 // three reasons:
 //
@@ -53,24 +54,25 @@ var errHung = errors.New("disk does not respond")
 //
 //   - If the deletion itself timed out and succeeds later, the result is the same.
 //
-// So a write that was reported to Raft as failed is undone before anything else
-// is written, by the goroutine that made it. Undoing deletes the entries past
+// So if a write was reported to Raft as failed, the goroutine that made it
+// undoes it before anything else is written. Undoing deletes the entries past
 // the end of the log that Raft believes in. It also restores the entries that
 // Raft has deleted from the end and not replaced, because Raft still believes
-// in them (see unreplaced). Until the undo succeeds, every write fails at once.
-// Reading an entry in doubt fails too, because Raft would acknowledge it. If
-// the process ends before the undo, no missing entry has been acknowledged.
-// Raft then starts with the log it finds, as after a crash between writing and
-// answering.
+// in them (see unreplaced).
+//
+// Until the undo succeeds, every write fails at once, and so does reading an
+// entry in doubt, because Raft would acknowledge the entry. If the process ends
+// before the undo, no missing entry has been acknowledged. Raft then starts
+// with the log it finds, as after a crash between writing and answering.
 //
 // Raft ends the process when it can't read a committed entry. So a hung read
-// gets a long time before it fails. Reading an entry in doubt fails at once.
-// Committed entries are in doubt only after a failed deletion of old ones, which
-// puts all later ones in doubt, too. But the entries to be applied next are in
-// the cache. Undoing can't
-// bring back the configuration. When Raft deletes an entry that holds a
-// configuration, it goes back to the last committed one. It learns the deleted
-// configuration with the next configuration entry, or at the next start.
+// gets a long time before it fails. Committed entries are in doubt only after a
+// failed deletion of old entries, which puts all later ones in doubt, too. But
+// Raft reads those that it must apply next from the cache.
+//
+// Undoing can't bring back the configuration. When Raft deletes an entry that
+// holds one, it goes back to the last committed configuration. It learns the
+// deleted one with the next configuration entry, or at the next start.
 //
 // An undone entry never returns as a different entry with the same index and
 // term. A leader that failed to store it has stepped down and leads next in
@@ -116,8 +118,8 @@ type logWrite struct {
 	onSuccess, onUndone func()
 
 	// abandoned means that the write timed out, so Raft was told that it failed.
-	// done means that the write has returned, with err. Whichever comes first
-	// counts. guardedLogs.mu guards the three.
+	// done means that the write has returned, with err, before that. Only one of
+	// the two is ever set. guardedLogs.mu guards the three.
 	abandoned, done bool
 	err             error
 }
@@ -200,9 +202,9 @@ func (g *guardedLogs) DeleteRange(low, high uint64) error {
 	})
 }
 
-// readTail reads the entries from low on, if high is the end of the log. Raft
-// keeps believing in them until it has stored others. There are at most as many
-// as a cut-off leader could append.
+// readTail reads the entries from low on, if high is the end of the log;
+// otherwise it returns none. Raft keeps believing in these entries until it has
+// stored others. There are at most as many as a cut-off leader could append.
 func (g *guardedLogs) readTail(low, high uint64) ([]*raft.Log, error) {
 	last, err := g.inner.LastIndex()
 	if err != nil || high < last {
@@ -222,6 +224,7 @@ func (g *guardedLogs) readTail(low, high uint64) ([]*raft.Log, error) {
 			entries = append(entries, l)
 		}
 	}
+
 	return entries, nil
 }
 
@@ -230,8 +233,8 @@ func (g *guardedLogs) write(w *logWrite) error {
 	timer := time.NewTimer(g.timeout)
 	defer timer.Stop()
 
-	// The error is checked before waiting for a turn, because the goroutine that
-	// undoes a failed write keeps the turn until it is done.
+	// The error is checked before waiting for a turn: whoever undoes a failed write
+	// keeps the turn until the undo succeeds.
 	if err := g.checkWritable(); err != nil {
 		return err
 	}
@@ -250,7 +253,7 @@ func (g *guardedLogs) write(w *logWrite) error {
 		return err
 	}
 
-	// The write gets a goroutine of its own, because on a hung disk it can't be
+	// The write gets a goroutine of its own. On a hung disk, the goroutine can't be
 	// ended, only left behind.
 	result := make(chan error, 1)
 	started := g.workers.Go(func() {
@@ -271,8 +274,8 @@ func (g *guardedLogs) write(w *logWrite) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	// If the write returned just before the lock was taken, its own outcome
-	// counts, not the timeout.
+	// If the write returned just before the lock was taken, its outcome counts, not
+	// the timeout.
 	if w.done {
 		return w.err
 	}
@@ -307,8 +310,8 @@ func (g *guardedLogs) runWrite(w *logWrite, result chan<- error) {
 		}
 	}
 
-	// If the write failed, or Raft believes that it did, its entries are in doubt
-	// until the undo succeeds.
+	// If the write failed, or Raft was told so, its entries are in doubt until the
+	// undo succeeds.
 	if err != nil || !reported {
 		g.writeErr = g.writeErrorAfter(err)
 		g.doubtFrom = w.firstInDoubt()
@@ -359,8 +362,8 @@ func (g *guardedLogs) undoUntilDone(w *logWrite, afterTry func()) {
 			g.mu.Unlock()
 		}
 
-		// Raft hears of a failed write only after the first attempt to undo it,
-		// so that the usual case leaves no entry in doubt.
+		// A write that failed in time is reported only after the first attempt to undo
+		// it. So in the usual case, no entry is in doubt when Raft learns of it.
 		afterTry()
 		if err == nil || errors.Is(err, errBroken) || !g.workers.sleep(pause) {
 			return
@@ -447,7 +450,7 @@ func readBounded[T any](g *guardedLogs, read func() (T, error)) (T, error) {
 		return none, errHung
 	}
 
-	// The channel has room for the answer, so a read can end even if nobody waits
+	// The channel has room for the answer, so the read can end even if nobody waits
 	// for it any more.
 	result := make(chan answer, 1)
 	started := g.workers.Go(func() {
@@ -511,7 +514,6 @@ type health struct {
 	err          error      // of the last failed write
 }
 
-// begin records that a write begins.
 func (h *health) begin() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -17,10 +17,10 @@ import (
 )
 
 // guardedStable stores Raft's term and vote. If Raft can't save a term, it ends
-// the process. So when the disk is full, a write does not fail. It gives up the
-// ballast, and then waits for room. In the meantime, the node takes no part in
-// Raft and is cut off. A write waits for a hung disk as well, because the node
-// can do nothing without the term on disk.
+// the process. So when the disk is full, a write does not fail: it deletes the
+// ballast, and then waits for room. Meanwhile the node takes no part in Raft
+// and is cut off. A write waits for a hung disk as well, because the node can
+// do nothing without the term on disk.
 type guardedStable struct {
 	inner      raft.StableStore
 	path       string
@@ -31,8 +31,8 @@ type guardedStable struct {
 	afterWrite func() // called after each write
 	health     health
 
-	// parked blocks the writes that still wait for room when the store closes,
-	// because an error would make Raft end the process during its shutdown. Only
+	// parked blocks the writes that still wait for room when the store closes. If
+	// they returned an error, Raft would end the process during its shutdown. Only
 	// tests close the channel.
 	parked chan struct{}
 }
@@ -66,7 +66,7 @@ func (gs *guardedStable) write(do func() error) error {
 			return ErrClosed
 		}
 
-		// Without the ballast there is room again, so the next try needs no pause.
+		// If the ballast was deleted, there is room, so the next try needs no pause.
 		if gs.ballast.release() {
 			continue
 		}
@@ -114,7 +114,7 @@ func (gs *guardedStable) GetUint64(key []byte) (n uint64, err error) {
 
 const (
 	ballastFile = "ballast"
-	// scarceFactor: the disk is nearly full if less than this many times the
+	// scarceFactor says when the disk is nearly full: less than that many times the
 	// ballast's size is free.
 	scarceFactor = 4
 	// refillPause is how long to wait before trying to create the ballast again.
@@ -212,8 +212,8 @@ func (bl *ballast) release() bool {
 		return false
 	}
 
-	// The file is removed only once, even if the removal fails: the next attempt
-	// waits for room.
+	// exists is false even if the removal fails: the next attempt then waits for
+	// room, and does not try to remove the file again.
 	bl.exists.Store(false)
 	err := errors.Join(os.Remove(bl.path), syncDir(filepath.Dir(bl.path)))
 	bl.log.Warn("the ballast was deleted so that Raft's term and vote can be saved",

@@ -15,7 +15,7 @@ type attributes struct {
 	named    []namedAttribute             // by number
 	numbers  map[string]int               // by name
 	declared map[string]*document.Folding // those that the document declares; nil if it declares none
-	folds    bool                         // some have a folding
+	folds    bool                         // at least one of named has a folding
 }
 
 type namedAttribute struct {
@@ -74,7 +74,7 @@ func (a *attributes) find(name string) int {
 	return -1
 }
 
-// grouping is how many first bits of an address distinguish subjects.
+// grouping says how many leading bits of an address tell subjects apart.
 type grouping struct{ ipv4, ipv6 int }
 
 // of returns the address that stands for all addresses counted together with a.

@@ -6,8 +6,8 @@ import (
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
-// isInForce reports whether an entry is in force for m's check. It reads the
-// clock only if that matters.
+// isInForce reports whether the time of m's check lies in sp. It reads the
+// clock only if sp has a bound.
 func (sp *span) isInForce(m *Match) bool {
 	if sp.until == 0 && sp.from == 0 {
 		return true
@@ -16,7 +16,7 @@ func (sp *span) isInForce(m *Match) bool {
 	return now >= sp.from && (sp.until == 0 || now < sp.until)
 }
 
-// listing returns the verdict of the entries of lists on m's check.
+// listing returns the verdict of the entries beside the document on m's check.
 func (o *overlay) listing(m *Match) (best Listing) {
 	for i := range m.values {
 		v := &m.values[i]
@@ -99,9 +99,9 @@ func (o *overlay) judge(m *Match, key listKey) (best Listing) {
 	return best
 }
 
-// subject returns what entries say about the subject that a rule sees in a
-// value, or nil. If entries name several addresses that the rule counts
-// together, the first in textual order counts.
+// subject returns what an entry says about the value of k, a key attribute of
+// r, or nil. Several entries may name addresses that r counts together. Then
+// the first in textual order that is in force counts.
 func (o *overlay) subject(m *Match, r *Rule, k *keyAttribute) *subject {
 	if k.number >= len(o.attributes) || o.attributes[k.number].subjects == 0 {
 		return nil
@@ -116,7 +116,8 @@ func (o *overlay) subject(m *Match, r *Rule, k *keyAttribute) *subject {
 	return nil
 }
 
-// keyOfSubject returns the key of the subject that a rule that groups by g sees in v.
+// keyOfSubject returns the key of v's subject under rules that group addresses
+// by g. address means that the attribute holds addresses.
 func keyOfSubject(attribute int, v *value, address bool, g grouping) subjectKey {
 	key := subjectKey{attribute: int32(attribute)}
 	if address && v.isAddress() {
@@ -128,7 +129,9 @@ func keyOfSubject(attribute int, v *value, address bool, g grouping) subjectKey 
 	return key
 }
 
-// mayHaveEntry reports whether entries may give subjects of r other limits.
+// mayHaveEntry reports whether entries may give subjects of r other limits. A
+// rule of Envoy's or of inline limits has no number of its own: its zero is
+// that of the first variant.
 func (s *Set) mayHaveEntry(r *Rule) bool {
 	return s.overlay != nil && r.number < len(s.overlay.bySubject) &&
 		s.overlay.bySubject[r.number] && !r.Envoy && !r.Inline

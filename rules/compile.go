@@ -11,9 +11,9 @@ import (
 	"github.com/rlnode/rlnode/rules/document"
 )
 
-// Compile compiles doc for matching checks. The result depends only on the
-// document and the version number, so all nodes that compile a version get the
-// same Set.
+// Compile compiles doc for matching checks. The result depends only on doc and
+// version, so all nodes that compile a version get the same Set. Compile fails
+// only if a time zone can't be loaded.
 func Compile(doc *document.Document, version int64) (*Set, error) {
 	s := &Set{
 		Version: version, Document: doc,
@@ -73,29 +73,29 @@ func (c *compiler) compileRules() {
 	}
 }
 
-// noteSlotTTLs notes the ttls of all limits of slots of the document.
+// noteSlotTTLs records the ttl of each limit of slots in the document.
 func (c *compiler) noteSlotTTLs() {
 	c.doc.EachSlotLimit(func(rule string, from document.Origin, l *document.LimitSpec) {
 		c.set.slotTTLs[slotSource(rule, from, l)] = l.Window
 	})
 }
 
-// Keyed returns a copy of s that hashes subjects with a key derived from secret
-// and shares everything else. All nodes of a cluster must use the same secret
-// for as long as they keep counters. A set from [Compile] has a fixed, public
-// key, which is meant for tools.
+// Keyed returns a copy of s that hashes subjects with a key derived from
+// secret. The copy has no entries; [Set.WithEntries] adds them. All nodes of a
+// cluster must use the same secret for as long as they keep counters. A set
+// from [Compile] has a fixed, public key, which is meant for tools.
 func (s *Set) Keyed(secret []byte) *Set {
 	h := hmac.New(sha256.New, secret)
 	h.Write([]byte("subjects"))
 	sum := h.Sum(nil)
 	out := *s
-	// The rules in the old sets begin their hashes with the old key.
+	// Rules that s has interned hash their subjects with the old key.
 	out.inline = &inlineSets{}
 	key := hashKey{binary.LittleEndian.Uint64(sum), binary.LittleEndian.Uint64(sum[8:])}
 	out.seed(key)
-	out.overlay = nil // blocks are found by hash
+	out.overlay = nil // its blocks are filed under hashes by the old key
 	out.noteLists()
-	(&compiler{set: &out, doc: s.Document}).compileEnvoy() // its nodes hash subjects
+	(&compiler{set: &out, doc: s.Document}).compileEnvoy() // the nodes of s hash with the old key, too
 	return &out
 }
 

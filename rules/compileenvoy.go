@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/rules/document"
 )
 
-// compileEnvoy compiles the section.
+// compileEnvoy compiles the document's section `envoy`.
 func (c *compiler) compileEnvoy() {
 	specs := c.doc.Envoy
 	if len(specs) == 0 {
@@ -46,8 +46,8 @@ func (c *compiler) compileEnvoy() {
 	}
 }
 
-// compileEnvoyBranch compiles the descriptors below the one at above. number
-// returns Rule.Index of a node.
+// compileEnvoyBranch compiles list, the descriptors directly below above.
+// number returns the Rule.Index of a node.
 func (c *compiler) compileEnvoyBranch(
 	above *EnvoyNode, list []*document.EnvoyDescriptorSpec, number func(*EnvoyNode) int,
 ) (b envoyBranch) {

@@ -15,10 +15,10 @@ import (
 
 const defaultMaxDelay = 5 * time.Second
 
-// compileLimits compiles specs, the limits that come from a place in the
-// document: from the rule itself, a tier or a subject. If the rule's key has
-// alternatives, the limits' names end with the attributes that were chosen for
-// r, as in login/ip.
+// compileLimits compiles specs, one list of limits of a rule. from says where
+// the list comes from: the rule itself, a tier, a listed subject or an entry.
+// If the rule's key has alternatives, the limits' names end with the attributes
+// that were chosen for r, as in login/ip.
 func (c *compiler) compileLimits(
 	rule *document.RuleSpec, r *Rule, from document.Origin, specs []*document.LimitSpec,
 ) []*Limit {
@@ -62,6 +62,8 @@ func (c *compiler) compileLimits(
 	return out
 }
 
+// compileLimit sets the fields of l that spec determines, together with the
+// settings of its rule and the document's defaults.
 func (c *compiler) compileLimit(l *Limit, rule *document.RuleSpec, spec *document.LimitSpec) {
 	id := c.doc.Identity(spec, c.doc.ZoneOf(rule))
 	l.Unit = id.Unit
@@ -137,7 +139,8 @@ func hashIdentity(id document.CounterIdentity) uint64 {
 	return xxh3.Hash(appendString(b, id.Zone))
 }
 
-// slotSource returns the Source of a limit of a rule. Each unit has its own.
+// slotSource returns the Limit.Source of l, a limit of slots of a rule that
+// comes from from. Limits in different units have different sources.
 func slotSource(rule string, from document.Origin, l *document.LimitSpec) uint64 {
 	b := appendString(appendString(nil, rule), from.String())
 	return xxh3.Hash(appendString(b, cmp.Or(l.Unit, document.Requests)))

@@ -16,7 +16,7 @@ type compiler struct {
 	tiers       map[string]int32                   // their numbers; nil until the first is needed
 	listed      map[*document.SubjectSpec]*subject // filled only if there are global rules
 	globalLists int32                              // number of limit lists of global rules
-	extends     bool                               // the set shares its tables of attributes and units with others
+	extends     bool                               // the set shares its tables of attributes and units
 	err         error                              // the first error
 }
 

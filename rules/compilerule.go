@@ -15,14 +15,14 @@ const (
 )
 
 // A rule whose key has alternatives, as in [[user, ip]], is compiled once for
-// each choice among them. Such a variant is a rule like any other, except that
-// it also needs the attributes before the chosen ones to be absent. So at most
-// one variant applies to a check. Its subjects name the chosen attributes:
-// user=ann.
+// each choice among them. Such a variant is a rule like any other, with one
+// more condition: the alternatives before the chosen ones must be absent. So at
+// most one variant applies to a check. The variant's subjects name the chosen
+// attributes: user=ann.
 
-// compileVariants compiles a rule, whose index in Set.Rules will be index. It
-// returns the rule, and adds to the set's variants either the rule itself or a
-// variant for each choice among its alternatives.
+// compileVariants compiles a rule and returns what becomes Set.Rules[index]. It
+// adds to the set's variants either this rule or, if its key has alternatives,
+// a variant for each choice.
 func (c *compiler) compileVariants(spec *document.RuleSpec, index int) *Rule {
 	first := len(c.set.variants)
 	for key := range spec.Choices {
@@ -116,7 +116,8 @@ func (c *compiler) compileRequirements(r *Rule, spec *document.RuleSpec) {
 	}
 }
 
-// applySettings sets r's settings: the rule's own, or else those of the defaults.
+// applySettings sets r's settings from s, which are the rule's own, or else
+// from the document's defaults.
 func (c *compiler) applySettings(r *Rule, s *document.Settings) {
 	d := &c.doc.Defaults.Settings
 	r.Consistency = map[string]Consistency{"": Hybrid, "hybrid": Hybrid, "exact": Exact,

@@ -24,7 +24,8 @@ func (c *compiler) subjectTable(attribute string, g grouping) *subjectTable {
 	return t
 }
 
-// fillSubjectTables fills the tables that rules use.
+// fillSubjectTables fills the tables that rules use. All rules must have been
+// compiled, because a subject's overrides name rules.
 func (c *compiler) fillSubjectTables() {
 	for _, g := range c.doc.Subjects {
 		var tables []*subjectTable

@@ -10,8 +10,8 @@ import (
 	"github.com/rlnode/rlnode/internal/ipaddr"
 )
 
-// condition is a compiled document.Condition: it holds if the attribute is present and
-// has one of the values.
+// condition is a compiled document.Condition: it holds if the attribute is
+// present and has one of the values.
 type condition struct {
 	attribute int
 	address   bool         // its values are addresses
@@ -23,6 +23,7 @@ type condition struct {
 }
 
 func (cond *condition) add(value string) {
+	// A CIDR matches the addresses in it, and its own text.
 	if p, ok := ipaddr.ParsePrefix(value); ok {
 		cond.nets = append(cond.nets, p.Masked())
 		cond.texts = append(cond.texts, value)

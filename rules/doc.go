@@ -2,18 +2,19 @@
 //
 // A [document.Document] is what a person writes. [Compile] turns it into a
 // [Set]. [Set.Match] finds the rules that apply to a check's attributes, with
-// their subjects and limits. It neither walks all rules nor allocates.
+// their subjects and limits. It does not walk all rules, and allocates nothing
+// if the caller reuses its [Match].
 //
 // Subjects are hashed with a key; see [Set.Keyed].
 //
-// Sets are immutable and safe for concurrent use. A [Match] is scratch space for
-// one goroutine. A [History] keeps the versions of a document.
+// Sets are immutable and safe for concurrent use. A [Match] is scratch space
+// for one goroutine. A [History] keeps the versions of a document.
 //
-// Caveats: a rule's limits depend on the subject, so they are in a [Hit] and
-// not in the [Rule]. Exact addresses in `match` and in the lists are compared
-// as addresses, but, unlike subjects, not grouped by prefix: to match a
-// network, write a CIDR. The time zone database is compiled in, so that all
-// nodes use the same one.
+// A rule's limits depend on the subject, so a [Hit] has them, and the [Rule]
+// has not. Subjects that are addresses are grouped by prefix. Addresses in
+// `match` and in the lists are not: each stands for itself, and a CIDR stands
+// for a network. The time zone database is compiled in, so that all nodes use
+// the same one.
 //
 // # Files
 //

@@ -19,9 +19,10 @@ func (r *Rule) hasInKey(attribute string) bool {
 }
 
 // SameAs returns the entries that are about the same subject or the same checks
-// as e, sorted by ID. There may be several: if a new document folds values or
-// groups addresses, entries keep the spelling in which they were written. A
-// block that fits no rule of the document is only the same as itself.
+// as e, sorted by ID. There may be several: an entry keeps the spelling in
+// which it was written, and a newer document may fold two spellings into one,
+// or group two addresses. A block that fits no rule of the document is only the
+// same as itself.
 func (s *Set) SameAs(e *entries.Entry) (list []*entries.Entry) {
 	switch {
 	case s.overlay == nil:

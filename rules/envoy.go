@@ -86,10 +86,15 @@ func (d *EnvoyDomain) Name() string { return d.name }
 // Match returns the node that applies to a descriptor, or nil. It does not
 // allocate unless an entry has more than 4,000 bytes.
 //
-// On each level an entry selects the descriptor with its key and value; else
-// the first in the document whose wildcards match the entry's text; else the
-// descriptor with its key and no value. The limit must be at the level of the
-// last entry: neither shorter nor longer paths apply.
+// On each level, an entry selects the first of these that exists:
+//
+//   - the descriptor with the entry's key and value;
+//   - of the descriptors whose wildcards match the entry's text, the first in
+//     the document;
+//   - the descriptor with the entry's key and no value.
+//
+// The descriptor that the last entry selects decides. If it has no rate_limit,
+// nothing applies: neither the limit of a level above nor one of a level below.
 func (d *EnvoyDomain) Match(entries []EnvoyEntry) *EnvoyNode {
 	for i := range entries {
 		if len(entries[i].Key)+len(entries[i].Value) >= 255 {
@@ -101,7 +106,8 @@ func (d *EnvoyDomain) Match(entries []EnvoyEntry) *EnvoyNode {
 	return d.match(entries, room[:0])
 }
 
-// match is Match with a buffer for the text of an entry.
+// match is Match with a buffer for the text of an entry. No descriptor keeps
+// the text, so all entries may share the buffer.
 func (d *EnvoyDomain) match(entries []EnvoyEntry, text []byte) *EnvoyNode {
 	branch := &d.root
 	for i := range entries {
@@ -137,8 +143,9 @@ func (b *envoyBranch) find(text, key string) *envoyDescriptor {
 }
 
 // Subject returns the identity of a descriptor's counter: a hash of the domain
-// and of all entries' keys and values, in order. The initial state differs from
-// those of rules and of inline limits, so their subjects never coincide.
+// and of all entries' keys and values, in order. The hash begins with another
+// state than those of rules and of inline limits, so none of their subjects has
+// the same identity.
 func (n *EnvoyNode) Subject(entries []EnvoyEntry) Hash {
 	h := n.seed
 	for i := range entries {

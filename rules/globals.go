@@ -73,7 +73,7 @@ func (c *compiler) summarizeGlobals() globals {
 	return g
 }
 
-// addSubject adds a listed subject's own limits.
+// addSubject is addLimits for a listed subject: its tier and its own limits.
 func (g *globals) addSubject(b []byte, s *subject, all []*Rule) []byte {
 	if s == nil {
 		return b
@@ -88,7 +88,8 @@ func (g *globals) addSubject(b []byte, s *subject, all []*Rule) []byte {
 	return b
 }
 
-// addLimits adds a list of limits.
+// addLimits appends to b, which will be hashed, what shares depend on of a list
+// of limits. It also raises the maximums.
 func (g *globals) addLimits(b []byte, limits []*Limit) []byte {
 	b = append(b, byte(len(limits)))
 	for _, l := range limits {
@@ -118,7 +119,8 @@ func maxSpan(l *Limit) time.Duration {
 	case !l.Kind.IsBucket() || l.Amount == 0:
 		return l.Limit.Window
 	}
-	// A share's amount is at least 1, and at least half of the exact part. Its
+	// Rounding may make a share's bucket fill more slowly than the whole one. But a
+	// share's amount is at least 1 and at least half of the exact part, and its
 	// burst exceeds the exact part by less than 1.
 	times := 2*(float64(l.Burst)/float64(l.Amount)) + 3
 	return time.Duration(min(times*float64(l.Limit.Window), float64(algorithms.Forever)))

@@ -25,7 +25,8 @@ func (h Hash) Hash() uint64 { return h.Lo }
 // hashKey is the key of SipHash.
 type hashKey struct{ k0, k1 uint64 }
 
-// titleBytes is the length of a value's title.
+// titleBytes is the length of a value's title: a tag, and four bytes for the
+// value's length or for an IPv4 address.
 const titleBytes = 5
 
 // hashState is SipHash's state after a number of whole words. It is small
@@ -62,8 +63,9 @@ func (h hashState) addText(text string) hashState {
 	}
 
 	w := uint64(0)
-	// The parts overlap where the rest is short, and agree there. The masks
-	// spare a test for shifts of 64 and more.
+	// The rest has up to seven bytes. The reads below overlap if it is short, and
+	// set the overlapping bytes to the same values. The masks spare the compiler's
+	// test for shifts of 64 and more.
 	n := len(b)
 	switch {
 	case n == 0:

@@ -26,17 +26,16 @@ const (
 	// there are more than MinVersions.
 	MaxHistory = 32 << 20
 
-	// Bounds of what a version says about its writer, in bytes.
+	// Bounds of a version's texts, in bytes.
 	maxBy   = 256
 	maxWhat = 256
 	// MaxMessage bounds Version.Message, in bytes.
 	MaxMessage = 1024
 )
 
-// The ways in which rules are written. A whole document from the dashboard
-// counts like a change of a piece: nobody has it in a file.
+// The ways in which rules are written; see Version.Via.
 const (
-	ViaAPI       = ""          // a request to the admin plane, without more
+	ViaAPI       = ""          // a request to the admin plane that names no other way
 	ViaApply     = "apply"     // rlnode apply
 	ViaRollback  = "rollback"  // rlnode rollback
 	ViaRestore   = "restore"   // rlnode restore
@@ -59,9 +58,8 @@ type Version struct {
 
 	Message string `json:"message,omitempty"` // why, in the author's words; at most MaxMessage bytes
 	Via     string `json:"via,omitempty"`     // how it was written
-	// Applied is the last version up to this one that was written as a whole, other
-	// than from the dashboard; 0 if there is none. Later changes are in no one's
-	// file.
+	// Applied is the last version up to this one that somebody has in a file: it
+	// was written as a whole, and not from the dashboard. 0 if there is none.
 	Applied int64 `json:"applied"`
 }
 
@@ -94,8 +92,7 @@ type Write struct {
 // version, like the result of [NewHistory].
 //
 // A History depends on the writes alone. Nodes that apply the same writes have
-// the same History, whether they applied all of them or started from an encoded
-// one.
+// the same History, even if some of them began with an encoded History.
 type History struct {
 	records []*record // the kept versions; numbers rise by 1, or by more for adopted versions
 	// doc and set are the version in force, or nil without one. Invariant: doc is
@@ -297,7 +294,7 @@ func asErrors(err error) error {
 	return document.Errors{{Message: err.Error()}}
 }
 
-// toMillisecond rounds t to what encoding and decoding preserve.
+// toMillisecond cuts t to the millisecond, as an encoded history keeps it.
 func toMillisecond(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).UTC() }
 
 // truncate shortens s to at most n bytes of valid UTF-8.

@@ -10,9 +10,9 @@ import (
 )
 
 // index finds the items (rules, or entries of a list) that may apply to a
-// check, without walking all of them. Each item is filed under the one
-// condition that it likely shares with the fewest others. Its other conditions
-// are checked when it is found.
+// check, without walking all of them. Each item is filed under one condition:
+// the one that it likely shares with the fewest other items. Its other
+// conditions are checked when it is found.
 type index struct {
 	always     []int32
 	attributes []attributeIndex // by number of attribute
@@ -96,7 +96,8 @@ func (ix *index) attribute(n int) *attributeIndex {
 	return &ix.attributes[n]
 }
 
-// insert files item i under its most selective condition.
+// insert files item i under its most selective condition; among equals, under
+// the one whose keys are shared with the fewest other items.
 func (ix *index) insert(i int32, e *indexed, counts map[listKey]int, nets map[int]map[netip.Prefix][]int32) {
 	var best *condition
 	attribute := -1
@@ -190,8 +191,9 @@ func (g *globIndex) finish() {
 	g.lengths = slices.Compact(g.lengths)
 }
 
-// netTable links each CIDR to the one around it, so that the smallest CIDR
-// around an address leads to all of them.
+// netTable links each CIDR to the smallest one around it. So a lookup needs to
+// find only the smallest CIDR around an address, and follows the links to the
+// others.
 func netTable(byPrefix map[netip.Prefix][]int32) *bart.Table[*netNode] {
 	t := &bart.Table[*netNode]{}
 	largerFirst := func(a, b netip.Prefix) int { return cmp.Compare(a.Bits(), b.Bits()) }

@@ -13,8 +13,8 @@ import (
 )
 
 // Inline limits come with the call. They are compiled to a rule that is in no
-// document. A Set interns the rule by its content, so that the next call with
-// the same limits finds it.
+// document. A Set keeps the rule under what it was compiled from, so that the
+// next call with the same limits finds it.
 
 const (
 	// MaxInlineLimits bounds the limits of one subject, MaxInlineSubjects the subjects of one call.
@@ -64,8 +64,8 @@ func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 		m.List = Unlisted
 	}
 
-	// The key has all that the compiled rule depends on, except for what all
-	// calls of the set have in common.
+	// The key has all that the compiled rule depends on, except for the document,
+	// which is the same for all calls of the set.
 	b := m.inline[:0]
 	flags := byte(0)
 	if q.Exact {
@@ -161,9 +161,9 @@ func (s *Set) namespaceAllowed(namespace string) error {
 		document.Shorten(cmp.Or(namespace, InlineName)))
 }
 
-// inlineSubject returns the identity of q's subject. The initial state differs
-// from that of every rule, so the subject never coincides with a rule's. Each
-// text is followed by its length.
+// inlineSubject returns the identity of q's subject. The hash begins with
+// another state than that of any rule, so no subject of a rule has the same
+// identity. Each text is followed by its length.
 func (r *Rule) inlineSubject(q *InlineSubject) Hash {
 	namespace := cmp.Or(q.Namespace, InlineName)
 	h := r.inlineSeed.addText(namespace).addWord(uint64(len(namespace)))
@@ -188,8 +188,8 @@ func (r *Rule) InlineKey(q *InlineSubject, hi uint64) []string {
 
 // compileInline compiles the limits of q, sorted by their IDs, so that the
 // caller's order does not matter to counters. The rule refers to no string of
-// the call. kept is the kind of the only counter that a key has in the
-// namespace, or 0.
+// the call, because s may keep it after the call. kept is the kind of the only
+// counter that a key has in the namespace, or 0.
 func (s *Set) compileInline(q *InlineSubject, name inlineName, kept algorithms.Kind) (*Rule, error) {
 	doc := s.Document
 	spec := &document.RuleSpec{Name: name.name, Shadow: q.Shadow,

@@ -22,9 +22,9 @@ type Limit struct {
 	// undivided limit if this is a region's share; otherwise 0.
 	WholeCapacity, WholeAmount int64
 	// BorrowTarget is the amount that a region tries to keep available by
-	// borrowing, for a fixed window divided among regions: its share or, if larger,
-	// what the version in force gives it, or an equal part if both are 0. It is 0
-	// for other limits.
+	// borrowing. It is the region's share, or what the version in force gives the
+	// region if that is more, or an equal part if both are 0. Only a fixed window
+	// that is divided among regions has one; it is 0 for other limits.
 	BorrowTarget int64
 	// Source identifies what gives a limit of slots: the rule, a tier, a listed
 	// subject or an entry. Set.SlotTTL finds the present ttl by it. It means
@@ -33,10 +33,11 @@ type Limit struct {
 	// Unlimited means that there is no limit in Unit, which is empty for all units.
 	// Only Name and Unit are set.
 	Unlimited bool
-	// CallIndex is the index of an inline limit in its call. Inline limits are sorted by ID.
+	// CallIndex is the index of an inline limit in its call, whose order is lost
+	// when inline limits are sorted by ID.
 	CallIndex int
 
-	inWindow     *windowDivision // how regions divide it in the current window; nil if as in the version in force
+	inWindow     *windowDivision // how regions divide it in the current window; nil: as the version in force says
 	undivided    *Limit          // the limit of which this is a share; nil if it is no share
 	configured   *Limit          // see Configured; nil if it is this one
 	shareCache   *shareCache     // only for the first limit of each list of a global rule; else nil

@@ -8,7 +8,8 @@ import (
 
 // Match finds what applies to attrs. If only is not nil, it considers only that
 // rule; a rule of Envoy's never applies to attributes. An attribute whose value
-// is empty is absent. If an attribute is given twice, its first value counts.
+// is empty is absent. If an attribute is given twice, its first value that is
+// not empty counts.
 func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 	if m.foundFor == s && m.only == only && s.replaceValues(attrs, m) {
 		s.matchAgain(m)
@@ -41,8 +42,8 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 		uniform = uniform && s.isUniform(s.variants[i])
 	}
 
-	// The names alone have decided what was found. So the next check with the
-	// same attributes need not search.
+	// Only the names of the attributes have decided what was found. So the next
+	// check with the same names need not search.
 	if s.namesDecide || only != nil {
 		m.foundFor = s
 		m.only = only
@@ -77,10 +78,11 @@ func (s *Set) matchAgain(m *Match) {
 }
 
 // MatchKey finds what applies to one subject of r, given by the values of its
-// key attributes in order. It does not look at match, not and absent, and takes
-// the default of a cost table. The lists see the key's attributes and no
-// others. If key has too few or too many values, the error wraps ErrKey and
-// names the attributes. It wraps ErrMissing if a value is empty.
+// key attributes in order. It ignores the rule's match, not and absent, and
+// takes the default of a cost table. The lists see the key's attributes and no
+// others. There is no hit if the rule is not for the subject's tier. The error
+// wraps ErrKey if key has too few or too many values, and ErrMissing if a value
+// is empty.
 func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 	if len(key) != len(r.Key) {
 		return fmt.Errorf("%w: rule %q has %d key attributes [%s], %d values are given",
@@ -180,8 +182,8 @@ func (s *Set) addIfApplies(r *Rule, m *Match) {
 	s.addHit(r, m, cost)
 }
 
-// addHit adds a hit of r for the subject in m, which must have all of r's key
-// attributes, if there are limits for it.
+// addHit adds a hit of r for the subject in m, if there are limits for that
+// subject. m must have all of r's key attributes.
 func (s *Set) addHit(r *Rule, m *Match, cost int64) {
 	limits := r.ownLimits
 	beside := s.mayHaveEntry(r)

@@ -11,7 +11,7 @@ import (
 // of entries yields a new one that shares nearly everything.
 type overlay struct {
 	entries *entries.State
-	past    bool // entries are in force from the time when they were written, as in replays
+	past    bool // for a replay: an entry is in force only from the time when it was written
 
 	lists      entries.Tree[listKey, []*listItem]
 	attributes []overlayAttribute // by number; those beyond its end have no entries
@@ -91,7 +91,7 @@ type blockItem struct {
 	span
 }
 
-// attributeOf returns the record of an attribute, for the caller to change. o
+// attributeOf returns what o has of an attribute, for the caller to change. o
 // must not be shared yet.
 func (o *overlay) attributeOf(n int) *overlayAttribute {
 	for len(o.attributes) <= n {
@@ -116,7 +116,8 @@ func (o *overlay) done() {
 	o.asleep = o.asleep.Done()
 }
 
-// recount adds by to the number of items under a key, so that lookups know which lengths occur.
+// recount adds by to the number of items under a key. A lookup tries only the
+// classes and lengths that have items.
 func (o *overlay) recount(key listKey, by int32) {
 	a := o.attributeOf(int(key.attribute))
 	switch key.class {

@@ -18,9 +18,10 @@ type overlayCompiler struct {
 	touched bool                      // some attribute has its first entry about a subject, or none any more
 }
 
-// WithEntries returns a copy of s that matches checks with entries. It shares
-// everything else with s. If base comes from the same call of [Compile] and has
-// the same hash key, only what differs from its entries is compiled.
+// WithEntries returns a copy of s that matches checks with e in place of the
+// entries that s has. If base comes from the same call of [Compile] and has the
+// same hash key, only the entries in which e differs from base are compiled.
+// base may be nil.
 func (s *Set) WithEntries(e *entries.State, base *Set) *Set { return s.withEntries(e, base, false) }
 
 // WithPastEntries is WithEntries for a replay: each entry is in force from the
@@ -127,8 +128,8 @@ func (oc *overlayCompiler) fileListed(e *entries.Entry, add bool) {
 	match := oc.compileConditions(document.ConditionsOf(e))
 	if !add {
 		o.listItems--
-		// The number of other items at that time decided where the item was filed. So
-		// it is looked for under all of its conditions.
+		// Which condition the entry was filed under depended on the entries that there
+		// were then. So it is looked for under all of its conditions.
 		for i := range match {
 			oc.unfile(e, keysOf(&match[i]))
 		}
@@ -181,8 +182,8 @@ func (oc *overlayCompiler) unfile(e *entries.Entry, keys []listKey) {
 	}
 }
 
-// fileSubject adds or removes an entry about a subject. awake is false if the
-// document lacks its tier, or one of its rules.
+// fileSubject adds or removes an entry about a subject. When it adds one, awake
+// is false if the document lacks the entry's tier or one of its rules.
 func (oc *overlayCompiler) fileSubject(e *entries.Entry, add bool) (awake bool) {
 	o := oc.overlay
 	item := &subjectItem{entry: e, span: oc.spanOf(e)}

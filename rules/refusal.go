@@ -11,7 +11,8 @@ import (
 type Refusal struct {
 	Status  int // 400…499 or document.UnavailableStatus; 0 if the rule gives none
 	Headers []document.RefusalHeader
-	// Member is the refusal as a JSON object, for answers to callers that make a response of it.
+	// Member is the refusal as a JSON object. It goes into answers to callers that
+	// make a response of it for the end user.
 	Member Template
 	// Body is the body for the end user, of type BodyType; empty if the rule gives
 	// none.

@@ -55,8 +55,8 @@ const (
 type Lease struct {
 	Threshold float64       // 0.5…0.95: once more than this fraction of the limit is used, checks go to the owner
 	TTL       time.Duration // 50ms…5s; 0 means a twentieth of the window, within these bounds
-	// Idle is the fraction of the limit that all grants of a subject may hold
-	// above Threshold: above 0, at most 0.5.
+	// Idle is the fraction of the limit that all grants of a subject together may
+	// hold once more than Threshold is used: above 0, at most 0.5.
 	Idle float64
 }
 
@@ -81,10 +81,10 @@ type Rule struct {
 	Adaptive       *document.Adaptive // nil if it has none
 	// Blocks are limits that no answer shows, one for each length of the rule's
 	// block; nil if it has none. Each is a token bucket of one unit, which the
-	// beginning of a block takes. The block of a rule with one length is over when
-	// the bucket is full again. With several lengths, it is over MaxDelay earlier,
-	// and is remembered until the bucket is full. Counters depend on the rule and
-	// the subject, not on the lengths.
+	// beginning of a block takes. If the rule has one length, the block is over
+	// when the bucket is full again. If it has several, the block is over MaxDelay
+	// earlier, and is remembered until the bucket is full. The counters' identities
+	// do not include the lengths.
 	Blocks     []*Limit
 	Refusal    *Refusal  // nil if it has none
 	Units      []string  // of the limits of a rule with CountsMonthly, of its tiers and overrides, without repetition

@@ -6,7 +6,7 @@ import (
 	"github.com/rlnode/rlnode/rules/document"
 )
 
-// Set is a compiled document. It is immutable; all checks that are decided by its version share it.
+// Set is a compiled document. It is immutable and safe for concurrent use.
 type Set struct {
 	Version     int64
 	Document    *document.Document
@@ -54,9 +54,9 @@ type HeldVersion struct {
 	// Doubtful means that RecordedAt was not recorded yet when the primary
 	// changed, so the previous primary may have recorded an earlier time.
 	Doubtful bool
-	// NotHonouredAt is a wall time, in Unix ns on the clock of the process that
-	// uses the versions, at which its region had certainly not honoured the
-	// version yet. It is 0 if unknown. See [NotHonoured].
+	// NotHonouredAt is a wall time at which this process's region had certainly not
+	// honoured the version yet; 0 if none is known. It is in Unix ns, by the clock
+	// of this process. See [NotHonoured].
 	NotHonouredAt int64
 }
 
@@ -94,8 +94,9 @@ func (s *Set) Rule(name string) *Rule {
 	return r
 }
 
-// SameRules reports whether both sets have the same rules, with the same nodes
-// of Envoy's, whatever entries are beside them.
+// SameRules reports whether both sets have the same rules, Envoy's nodes and
+// shares, whatever entries are beside them. It is false for sets from different
+// calls of [Compile].
 func (s *Set) SameRules(o *Set) bool {
 	return s.compiled == o.compiled && s.envoy == o.envoy && s.shares == o.shares
 }

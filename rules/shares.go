@@ -48,8 +48,9 @@ func (s *Set) WithShares(x *Shares) *Set {
 		d.doubtful = append(d.doubtful, v.Doubtful)
 	}
 
-	// The times are made to ascend, so that a phase need only count how many
-	// there are.
+	// A phase counts how many of these times have passed, so they must ascend. To
+	// lower one is safe: the region may then seem to have honoured a version too
+	// early, which only makes shares smaller.
 	for i := len(d.notHonouredAt) - 2; i >= 0; i-- {
 		d.notHonouredAt[i] = min(d.notHonouredAt[i], d.notHonouredAt[i+1])
 	}
@@ -161,6 +162,8 @@ func divide(regions, committed []string, rule *Rule, l *Limit) heldShares {
 	return v
 }
 
+// splitAmong returns the share of each of regions in amount, which is divided
+// among committed.
 func splitAmong(regions, committed []string, parts []document.Region, amount int64) []int64 {
 	shares := document.Split(amount, committed, parts)
 	out := make([]int64, len(regions))
@@ -217,7 +220,7 @@ func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
 		return c.limits
 	}
 
-	// The cached value is in use by other checks, which take no lock.
+	// Other checks read the cached value without a lock, so it must not change.
 	next := *c
 	next.phases = make([]phase, len(h.Limits))
 	rooms := make([]room, len(h.Limits))
@@ -272,8 +275,9 @@ func (c *movingLimits) phase(i int, l *Limit, wall int64) (p phase) {
 	}
 	last := l.WindowStart(wall + clockDifference)
 	p.before, p.after = d.recorded(l.WindowStart(wall-clockDifference)), d.recorded(last)
-	// A version whose notHonouredAt is more than a second after the window began
-	// is left out: when the window began, this region had not honoured it.
+	// The count stops at the first version that this region certainly had not
+	// honoured when the window began: one whose notHonouredAt is more than a second
+	// later.
 	for int(p.maybeHonoured) < len(d.notHonouredAt) && last >= d.notHonouredAt[p.maybeHonoured]-clockDifference {
 		p.maybeHonoured++
 	}
@@ -404,7 +408,7 @@ func (s *Set) reduceLimits(h *Hit, rooms, newest []room) []*Limit {
 		// A share is not divided again.
 		all[i].shareCache = nil
 
-		// The share gets a cache of its own: the old one has the undivided limits,
+		// The share needs a cache of its own: that of l holds the undivided limits,
 		// lowered.
 		if l.loweredCache != nil {
 			all[i].loweredCache = &loweredCache{}
@@ -424,9 +428,8 @@ func (s *Set) reduceLimits(h *Hit, rooms, newest []room) []*Limit {
 	return out
 }
 
-// borrowTarget returns how much of a fixed window a region tries to keep
-// available by borrowing, given its share; see [Limit.BorrowTarget]. It is 0 if
-// the region is not committed.
+// borrowTarget returns the [Limit.BorrowTarget] of l, given the region's share.
+// It is 0 if the region is not committed.
 func (s *Set) borrowTarget(l *Limit, share int64) int64 {
 	names := s.shares.Held[len(s.shares.Held)-1].Names
 	switch {
@@ -457,9 +460,9 @@ func (s *Set) Division(rule *Rule, limit *Limit) map[string]int64 {
 // knows of none. It is not safe for concurrent use.
 //
 // A region honours a version once all its nodes that may have authority have
-// applied it. A process that has authority and has not applied a version thus
-// proves that its region has not honoured it. A process without authority
-// proves nothing, because the region does not wait for it.
+// applied the version. So if a process has authority and has not applied a
+// version, its region has not honoured that version. A process without
+// authority proves nothing, because the region does not wait for it.
 type NotHonoured struct {
 	newest int64           // versions up to it are not new
 	at     map[int64]int64 // HeldVersion.NotHonouredAt of the versions in the last set

@@ -267,7 +267,11 @@ func TestSharesOfTwoDays(t *testing.T) {
 			"limits: [{limit: %d, per: 24h, algorithm: fixed-window}]}\n", regions, limit))
 	}
 	both := []string{"eu", "us"}
-	sets := []*Set{version(1, 900, "{eu: 2, us: 1}"), version(2, 900, "{eu: 1, us: 1}"), version(3, 300, "{eu: 2, us: 1}")}
+	sets := []*Set{
+		version(1, 1000, "{eu: 0.7, us: 0.3}"),
+		version(2, 1000, "{eu: 0.5, us: 0.5}"),
+		version(3, 400, "{eu: 0.7, us: 0.3}"),
+	}
 
 	// held is what a region holds that has applied versions at these times, and
 	// knows since when they are recorded.
@@ -290,13 +294,13 @@ func TestSharesOfTwoDays(t *testing.T) {
 		eu, us []HeldVersion
 		want   [2]int64
 	}{
-		{at(0, 11, 59), held(never), held(never), [2]int64{600, 300}},
-		{at(0, 12, 1), held(never, written2), held(never), [2]int64{600, 300}},
-		{at(0, 15, 1), held(never, written2, written3), held(never), [2]int64{200, 300}},
-		{at(1, 0, 1), held(never, written2, written3), held(never), [2]int64{150, 300}},
-		{back.Add(time.Second), held(never, written2, written3), held(never, back, back), [2]int64{150, 100}},
-		{at(1, 9, 1), held(recorded, written2, written3), held(recorded, back, back), [2]int64{200, 100}},
-		{at(2, 0, 1), held(recorded, written2, written3), held(recorded, back, back), [2]int64{200, 100}},
+		{at(0, 11, 59), held(never), held(never), [2]int64{700, 300}},
+		{at(0, 12, 1), held(never, written2), held(never), [2]int64{700, 300}},
+		{at(0, 15, 1), held(never, written2, written3), held(never), [2]int64{280, 300}},
+		{at(1, 0, 1), held(never, written2, written3), held(never), [2]int64{200, 300}},
+		{back.Add(time.Second), held(never, written2, written3), held(never, back, back), [2]int64{200, 120}},
+		{at(1, 9, 1), held(recorded, written2, written3), held(recorded, back, back), [2]int64{280, 120}},
+		{at(2, 0, 1), held(recorded, written2, written3), held(recorded, back, back), [2]int64{280, 120}},
 	} {
 		for i, versions := range [][]HeldVersion{tt.eu, tt.us} {
 			last := versions[len(versions)-1].Set

@@ -9,7 +9,7 @@ import (
 
 // Shown is what answers say of a limit, whatever is used of it: no more than
 // Capacity at once, and over time Amount per Per. A caller that takes Capacity
-// in each Window keeps the rate.
+// in each Window keeps to that rate.
 type Shown struct {
 	Capacity int64
 	Window   time.Duration // of a bucket, the time in which all of it refills, rounded up

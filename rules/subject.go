@@ -10,9 +10,9 @@ import (
 	"github.com/rlnode/rlnode/rules/document"
 )
 
-// ErrKey means that the number of a key's values differs from that of the
-// rule's key attributes, or that the values match a different descriptor of
-// Envoy's than the one named.
+// ErrKey means that a key has more or fewer values than the rule has key
+// attributes. For an Envoy descriptor, it also means that another descriptor
+// applies to the values.
 var ErrKey = errors.New("key does not fit the rule")
 
 // ErrMissing means that a value of the key is empty. An empty value is no
@@ -28,9 +28,10 @@ const (
 
 // hash returns the identity of r's subject in m. The hashed bytes begin with
 // the rule's name, which state already includes. Each value follows in whole
-// words, and then a word with its title: the value's kind, and its length or
-// the IPv4 address itself. The word of the last title is not full. Read from
-// the end, different keys yield different bytes.
+// words, and then a word with its title: a tag, and the value's length or the
+// IPv4 address itself. The last title is in the last word, which is not full. A
+// reader could split the bytes again from their end, so different keys never
+// yield the same bytes.
 //
 // hash assembles nothing in memory: the processor would stall on reading what
 // was just written in smaller pieces.
@@ -78,8 +79,8 @@ func (t *subjectTable) find(v *value, k *keyAttribute, g grouping) *subject {
 func (r *Rule) limits(m *Match, beside *overlay) []*Limit { return r.limitsOf(m, r, beside) }
 
 // limitsOf is limits for a subject that was matched by hit, the rule of the
-// same name in another version. What entries beside the document say counts
-// first; beside may be nil.
+// same name in another version. beside are the entries, which come before what
+// the document says; nil if there are none.
 func (r *Rule) limitsOf(m *Match, hit *Rule, beside *overlay) []*Limit {
 	tier, override := r.tierOf(m, hit, beside)
 	switch {
@@ -96,7 +97,8 @@ func (r *Rule) limitsOf(m *Match, hit *Rule, beside *overlay) []*Limit {
 }
 
 // tierOf returns the number of the tier that m's subject has, -1 for none, and
-// the limits of its first override, if it has one.
+// the limits of the subject's first override for r, nil for none. Both may come
+// from any value of the key.
 func (r *Rule) tierOf(m *Match, hit *Rule, beside *overlay) (tier int32, override []*Limit) {
 	tier = -1
 	for i := range r.key {
@@ -133,9 +135,10 @@ func (r *Rule) tierOf(m *Match, hit *Rule, beside *overlay) (tier int32, overrid
 }
 
 // choose returns the variant of r that key names, and the values without the
-// names of attributes. Without alternatives, that is r and key. A value without
-// a name belongs to the first alternative, or if it is an address, to the first
-// that holds addresses. scratch may be reused for the values.
+// names of attributes. If r has no alternatives, it returns r and key. A value
+// without a name belongs to the first alternative; an address belongs to the
+// first that holds addresses, if there is one. choose may put the values into
+// scratch.
 func (r *Rule) choose(key, scratch []string) (variant *Rule, values []string) {
 	a := r.alternatives
 	if a == nil {

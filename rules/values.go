@@ -39,8 +39,9 @@ type Match struct {
 	List Listing
 	Hits []Hit // in document order
 	// Unlimited has a hit for each rule by which the subject is unlimited, in all
-	// units or in some. The hit's Limits are the unlimited ones. If the rule
-	// limits other units, Hits has a hit of it, too. Both are in document order.
+	// units or in some. The hit's Limits are the unlimited ones. If the same rule
+	// limits other units, Hits has a hit of it, too. Unlimited is in document
+	// order.
 	Unlimited []Hit
 	// Undeclared is how many attributes the document does not declare, if it
 	// declares any. They are ignored.
@@ -52,14 +53,16 @@ type Match struct {
 	// found the same rules and limits: only the subjects of the hits may differ.
 	OnlySubjectsChanged bool
 	// A caller may set Now, the wall time of the check in Unix ms, or Clock, which
-	// reads it. The time is needed only where an entry has an end. Without both, the
-	// machine's clock counts.
+	// reads it. Without both, the machine's clock counts. The time matters only to
+	// entries that have an end, or that a replay has from the time of their
+	// writing.
 	Now   int64
 	Clock func() int64
 
 	values []value // the check's attributes that the set uses
-	// foundFor is the set for which found was made. found stays valid while only
-	// the values of these attributes change. nil: search again.
+	// foundFor is the set for which found was made. While checks of this set bring
+	// the same attributes, found stays valid, whatever the values. nil: search
+	// again.
 	foundFor   *Set
 	uniform    bool        // with foundFor: all rules in found are uniform
 	only       *Rule       // with foundFor: the rule that the call was for, if it was for one
@@ -83,8 +86,9 @@ type value struct {
 	parsed       bool // valid and the addresses are known
 	valid        bool // text is an address
 	address      netip.Addr
-	// written is the IPv6 address in the text if that embeds address, an IPv4 one.
-	// It is invalid otherwise, and for an IPv4-mapped address.
+	// written is the IPv6 address in the text if that embeds address, an IPv4 one:
+	// a CIDR may be that of either. It is invalid otherwise, and for an IPv4-mapped
+	// address.
 	written   netip.Addr
 	canonical string // canonical notation of the address, in Match.canonical; set on first use
 }
@@ -123,6 +127,7 @@ func (m *Match) canonicalText(v *value) string {
 	}
 
 	if v.canonical == "" {
+		// If m.canonical is moved to grow, the texts of other values keep the old one.
 		start := len(m.canonical)
 		m.canonical = v.address.AppendTo(m.canonical)
 		text := m.canonical[start:]

@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// division holds what a set needs to divide limits. Cached limits are tagged
-// with their division, so it must not refer to a set: that would keep old
-// versions in memory.
+// division holds what a set needs to divide limits. It must not refer to a set:
+// cached limits refer to their division, and would keep old versions in memory.
 type division struct {
 	region string
 	// onlyLastFrom is a wall time in Unix ns. Windows that begin at or after it
@@ -15,7 +14,7 @@ type division struct {
 	onlyLastFrom int64
 	// maxFill bounds the time that any bucket of any version takes to fill, in ns.
 	maxFill       int64
-	at            []int64  // Unix ns, for each recorded version
+	at            []int64  // for each recorded version: its RecordedAt, but in Unix ns
 	notHonouredAt []int64  // for each version: HeldVersion.NotHonouredAt, but no later than that of any later version
 	doubtful      []bool   // for each version
 	names         []string // the regions of all versions, each once
@@ -81,8 +80,8 @@ type weigher struct {
 	split         []func(amount int64) int64
 	amounts       []int64 // the limit's amount
 	nextWithLimit []int   // the first version from this one on that has the limit
-	// leastShare is the least that this version's division gives the region, of
-	// its own amount or of any later one.
+	// leastShare is the least that the region gets if this version's division
+	// divides the amount of this version, or that of any later one.
 	leastShare []int64
 }
 
@@ -162,8 +161,8 @@ func (w *weigher) windowRoom(before, honoured uint8) int64 {
 	base := w.baseVersion(before)
 	out := w.leastShare[w.nextWithLimit[base]]
 	for i := base + 1; i < int(honoured); i++ {
-		// In other regions the version may have been recorded before the window
-		// began, and others may rely on it.
+		// This region does not know for certain when the version was recorded. Other
+		// regions may know that it was before the window began, and rely on it.
 		if i >= w.recorded || w.doubtful[i] {
 			out = min(out, w.leastShare[w.nextWithLimit[i]])
 		}

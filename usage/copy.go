@@ -46,8 +46,8 @@ func (lk lock) Unlock() { <-lk }
 
 // copier sends what this node counts to another node, the holder of its copy.
 type copier struct {
-	// completeAt is a time in Unix nanoseconds. Another node has all that was
-	// counted before it, or there was nothing to copy, or no other node.
+	// completeAt is a time in Unix nanoseconds. All that was counted before it is
+	// at another node, too, unless there was no other node.
 	completeAt atomic.Int64
 	sending    atomic.Bool // a goroutine is sending closed ledgers
 	warned     bool        // used by run only
@@ -74,8 +74,8 @@ type copier struct {
 func (t *Totals) copyChanges() {
 	c := &t.copier
 
-	// The copy is complete up to this time: it may lack counts that are made while
-	// it is sent.
+	// The time is read first: the copy may lack counts that are made while it is
+	// sent.
 	began := time.Now()
 	c.mu.Lock()
 	to, missing, err := t.copyOnce()
@@ -105,7 +105,7 @@ func (t *Totals) copyChanges() {
 // age returns how old the copy is.
 func (c *copier) age() time.Duration { return time.Since(time.Unix(0, c.completeAt.Load())) }
 
-// copyOnce chooses a holder and sends it what has changed. It returns the
+// copyOnce chooses a holder and sends it what has changed. missing are the
 // ledgers that the holder lacks and that get no more counts. The caller must
 // hold copier.mu.
 func (t *Totals) copyOnce() (to Member, missing []holding, err error) {
@@ -127,8 +127,9 @@ func (t *Totals) copyOnce() (to Member, missing []holding, err error) {
 	return to, missing, err
 }
 
-// sendLast sends the last changes of a process that ends, if a holder was chosen
-// or has answered recently. The copy then has all that the ledgers have.
+// sendLast sends the last changes of a process that ends, if the holder was
+// chosen or has answered recently. If it succeeds, the copy has all that the
+// ledgers have.
 func (t *Totals) sendLast() {
 	c := &t.copier
 	c.mu.Lock()
@@ -161,7 +162,8 @@ func (t *Totals) chooseHolder() (Member, error) {
 		return list[i], nil
 	}
 
-	// Take the best one that was not given up recently, or else the one that was given up first.
+	// Take the first that was not given up recently, or else the one that was given
+	// up first.
 	now := time.Now()
 	maps.DeleteFunc(c.givenUp, func(id ring.NodeID, at time.Time) bool { return now.Sub(at) > copyGrace/2 })
 	if i >= 0 {
@@ -188,16 +190,16 @@ func (c *copier) use(node Member) {
 }
 
 // sendChanges sends what was counted since the last call, and then a statement.
-// It returns the ledgers that the other node lacks and that get no more counts.
-// If the other node lacks a live ledger, the next call sends all of it. The
-// caller must hold copier.mu.
+// missing are the ledgers that the other node lacks and that get no more
+// counts: the caller must send these. If the other node lacks a live ledger,
+// the next call of sendChanges sends all of it. The caller must hold copier.mu.
 func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missing []holding, err error) {
 	c := &t.copier
 	m := t.meter
 	c.use(to)
 
-	// The time comes first, so that the rounds that end below include all that was
-	// counted before it.
+	// The holder's time is asked for first, so that the rounds that end below
+	// include all that was counted before that time.
 	clock, err := t.sendCopy(ctx, to, &copyHeader{}, nil)
 	if err != nil {
 		return nil, err
@@ -212,10 +214,10 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 		}
 		holdings = append(holdings, holding{Ledger: l.id, Node: l.node, Damaged: l.damaged, Round: next.To})
 
-		// An earlier process may have counted this ledger, and its copy may have got
-		// further than the file did, or be intact where the file is damaged. So the
-		// ledger is treated like a closed one: it is sent page by page, and only if
-		// the holder has less of it.
+		// If an earlier process counted this ledger, the copy may have got further than
+		// the file, or may be intact where the file is damaged. So the ledger is
+		// treated like a closed one: it is sent page by page, and only if the holder
+		// has less of it.
 		if !m.isLive(l) {
 			continue
 		}
@@ -279,8 +281,8 @@ func (t *Totals) ownHoldings(given []holding) (holdings []holding) {
 	return holdings
 }
 
-// noteSent notes what the holder has now, and returns the ledgers that it lacks
-// and that get no more counts.
+// noteSent notes what the holder has after sent, and returns those of holdings
+// that the holder lacks and that get no more counts.
 func (c *copier) noteSent(sent []step, holdings []holding, missing []version) (ended []holding) {
 	clear(c.sent)
 	for _, st := range sent {
@@ -319,6 +321,7 @@ func (t *Totals) sendCopy(
 	return reply, err
 }
 
+// appendBlocks appends blocks as storeBlocks reads them.
 func appendBlocks(b []byte, blocks []block) []byte {
 	for i := range blocks {
 		blk := &blocks[i]

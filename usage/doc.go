@@ -19,7 +19,8 @@
 // A [Totals] adds up the ledgers of all nodes, in row order and page by page,
 // and names the nodes whose counts are missing. It also keeps a copy of this
 // node's ledgers on another node, and holds copies for other nodes. A bill
-// counts only one copy of a ledger: the one that got furthest.
+// counts only one copy of a ledger: of the intact ones, the one that got
+// furthest.
 //
 // # Files
 //

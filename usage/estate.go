@@ -9,8 +9,9 @@ import (
 )
 
 // An estate is what a node that is gone has counted: copies of its ledgers, or
-// its data directory under another identity. Only the nodes that hold an estate
-// look after it. So each of them makes sure that another node has it, too.
+// its own ledgers in a data directory that now has another identity. Only the
+// nodes that hold an estate look after it. So each of them makes sure that
+// another node has it, too.
 
 // estates lists the ledgers here that were counted by nodes that are gone.
 func (t *Totals) estates() []holding {
@@ -53,9 +54,9 @@ func (t *Totals) sendEstates(ctx context.Context, to Member) error {
 	return t.sendLedgers(ctx, to, list)
 }
 
-// closeEstates closes open copies whose processes have ended, so that reading
-// them takes no memory. If the process lives after all, it sends the ledger
-// anew.
+// closeEstates closes open copies whose processes have ended, because an open
+// copy must be loaded into memory to be read. If such a process lives after
+// all, it sends its ledger anew.
 func (t *Totals) closeEstates(list []holding) {
 	m := t.meter
 	records := t.heldCopies.list()
@@ -82,7 +83,8 @@ func (t *Totals) closeEstates(list []holding) {
 	}
 }
 
-// staleAfter is how long a holder that is no longer used keeps copies that another one has, too.
+// staleAfter is how long a node that is no longer the holder keeps copies that
+// the new holder has, too.
 const staleAfter = 10 * time.Minute
 
 // dropStale drops copies of a member that has chosen another holder, once the
@@ -136,7 +138,7 @@ func (t *Totals) dropCopies(r *processRecord, list []holding) {
 		return ours.Source == r.Source && ours.Boot == r.Boot && ours.Number == r.Number
 	})
 	if len(records) == len(h.records) {
-		return // it has been heard of again
+		return // the process has sent a newer statement since
 	}
 
 	// One transaction drops both: a record without the copies would say that they
@@ -171,8 +173,8 @@ type review struct {
 }
 
 // reviewBills looks for nodes that are gone and whose counts are incomplete or
-// estimated, and logs what has changed. Only the node with the lowest ID among
-// those alive does so.
+// estimated, and logs what has changed. Of the nodes that are alive, only the
+// one with the lowest ID does so: one warning is enough.
 func (t *Totals) reviewBills() {
 	if time.Since(t.review.at) < reviewEvery {
 		return

@@ -59,9 +59,9 @@ type head struct {
 	Bytes int    `json:"bytes,omitempty"` // size of the names of an open copy
 	Pages int    `json:"pages,omitempty"` // number of pages of a closed ledger
 
-	// Merged has the ledgers that a merged ledger replaces, and Digest is their
-	// digest. MergedAt is when the merged ledger was stored here, in Unix
-	// nanoseconds.
+	// The next three are for a merged ledger. Merged has the ledgers that it
+	// replaces, and Digest is their digest. MergedAt is when it was stored here, in
+	// Unix nanoseconds.
 	Merged   ledgerNumbers `json:"merged,omitempty"`
 	Digest   uint64        `json:"digest,omitempty"`
 	MergedAt int64         `json:"merged_at,omitempty"`
@@ -72,7 +72,7 @@ var headKey = []byte("head")
 func pageKey(i int) []byte { return binary.BigEndian.AppendUint32([]byte{'p'}, uint32(i)) }
 
 // readHead returns the head of a ledger. If ok is false, there is no head, or
-// it can't be read: the ledger is not whole.
+// it can't be read, and the ledger does not count.
 func readHead(tx persist.Tx, id bucketID) (hd head, ok bool) {
 	b, err := tx.Get(id.name(), headKey)
 	return hd, err == nil && b != nil && json.Unmarshal(b, &hd) == nil

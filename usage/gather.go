@@ -14,7 +14,7 @@ import (
 // inventory lists what a node holds for a month, and what it knows about others.
 type inventory struct {
 	Holdings []holding `json:"sources"`
-	Damaged  bool      `json:"damaged"` // the file can't be read, or a damaged one was set aside and still exists
+	Damaged  bool      `json:"damaged"` // the file can't be read, or a damaged one is set aside
 	// Identities are the nodes whose data directory this is: the node itself, and
 	// what it was before it took a new identity.
 	Identities []ring.NodeID   `json:"homes"`
@@ -42,7 +42,8 @@ type bill struct {
 }
 
 // inventoryHere lists what this node holds for a month. It ends the current
-// rounds, so that everything counted so far is in them.
+// rounds of the ledgers, so that the listed rounds have everything counted so
+// far.
 func (t *Totals) inventoryHere(month Month) (inv inventory) {
 	m := t.meter
 	inv.Damaged = m.file.SetAside()
@@ -188,8 +189,8 @@ func (bi *bill) add(h holding) {
 }
 
 // dropReplaced leaves out the ledgers that merged ones replace. Two merged
-// ledgers that name the same ledger would count it twice, which happens only if
-// a data directory was restored from a copy. The one that names more stays, and
+// ledgers may name the same ledger, but only if a data directory was restored
+// from a copy. Both would count it. So only the one that names more stays, and
 // the bill is incomplete.
 func (bi *bill) dropReplaced() {
 	bi.ledgers = withoutReplaced(bi.ledgers)
@@ -236,8 +237,8 @@ func (bi *bill) complete() {
 	}
 }
 
-// audit finds out what is missing from a bill, from what the members
-// remember of each other and of nodes that are gone.
+// audit finds out what is missing from a bill. It asks what the members
+// remember of each other, and of nodes that are gone.
 type audit struct {
 	*bill
 	month   Month
@@ -313,11 +314,9 @@ func (a *audit) isSuperseded(r *processRecord) bool {
 }
 
 // checkProcess checks one process by its statements, which different nodes may
-// have kept. The last statement of which the bill has everything says how much
-// may be missing after it.
+// have kept. The bill lacks at most what the process counted after the last
+// statement of which the bill has everything.
 func (a *audit) checkProcess(records []processRecord) {
-	// The latest statement comes first. The first one of which the bill has
-	// everything leaves the least that may be missing.
 	slices.SortFunc(records, func(x, y processRecord) int { return cmp.Compare(y.Number, x.Number) })
 	copied := slices.ContainsFunc(records, func(r processRecord) bool { return len(a.copied(&r)) > 0 })
 	if a.hasAnswered(records[0].Source) && !copied {
@@ -351,8 +350,8 @@ func (bi *bill) addEstimate(name string, loss time.Duration) {
 	bi.estimated = append(bi.estimated, Estimate{name, loss})
 }
 
-// checkMembers finds nodes that were members in this month, are gone, and left
-// no statement anywhere: nothing is known of them.
+// checkMembers finds nodes that were members in this month, have not answered,
+// and left no statement anywhere: nobody knows what they counted.
 func (a *audit) checkMembers() {
 	seen := notebook{nodes: map[ring.NodeID]seenNode{}, exports: map[Month]exported{}}
 	stated := map[ring.NodeID]bool{}

@@ -8,10 +8,11 @@ import (
 )
 
 // HandOver closes all ledgers of this node and sends them to another member,
-// together with what it holds for nodes that are gone. Later counts begin new
-// ledgers; call HandOver again to hand them over. With final set, nothing may
-// be counted any more. It returns nil if another member has everything on disk,
-// even if none can be reached any longer.
+// together with what this node holds for nodes that are gone. Later counts
+// begin new ledgers; call HandOver again to hand them over. With final set, the
+// caller must count nothing any more. HandOver returns nil if another member
+// has everything on disk, even if an earlier call sent it and nobody can be
+// reached now.
 func (t *Totals) HandOver(ctx context.Context, final bool) error {
 	t.meter.closeAll()
 	errs := []error{errors.New("hand over usage: there is no other member")}
@@ -32,7 +33,7 @@ func (t *Totals) HandOver(ctx context.Context, final bool) error {
 	if t.isHandedOver() {
 		return nil
 	}
-	return errors.Join(errs[min(1, len(errs)-1):]...) // the first error stands only if there was nobody to try
+	return errors.Join(errs[min(1, len(errs)-1):]...) // the first error is left out if there was somebody to try
 }
 
 // isHandedOver reports whether the last HandOver that succeeded gave away all
@@ -69,10 +70,9 @@ func (m *Meter) closeAll() {
 	}
 }
 
-// handOverTo gives another node everything that this one has counted, and what
-// it holds for nodes that are gone. Each reply names the ledgers that the other
-// node lacks. handOverTo sends these up to twice, and the third reply must name
-// none.
+// handOverTo gives another node all ledgers of this node, and all estates here.
+// Each reply names the ledgers that the other node lacks. handOverTo sends
+// these up to twice, and the third reply must name none.
 func (t *Totals) handOverTo(ctx context.Context, to Member, final bool) error {
 	t.copier.mu.Lock()
 	defer t.copier.mu.Unlock()

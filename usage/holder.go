@@ -40,6 +40,7 @@ func (t *Totals) storeBlocks(ledger ledgerID, d *wire.Decoder) error {
 	if err := m.checkCopy(ledger); err != nil {
 		return err
 	}
+
 	var blocks []block
 	for d.More() {
 		blk := block{shard: int(d.Byte())}
@@ -60,6 +61,7 @@ func (t *Totals) storeBlocks(ledger ledgerID, d *wire.Decoder) error {
 		// statement.
 		head, _ := readHead(tx, id)
 		head.Copy = true
+
 		for _, blk := range blocks {
 			if blk.names == nil {
 				continue
@@ -70,6 +72,7 @@ func (t *Totals) storeBlocks(ledger ledgerID, d *wire.Decoder) error {
 		if head.Bytes > m.maxNameBytes() {
 			return errors.New("the copy has more subjects than this node keeps in a month")
 		}
+
 		if err := putBlocks(tx, id, blocks); err != nil {
 			return err
 		}
@@ -77,9 +80,9 @@ func (t *Totals) storeBlocks(ledger ledgerID, d *wire.Decoder) error {
 	})
 }
 
-// storeStatement notes another node's statement, and returns the ledgers that
-// are missing here. It writes only if more than the time has changed, so that
-// an idle node causes no writes.
+// storeStatement notes another node's statement, and returns those of its
+// ledgers that are missing here. It writes only if more has changed than the
+// statement's time, so that an idle node causes no writes.
 func (t *Totals) storeStatement(header *copyHeader) (missing []version, err error) {
 	h := &t.heldCopies
 	m := t.meter
@@ -129,7 +132,8 @@ func putSteps(tx persist.Tx, steps []step) error {
 }
 
 // put records that this node has everything of an open ledger up to the round
-// To, if it had everything up to From. It drops older copies.
+// To, if it had everything up to From. It drops closed copies that have no
+// more.
 func (step *step) put(tx persist.Tx) error {
 	id := bucketID{ledgerID: step.Ledger}
 	head, ok := readHead(tx, id)
@@ -176,12 +180,14 @@ func (t *Totals) watch() {
 	if !changed {
 		return
 	}
+	// If this fails, a process will count as ended later, but only after a restart
+	// of this node.
 	if err := m.file.Update(func(tx persist.Tx) error { return putRecords(tx, h.records) }); err != nil {
-		m.config.Logger.Debug("can't write when a node has ended", "error", err) // after a restart of this node, the other counts as ended later
+		m.config.Logger.Debug("can't write when a node has ended", "error", err)
 	}
 }
 
-// mergeRecords adds what other nodes know about processes that have ended. It
+// mergeRecords adds what another node knows about processes that have ended. It
 // ignores records that add nothing to what this node knows.
 func (t *Totals) mergeRecords(theirs []*processRecord) {
 	h := &t.heldCopies

@@ -17,7 +17,7 @@ type holding struct {
 	Damaged bool     `json:"damaged"`
 	Round   uint64   `json:"round"` // the round up to which it has everything
 	Copy    bool     `json:"copy"`  // another node sent it; otherwise the process that counted it wrote it here
-	// Merged and Digest are those of a merged ledger: which others it replaces, and
+	// Merged and Digest are of a merged ledger: the ledgers that it replaces, and
 	// what identifies their counts.
 	Merged ledgerNumbers `json:"merged,omitempty"`
 	Digest uint64        `json:"digest,omitempty"`
@@ -104,7 +104,8 @@ func (m *Meter) holdings(month Month) (list []holding, err error) {
 	return withoutReplaced(list), err
 }
 
-// hasOwn reports whether this node has counted anything.
+// hasOwn reports whether this node has counted anything. If the file can't be
+// read, it says yes.
 func (m *Meter) hasOwn() bool {
 	list, err := m.holdings(allMonths)
 	return err != nil || slices.ContainsFunc(list, func(h holding) bool { return !h.Copy })

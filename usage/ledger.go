@@ -32,8 +32,8 @@ const (
 type ledgerID struct {
 	Month  Month       `json:"month"`
 	Source ring.NodeID `json:"source"` // the node that counted it
-	// Number is random. Only the process that drew it counts in the ledger, so of
-	// two copies, the one with the higher round has everything that the other has.
+	// Number is random. Only the process that drew the number counts in the ledger.
+	// So of two copies, the one with the higher round has all that the other has.
 	Number uint64 `json:"number"`
 }
 
@@ -46,9 +46,10 @@ type ledger struct {
 	damaged    bool // some written rows could not be read back; set before others can see the ledger
 
 	rows, others, names atomic.Int64 // numbers of rows, rows of others, and bytes of names; reserved before use
-	// round is the number of the current round; the first is 1. Each block has the
-	// round in which it last changed. A writer or copier that has everything up to
-	// some round needs only the blocks of later ones.
+	// round is the number of the current round; the first is 1. Each block
+	// remembers the round in which it last changed. Whoever has everything up to
+	// some round, such as the file or a holder, needs only the blocks of later
+	// rounds.
 	round    atomic.Uint64
 	shards   [shards]shard
 	rowOrder atomic.Pointer[rowOrder] // nil if no page was read recently
@@ -184,8 +185,8 @@ func (l *ledger) addExisting(hi, lo uint64, cost, checks int64) bool {
 	row := sh.find(hi, lo)
 	found := row >= 0 && !sh.closed
 
-	// The round is read under the lock: whoever reads the shard after a round
-	// has ended finds all rows of that round.
+	// The round is read under the lock. So whoever locks the shard after a round
+	// has ended finds all that was counted in that round.
 	if found {
 		sh.add(row, cost, checks, l.round.Load())
 	}
@@ -203,9 +204,9 @@ const (
 	outcomeClosed                 // not counted: the ledger is closed
 )
 
-// add adds to the row with the given hash, which it creates if needed. If
-// there is no room, it adds to the row of others instead. It returns the row's
-// number in its shard.
+// add adds to the row with the given hash, which it creates if needed. If there
+// is no room, it adds to the row of others instead. number is that of the
+// changed row in its shard.
 func (l *ledger) add(hi, lo uint64, row *Row) (done outcome, number int) {
 	if !row.Other {
 		done, number = l.addIn(hi, lo, row, &l.rows, l.maxRows, outcomeEntered)
@@ -218,9 +219,9 @@ func (l *ledger) add(hi, lo uint64, row *Row) (done outcome, number int) {
 	return l.addIn(at.Hi, at.Lo, &rest, &l.others, maxOthers, outcomeOther)
 }
 
-// addIn is add without the row of others. count is the number of rows of
-// row's kind, at most bound. It returns done, outcomeLost if there is no room,
-// or outcomeClosed.
+// addIn is add without the row of others. count is the number of rows of row's
+// kind, of which there may be bound. addIn returns done if it has counted the
+// row, outcomeLost if there is no room, or outcomeClosed.
 func (l *ledger) addIn(hi, lo uint64, row *Row, count *atomic.Int64, bound int64, done outcome) (outcome, int) {
 	sh := l.shard(lo)
 	sh.mu.Lock()
@@ -259,8 +260,8 @@ func (l *ledger) addIn(hi, lo uint64, row *Row, count *atomic.Int64, bound int64
 	return done, number
 }
 
-// tryReserve adds n to count. It returns false and leaves count alone if the
-// result would exceed bound.
+// tryReserve adds n to count. If the result would exceed bound, it takes n back
+// and returns false. Near the bound, a concurrent call may then fail, too.
 func tryReserve(count *atomic.Int64, n, bound int64) bool {
 	if count.Add(n) > bound {
 		count.Add(-n)
@@ -315,9 +316,9 @@ const (
 	countsPart = 'c'
 )
 
-// changedSince appends the blocks of a shard that have changed after a round.
-// Their counts may be of later rounds than the one that has just ended: a block
-// is a value, so reading it again does no harm.
+// changedSince appends the blocks of a shard that have changed after a round. A
+// block may have counts of the current round already. That does no harm: counts
+// are values, not differences, and the block is read again after that round.
 func (l *ledger) changedSince(round uint64, shard int, blocks []block) []block {
 	sh := &l.shards[shard]
 	sh.mu.Lock()
@@ -333,10 +334,12 @@ func (l *ledger) changedSince(round uint64, shard int, blocks []block) []block {
 		blk := block{shard: shard, number: number}
 		begin := number * blockRows
 		rows := sh.rows[begin:min(begin+blockRows, len(sh.rows))]
+
 		for i := range rows {
 			blk.counts = binary.AppendVarint(blk.counts, rows[i].cost)
 			blk.counts = binary.AppendVarint(blk.counts, rows[i].checks)
 		}
+
 		if changed.names > round {
 			for i := range rows {
 				blk.names = binary.LittleEndian.AppendUint64(blk.names, rows[i].hi)

@@ -9,8 +9,8 @@ import (
 // maxMerged bounds how many ledgers a merged one names: each takes 8 bytes.
 const maxMerged = 1 << 14
 
-// ledgerNumbers are the numbers of ledgers of a node and month, in ascending
-// order, 8 bytes each, big-endian.
+// ledgerNumbers are the numbers of ledgers of one node and month, in ascending
+// order, 8 bytes each, big-endian. In JSON they are one base64 text.
 type ledgerNumbers []byte
 
 func (n ledgerNumbers) count() int { return len(n) / 8 }

@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// makeOrder stores and returns the order of the current rows.
+// makeOrder sorts the current rows, and keeps the order for further pages.
 func (l *ledger) makeOrder() *rowOrder {
 	o := &rowOrder{madeAt: time.Now()}
 	for i := range l.shards {
@@ -81,8 +81,8 @@ func (l *ledger) readCounts(ref uint32, row *Row) {
 }
 
 // pager packs a page of about limit bytes from rows that arrive in order. It
-// packs the rows of one rule (of all rules if rule is empty) that come after
-// the row after (all rows if after is nil).
+// packs the rows of one rule, or of all rules if rule is empty, that come
+// behind the row after, or all if after is nil.
 type pager struct {
 	rule  string
 	after *Row

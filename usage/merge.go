@@ -15,13 +15,14 @@ import (
 )
 
 // Each process counts in ledgers of its own, so a node that restarts again and
-// again has ever more closed ones. If a month has many, the node merges those
-// that name the fewest others: their sum is one closed ledger, which names them
-// all. Wherever a merged ledger is known, the ledgers that it names no longer
-// count, whoever still has a copy of them.
+// again has ever more closed ones. If a month has many, the node merges some:
+// their sum is one closed ledger, which names all that it replaces. Wherever a
+// merged ledger is known, the ledgers that it names no longer count, whoever
+// still has a copy of them.
 
 const (
-	// mergeWidth bounds how many are merged at once: a page of each is in memory.
+	// mergeWidth bounds how many ledgers are merged at once: a page of each is in
+	// memory.
 	mergeWidth = 64
 	// mergeGrace is how long ledgers that were merged can still be read: a bill may
 	// be reading them.
@@ -52,8 +53,8 @@ func (t *Totals) mergeInBackground() {
 }
 
 // toMerge returns, by month, the closed ledgers of this node that should be
-// merged. Those that name the fewest come first, so that a row is written again
-// only as often as the number of ledgers doubles.
+// merged. It prefers those that name the fewest others, so that a row is
+// written again only as often as the number of ledgers doubles.
 func (m *Meter) toMerge() map[Month][]holding {
 	list, _ := m.holdings(allMonths) // what can't be read now is merged later
 	byMonth := map[Month][]holding{}
@@ -67,8 +68,8 @@ func (m *Meter) toMerge() map[Month][]holding {
 	for month, list := range byMonth {
 		slices.SortFunc(list, func(a, b holding) int { return cmp.Compare(len(a.Merged), len(b.Merged)) })
 
-		// Enough are merged that at most mergeAt are left, if mergeWidth allows, and
-		// never just a few: each merge writes all their rows again.
+		// After the merge, at most mergeAt should be left. At least mergeAt are merged,
+		// unless they name too many ledgers: each merge writes all their rows again.
 		count := min(max(m.mergeAt, len(list)-m.mergeAt+1), mergeWidth)
 		named := 0
 		for i, h := range list[:count] {
@@ -86,9 +87,9 @@ func (m *Meter) toMerge() map[Month][]holding {
 	return byMonth
 }
 
-// merge merges closed ledgers of this node. A copy may have got further than
-// the ledger here, if its process was killed. So all members are asked for
-// theirs, and nothing is merged while one of them does not answer.
+// merge merges closed ledgers of this node. If a process was killed, a copy of
+// its ledger may have got further than the ledger here. So all members are
+// asked for theirs, and nothing is merged unless all answer.
 func (t *Totals) merge(month Month, list []holding) error {
 	ctx, cancel := context.WithTimeout(t.ctx, mergeTimeout)
 	defer cancel()

@@ -63,7 +63,7 @@ type Meter struct {
 	done    sync.WaitGroup
 	mergeAt int // the constant mergeAt, unless a test sets it
 
-	writing     sync.Mutex // guards the four fields below and the writer's fields of ledgers; held during disk I/O
+	writing     sync.Mutex // guards the four fields below, and written and lastChange of ledgers; held during disk I/O
 	loaded      bool       // ledgers includes what the file held at the start
 	lastLost    int64      // file.Lost() at the last write or load
 	lastDropped Month      // month in which old months were last dropped
@@ -136,8 +136,9 @@ func (m *Meter) Add(wall int64, subject rules.Hash, unit string, cost, checks in
 }
 
 // AddNamed is Add for a subject that may not have a row yet. It keeps none of
-// the strings. It counts a subject without a row among the others of rule and
-// unit if there is no room for a row, or if key is nil: the key is unknown.
+// the strings. A nil key is unknown. If the subject has no row, and the key is
+// unknown or there is no room for a row, AddNamed counts the subject among the
+// others of rule and unit.
 func (m *Meter) AddNamed(wall int64, subject rules.Hash, rule string, key []string, unit string, cost, checks int64) {
 	hi, lo := rowHash(subject, unit)
 	for {
@@ -184,8 +185,8 @@ func (m *Meter) ledgerOf(wall int64) *ledger {
 		}
 	}
 
-	// Corrections of the last month still arrive in this month. They must not
-	// displace this month's ledger.
+	// Corrections of the last month still arrive in this month. Their ledger must
+	// not become the current one.
 	if c := m.current.Load(); c == nil || c.id.Month < month {
 		m.current.Store(l)
 	}

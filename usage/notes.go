@@ -32,18 +32,18 @@ type notebook struct {
 	exports map[Month]exported
 }
 
-// seenNode says when a node was a member, as far as others know. A bill thus
-// names a node that is gone without a copy as missing.
+// seenNode says when a node was a member, as far as others know. By it, a bill
+// can name a node that is gone and left no copy anywhere.
 type seenNode struct {
 	Name  string `json:"name"`
 	First int64  `json:"first"` // Unix nanoseconds
 	Last  int64  `json:"last"`
-	// Gone is when it was first found not to be a member any longer; 0 if it may
-	// be one. It went between Last and Gone.
+	// Gone is when somebody first found that the node was no longer a member; 0 if
+	// it may be one. It went between Last and Gone.
 	Gone int64 `json:"gone,omitempty"`
 }
 
-// with returns what two nodes know together.
+// with returns what the notes of two nodes say together about one node.
 func (sn seenNode) with(other seenNode) seenNode {
 	sn.First = min(sn.First, other.First)
 	sn.Last = max(sn.Last, other.Last)
@@ -60,8 +60,8 @@ func (sn seenNode) with(other seenNode) seenNode {
 type exported struct {
 	At     int64  `json:"at"`     // Unix nanoseconds; 0 if it never was
 	Digest uint64 `json:"digest"` // of what was exported
-	// Revised is the digest of the changed bill that was last found, and RevisedAt
-	// is when.
+	// Revised is the digest of the bill when it was last found to have changed
+	// since the export, and RevisedAt is when that was.
 	Revised   uint64 `json:"revised,omitempty"`
 	RevisedAt int64  `json:"revised_at,omitempty"`
 }
@@ -91,6 +91,7 @@ func (nb *notebook) merge(other *notes) (news bool) {
 		nb.nodes[id] = ours.with(theirs)
 		news = news || nb.nodes[id].Gone != ours.Gone
 	}
+
 	for len(nb.nodes) > maxSeen {
 		oldest := slices.MinFunc(slices.Collect(maps.Keys(nb.nodes)), func(a, b ring.NodeID) int {
 			return int(min(max(nb.nodes[a].Last-nb.nodes[b].Last, -1), 1))
@@ -186,8 +187,8 @@ func (t *Totals) noteMembers() {
 		}
 	}
 
-	// The times at which nodes were last seen are written at the turn of a month
-	// only: a bill needs no more.
+	// When nodes were last seen is worth a write only at the turn of a month: a
+	// bill needs to know no more than the month.
 	if month := MonthOf(now); month != nb.noted {
 		nb.noted = month
 		nb.unsaved = true
@@ -287,7 +288,7 @@ func (t *Totals) noteExport(month Month, digest uint64) {
 
 // revisedAt returns when the month was last found to have changed since its
 // last export; zero if it has not, or was never exported. complete means that
-// the digest is of all that there is.
+// digest is of all ledgers of the month: only then does it show a change.
 func (t *Totals) revisedAt(month Month, e exported, digest uint64, complete bool) time.Time {
 	switch {
 	case e.At == 0 || complete && e.Digest == digest:

@@ -58,7 +58,7 @@ func (m *Meter) page(id ledgerID, p *pager) error {
 		}
 	}
 
-	err := errNoLedger // stays if there is no file
+	err := errNoLedger // View does not call the function if there is no file
 	if failed := m.file.View(func(tx persist.Tx) error {
 		err = m.readPage(tx, id, p)
 		return nil // a damaged page does not make the whole file damaged
@@ -81,8 +81,8 @@ func (m *Meter) readPage(tx persist.Tx, id ledgerID, p *pager) error {
 
 	copied := m.loadedCopy.Load()
 
-	// Only a first page loads newer rows: all pages that a reader gets must be of
-	// one order.
+	// Only a reader's first page loads newer rows: its further pages must continue
+	// the same order.
 	if copied == nil || copied.id != id || p.after == nil && copied.round != head.Round {
 		l, err := loadLedger(tx, id, head)
 		if err != nil {
@@ -96,7 +96,7 @@ func (m *Meter) readPage(tx persist.Tx, id ledgerID, p *pager) error {
 	return nil
 }
 
-// loadedCopy is an open copy in memory, to read it.
+// loadedCopy is an open copy that was loaded into memory to be read.
 type loadedCopy struct {
 	*ledger
 	round uint64
@@ -124,7 +124,7 @@ type pageHeader struct {
 	at   int64 // when it is written, in Unix nanoseconds
 }
 
-// sendLedgers sends ledgers page by page, also those in memory.
+// sendLedgers sends ledgers page by page, from memory or from the file.
 func (t *Totals) sendLedgers(ctx context.Context, to Member, list []holding) error {
 	for _, h := range list {
 		if err := t.sendLedger(ctx, to, &pageHeader{holding: h}); err != nil {
@@ -254,7 +254,7 @@ func (header *pageHeader) put(tx persist.Tx, page []byte) error {
 		}
 		replaced = append(replaced, other)
 		if before, whole := readHead(tx, other); whole && !before.Copy {
-			made.Copy = false // it has at least what the process itself wrote
+			made.Copy = false // it replaces what the process itself wrote, and has at least as much
 		}
 	}
 	if err := dropBuckets(tx, replaced); err != nil {

@@ -19,8 +19,8 @@ const (
 	// minLoss is the least loss that is assumed of a copy without a final
 	// statement. Small steps of the clock must not make it smaller.
 	minLoss = time.Second
-	// maxRecords bounds the records. A node has one for each process of another
-	// node that sent copies, until a later one covers it.
+	// maxRecords bounds the records. There is one for each process that sent copies
+	// here, until a later process of the same node has all its ledgers.
 	maxRecords = 4096
 	// maxVersions bounds the ledgers of a statement.
 	maxVersions = 1 << 16
@@ -29,15 +29,15 @@ const (
 // processRecord is the last statement of a process, as a holder of its ledgers keeps it.
 type processRecord struct {
 	statement
-	// Ended is a time by the holder's clock, by which the process had ended. As
-	// far as the holder can tell, no other process of the node has counted
-	// anything since. It is 0 if no time is known yet. After a final statement it
-	// is AsOf, until a process of the node is seen again.
+	// Ended is a time by the holder's clock, by which the process had ended, or 0
+	// if none is known yet. As far as the holder can tell, no other process of the
+	// node has counted anything since then. After a final statement, Ended is AsOf,
+	// until a process of the node is seen again.
 	Ended int64 `json:"ended,omitempty"`
 	// Settled means that Ended is no longer revised: the node is no longer a
-	// member, or a later process speaks for it.
+	// member, or a later process speaks for the node.
 	Settled bool `json:"settled,omitempty"`
-	// Replaced means that a later process speaks for it.
+	// Replaced means that a later process speaks for the node.
 	Replaced bool `json:"replaced,omitempty"`
 
 	whole   bool      // everything in the statement was here when it arrived
@@ -62,8 +62,9 @@ func (r *processRecord) maxLoss(now int64) (loss time.Duration, first, last Mont
 // node is a member, and dead that no process listens at the node's address. It
 // returns the new record, or r if nothing has changed.
 //
-// The node counts nothing more only if its address has been dead without a
-// break: a process that starts while it is cut off from all others counts, too.
+// The node has counted nothing since Ended only if its address has been dead
+// without a break. Otherwise another process of the node may have started and
+// counted, even if it was cut off from all other nodes.
 func (r *processRecord) observe(now int64, ofMember, dead bool) *processRecord {
 	next := *r
 	silent := time.Since(r.heard)
@@ -84,6 +85,7 @@ func (r *processRecord) observe(now int64, ofMember, dead bool) *processRecord {
 	case dead && !r.watched:
 		next.Ended = now
 		next.watched = true
+	// A process lives. After a final statement, it may be the one that is ending.
 	case !dead && r.watched && (!r.Final || silent > stopTime):
 		next.watched = false
 	default:
@@ -93,9 +95,10 @@ func (r *processRecord) observe(now int64, ofMember, dead bool) *processRecord {
 	return &next
 }
 
-// after returns the record that takes r's place once next, a later one of the
-// same process, has come. That is next, unless r is whole and next is not: then
-// it is r, marked as alive.
+// after returns the record that takes r's place when next, a later one of the
+// same process, has come. If r is whole and next is not, that is r, marked as
+// alive: the bill needs the last statement of which everything is here.
+// Otherwise it is next.
 func (r *processRecord) after(next *processRecord) *processRecord {
 	if !r.whole || next.whole {
 		return next
@@ -179,12 +182,12 @@ func (h *heldCopies) list() (list []processRecord) {
 	return list
 }
 
-// recordsAfter returns the records with a statement in place of the process's
-// last one, and whether more than the time has changed. isWhole means that none
-// of the statement's ledgers is missing here. A statement that is not whole
-// does not replace one that was. Records of earlier processes of the node go
-// once the statement has their ledgers. ofMember means that the node is a
-// member. The caller must hold mu.
+// recordsAfter returns the records with st in place of the process's last
+// statement, and whether more than times have changed. isWhole means that none
+// of the ledgers of st is missing here: a statement that is not whole does not
+// replace one that was. Records of earlier processes of the node go once st has
+// their ledgers. ofMember means that the node is a member. The caller must hold
+// mu.
 func (h *heldCopies) recordsAfter(
 	st *statement, held []holding, isWhole, ofMember bool, now int64,
 ) (records []*processRecord, changed bool) {
@@ -229,8 +232,9 @@ func (h *heldCopies) recordsAfter(
 	return records[max(0, len(records)-maxRecords):], changed
 }
 
-// knows reports whether r adds nothing: what is known here of its process is as
-// new, or a later process speaks for it. The caller must hold mu.
+// knows reports whether r adds nothing: the record here of the same process is
+// as new, or a later process of the node has all its ledgers. The caller must
+// hold mu.
 func (h *heldCopies) knows(r *processRecord, held []holding) bool {
 	return slices.ContainsFunc(h.records, func(ours *processRecord) bool {
 		if ours.Source == r.Source && ours.Boot == r.Boot {
@@ -240,9 +244,9 @@ func (h *heldCopies) knows(r *processRecord, held []holding) bool {
 	})
 }
 
-// supersedes reports whether a statement is of a later process of the same node
-// that had all ledgers of an earlier one. known has the merged ledgers that are
-// known here.
+// supersedes reports whether st is of a later process of the same node than
+// earlier, and has all of earlier's ledgers. known has the merged ledgers that
+// are known here, which may stand for them.
 func (st *statement) supersedes(earlier *processRecord, known []holding) bool {
 	return st.Source == earlier.Source && st.Started > earlier.Started &&
 		!slices.ContainsFunc(earlier.Ledgers, func(v version) bool { return !st.has(v, known) })

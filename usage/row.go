@@ -13,7 +13,7 @@ import (
 // Row says how much of a unit one subject used in a month.
 type Row struct {
 	Rule string
-	Key  []string // the rule's key attributes, normalised; nil in a row of others
+	Key  []string // the values of the rule's key attributes, as the rule counts them; nil in a row of others
 	Unit string
 	// Other means that the row stands for all subjects of the rule that are counted
 	// without their names, because there was no room.

@@ -22,8 +22,8 @@ type statement struct {
 	// Number rises with each statement of the process; unlike ledgerID.Number it is
 	// not random.
 	Number uint64 `json:"number"`
-	// AsOf is a time by the holder's clock, in Unix nanoseconds. The rounds
-	// include all that the node counted before it.
+	// AsOf is a time by the holder's clock, in Unix nanoseconds. The rounds in
+	// Ledgers include all that the node counted before that time.
 	AsOf    int64     `json:"as_of"`
 	Final   bool      `json:"final"` // the process counts nothing more
 	Ledgers []version `json:"ledgers"`
@@ -54,8 +54,8 @@ func (st *statement) missing(held []holding) (list []version) {
 }
 
 // copyHeader is the header of a MethodCopy message. If it names a ledger,
-// blocks of the ledger follow. A header with neither a ledger nor a statement
-// asks for the time.
+// blocks of the ledger follow. With neither a ledger nor a statement, the
+// message only asks for the holder's time.
 type copyHeader struct {
 	Ledger    ledgerID   `json:"ledger,omitzero"`
 	Statement *statement `json:"statement,omitempty"`

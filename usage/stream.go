@@ -33,7 +33,8 @@ type ledgerReader struct {
 }
 
 // Read begins to read a month. It leaves out nodes that can't be reached, and
-// lists them in Missing. A month without usage has no rows.
+// lists them in Missing. A month without usage has no rows. The error is that
+// of ctx, which the Stream goes on using.
 func (t *Totals) Read(ctx context.Context, q Query) (*Stream, error) {
 	s := &Stream{ctx: ctx, totals: t, query: q}
 	if q.Here {

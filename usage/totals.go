@@ -73,7 +73,9 @@ func (t *Totals) Close() error {
 	return nil
 }
 
-// run sends changes, watches the nodes whose copies are here, and exchanges notes, once a second.
+// run keeps copies and bills until Close. Once a second it sends changes,
+// watches the nodes whose copies are here, and saves notes. The rest comes
+// every ten seconds.
 func (t *Totals) run() {
 	ticker := time.NewTicker(copyInterval)
 	defer ticker.Stop()
@@ -116,7 +118,7 @@ func (t *Totals) Handle(p *peer.Peers) {
 
 // serve answers a message from another node. It does not block.
 func (t *Totals) serve(call *peer.Call) {
-	call.CopyBody()
+	call.CopyBody() // the body is read after serve has returned
 	if !t.calls.Go(func() {
 		body, err := t.answer(call.Method, call.Body)
 		if err != nil {

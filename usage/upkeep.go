@@ -62,8 +62,8 @@ func (m *Meter) load() error {
 	return nil
 }
 
-// readHeadOrGuess is readHead, but makes up a head for an open ledger of this
-// node if the stored head is damaged.
+// readHeadOrGuess is readHead, but if the head of an open ledger of this node
+// is damaged, it makes one up: the ledger's intact rows should count.
 func (m *Meter) readHeadOrGuess(tx persist.Tx, id bucketID) (hd head, whole bool) {
 	if _, err := tx.Get(id.name(), headKey); err != nil && id.round == 0 && id.Source == m.config.Self {
 		return head{Node: m.config.Name, Damaged: true, Round: 1}, true
@@ -103,7 +103,7 @@ func (m *Meter) dropOld() error {
 }
 
 // dropReplaced drops the ledgers, and copies of ledgers, that merged ones have
-// replaced for a while.
+// replaced for at least grace.
 func (m *Meter) dropReplaced(grace time.Duration) error {
 	var replaced []bucketID
 	now := m.config.Now()

@@ -61,6 +61,7 @@ func (m *Meter) Sync() error {
 	return m.sync()
 }
 
+// sync is Sync, also after Close. The caller must hold m.writing.
 func (m *Meter) sync() error {
 	began := time.Now()
 	m.figures.writeBegan.Store(&began)
@@ -104,7 +105,7 @@ func (m *Meter) write() error {
 		}
 
 		over := time.Since(l.lastChange) > closeAfter && l.id.Month != MonthOf(now)
-		if over || !m.isLive(l) { // an earlier process counted it, or closing it has failed
+		if over || !m.isLive(l) { // not live: an earlier process counted it, or closing it has failed
 			errs = append(errs, m.closeLedger(l))
 		}
 	}
@@ -137,8 +138,9 @@ func (m *Meter) writeLedger(l *ledger) error {
 	id := bucketID{ledgerID: l.id}
 	err := l.eachChanged(l.written, writeBytes, func(group []block, last bool) error {
 		return m.file.Update(func(tx persist.Tx) error {
-			// The head comes with the last group. After a crash before that, the file
-			// has everything up to the round in its old head, and some later values.
+			// The head comes with the last group. After a crash before that, the old head
+			// is still true: the file has everything up to its round, and some later
+			// values.
 			if err := putBlocks(tx, id, group); err != nil || !last {
 				return err
 			}
@@ -173,8 +175,8 @@ func (m *Meter) closeLedger(l *ledger) error {
 		}
 	}
 
-	// The ledger leaves memory only now that its pages are in the file: a bill
-	// finds it in one of the two.
+	// The ledger leaves memory only when its pages are in the file, so that a bill
+	// always finds it in one of the two.
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ledgers = slices.DeleteFunc(m.ledgers, func(other *ledger) bool { return other == l })

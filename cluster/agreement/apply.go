@@ -11,15 +11,18 @@ import (
 	"github.com/rlnode/rlnode/rules/document"
 )
 
-// ErrRejected means that an entry is invalid or that its conditions don't hold.
-// The entry changed nothing.
+// ErrRejected means that an entry is invalid, or that its conditions don't
+// hold. The entry has changed nothing.
 var ErrRejected = errors.New("entry is rejected")
 
 // Result is the outcome of an entry.
 type Result struct {
-	Version int64 // of the rules, after an accepted Rules entry; of the entries beside them, after a change of those
-	// Err is nil, or wraps ErrRejected, rules.ErrConflict, document.ErrNotFound or an
-	// error of package entries, or is of type document.Errors.
+	// Version is that of the rules, after an entry that put rules in force, or that
+	// of the entries beside the rules, after an entry that changed those; else 0.
+	Version int64
+	// Err is nil, an [*Unreadable] or a document.Errors, or wraps ErrRejected,
+	// rules.ErrConflict, document.ErrNotFound or an error of package entries. If it
+	// repeats an earlier answer, details may be lost: see [ReportedError].
 	Err error
 }
 
@@ -29,16 +32,16 @@ func (s *State) Apply(index uint64, entry []byte) (*State, Result) {
 }
 
 // Apply returns the state after an entry that has the given index in Raft's
-// log. A rejected entry changes nothing but Index and the hashes. An entry
-// whose index is not above State.Index has been applied already and changes
-// nothing at all.
+// log. If the result has an error, nothing has changed but Index, the hashes
+// and the remembered answers. An entry whose index is not above State.Index has
+// been applied already, and changes nothing at all.
 //
-// If the error is an [*Unreadable], nothing has changed, and this build must
-// apply no further entries: nodes that can read the entry now have a different
+// If the error is an [*Unreadable], the state is s itself, and this build must
+// apply no further entries: nodes that can read the entry now have another
 // state.
 //
-// If p was prepared for the entry, Apply uses its result instead of computing
-// it. The outcome is the same.
+// If p was prepared for the entry, Apply takes the result from p instead of
+// computing it again. The outcome is the same. p may be nil.
 func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State, Result) {
 	if index <= s.Index {
 		return s, rejected("index %d is not above %d", index, s.Index)
@@ -81,25 +84,25 @@ func (e *stampedEntry) applyTo(next, s *State, p *Prepared) (Result, error) {
 	return e.transition.applyOn(s, next, apply)
 }
 
-// Prepared is a change of rules or regions whose result is computed before its entry is applied.
+// Prepared is the result of a change of rules or regions, computed in advance.
 type Prepared struct {
 	request RequestID
-	before  *rules.History
+	before  *rules.History // before and regions are what the change was prepared for
 	regions *Regions
-	after   *rules.History
+	after   *rules.History // after and err are the result of a Rules entry's write
 	err     error
-	refused error
+	refused error // see Refused
 }
 
 // Refused returns why the change can't be made, or nil if it can. Don't propose
-// a refused change: it would change nothing, and a node whose build accepts it
-// would stop because the results differ.
+// a refused change: it would change nothing here, but a build that accepts it
+// would get another result, and its node would stop.
 func (p *Prepared) Refused() error { return p.refused }
 
 // Holds reports whether s still has the rules and regions that the change was prepared for.
 func (p *Prepared) Holds(s *State) bool { return p.before == s.History && p.regions == s.Regions }
 
-// Prepare computes the result of e in advance, so that applying e takes no time
+// Prepare computes the result of e in advance. Applying e then takes no time,
 // unless another change is applied first.
 func (s *State) Prepare(e Rules) *Prepared {
 	p := &Prepared{request: e.Request, before: s.History}
@@ -107,13 +110,14 @@ func (s *State) Prepare(e Rules) *Prepared {
 	return p
 }
 
-// fits reports whether p was prepared for e and for the rules in s.
+// fits reports whether p was prepared for e and for the rules in s, and e has
+// no answer yet.
 func (p *Prepared) fits(s *State, e Rules) bool {
 	return p != nil && p.before == s.History && e.Request == p.request && !e.Request.IsZero() &&
 		s.answerTo(e.Request) == nil
 }
 
-// rejected returns the result of a rejected entry. The caller must not have changed the state.
+// rejected returns the result of a rejected entry, which has changed nothing.
 func rejected(format string, args ...any) Result {
 	return Result{Err: fmt.Errorf("%w: "+format, append([]any{ErrRejected}, args...)...)}
 }
@@ -137,6 +141,7 @@ func (e Empty) apply(*State) Result { return Result{} }
 // checkLevel rejects an entry above the feature level that the members have agreed on.
 func (s *State) checkLevel(e Entry, level Level) error {
 	switch e.(type) {
+	// These two set the level, so they may need one above it.
 	case Raise, FoundCluster:
 		return nil
 	}
@@ -329,8 +334,8 @@ func (e Forget) apply(next *State) Result {
 	next.Processes = maps.Clone(next.Processes)
 	delete(next.Processes, e.Node)
 
-	// The node is a stranger now, and must be listed as one: the list bounds the
-	// generations that are kept.
+	// The node is a stranger now. Its generation is kept only as long as the list
+	// of strangers has room for the node, so the node must be listed.
 	if generation := next.Generation(e.Node); generation > 0 {
 		next.setGeneration(e.Node, generation)
 	}
@@ -355,7 +360,7 @@ func (e Rules) write(h *rules.History) (*rules.History, error) {
 	})
 }
 
-// enact puts the result of write in force, and remembers the answer to the request.
+// enact puts the result of write in force, and remembers the answer.
 func (e Rules) enact(next *State, history *rules.History, err error) Result {
 	var r Result
 	r.Version, r.Err = next.adoptHistory(history, err)
@@ -363,8 +368,8 @@ func (e Rules) enact(next *State, history *rules.History, err error) Result {
 	return r
 }
 
-// adoptHistory puts a history in force, unless err says why there is none. It
-// returns its version.
+// adoptHistory puts a history in force, and returns the version in force. If
+// err is not nil, there is no history, and adoptHistory only returns err.
 func (s *State) adoptHistory(history *rules.History, err error) (int64, error) {
 	if err != nil {
 		return 0, err

@@ -19,13 +19,13 @@ type Level uint32
 // includes it.
 const Newest Level = 2
 
-// Build describes which data a build of the program can read, and how it signs
-// the data that it writes.
+// Build says which data a build of the program can read, and which release it
+// names in the data that it writes.
 type Build struct {
 	Level   Level  // the newest level that it knows
 	Release string // for people: printable ASCII without spaces; truncated to MaxRelease bytes when written
 	Zones   string // the version of its time zone data, in the same format
-	// Lacks is for tests: it reports whether this build can't read a kind of entry,
+	// Lacks is for tests. It reports whether this build can't read a kind of entry,
 	// given its type name.
 	Lacks func(kind string) bool
 }
@@ -36,9 +36,9 @@ const MaxRelease = 64
 // ThisBuild is the build of this program, without a release name.
 var ThisBuild = Build{Level: Newest}
 
-// Unreadable is the error for an entry or snapshot with content that this build
-// doesn't know or reads differently. A node that ignored the content would
-// diverge from nodes that know it.
+// Unreadable is the error for an entry or a snapshot with content that this
+// build doesn't know, or reads differently than its writer. A node that ignored
+// the content would diverge from the nodes that know it.
 type Unreadable struct {
 	Needs   Level  // the level needed to read it; 0 if even that is unreadable
 	Release string // the release that wrote it; "" if unknown
@@ -68,9 +68,9 @@ func (b *Build) unreadable(needs Level, release string, err error) *Unreadable {
 	return &Unreadable{Needs: needs, Release: release, Knows: b.Level, Err: err}
 }
 
-// appendOrigin appends the level needed to read the data that follows, and this
-// build's release. Entries and snapshots of all releases, past and future, name
-// their origin in this way after their first bytes.
+// appendOrigin appends the origin of the data that follows: the level needed to
+// read it, and this build's release. In all releases, past and future, entries
+// and snapshots have their origin after their first bytes, in this form.
 func (b *Build) appendOrigin(to []byte, needs Level) []byte {
 	return wire.AppendText(binary.AppendUvarint(to, uint64(needs)), b.Release[:min(len(b.Release), MaxRelease)])
 }

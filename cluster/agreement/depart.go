@@ -14,8 +14,8 @@ import (
 const KeptDepartures = 1024
 
 // Departure says that a node left by command, or that an operator removed it.
-// Its ID can't be used again; its process may still run, but no later one with
-// that ID is a member.
+// The node's ID can't be used again. Its process may still run, but no later
+// process with this ID becomes a member.
 type Departure struct {
 	Node ring.NodeID `json:"node"`
 	Name string      `json:"name,omitempty"`
@@ -49,8 +49,8 @@ func (e Depart) apply(next *State) Result {
 	return Result{}
 }
 
-// Departure returns a node's departure, or nil if there was none or it was
-// forgotten.
+// Departure returns a node's departure, or nil if the node has not departed or
+// its departure was forgotten. The result is read-only.
 func (s *State) Departure(id ring.NodeID) *Departure {
 	at := slices.IndexFunc(s.Departed, func(d Departure) bool { return d.Node == id })
 	if at < 0 {
@@ -74,7 +74,8 @@ func (d *Departure) String() string {
 		time.UnixMilli(d.When).UTC().Format("2006-01-02 15:04 UTC"))
 }
 
-// checkDepartures returns an error if no sequence of entries could have produced s.Departed.
+// checkDepartures returns an error if no entries could have produced
+// s.Departed.
 func (s *State) checkDepartures() error {
 	if len(s.Departed) > KeptDepartures {
 		return fmt.Errorf("%d departures are kept, more than %d", len(s.Departed), KeptDepartures)

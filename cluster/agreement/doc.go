@@ -3,13 +3,14 @@
 //
 // A [State] contains the cluster's ID, its nodes, the owner of each partition,
 // each node's generation (how many times it was ended), the process of each
-// node that may have authority, and the rules in force. [State.Apply] builds
-// the next State from an entry: [FoundCluster], [Empty], [Reign], [Ring],
-// [Leave], [Settled], [Ended], [RegisterProcess], [Forget], [Rules], [Primary],
-// [Region], [Mark], [Adopt], [Entries], [EndEntries], [AdoptEntries], [Depart],
-// [Raise] or [Skipped], encoded by [Build.Encode]. The result depends only on
-// the State and the entry, not on a clock, the environment or map order. So
-// nodes that apply the same entries have the same State.
+// node that may have authority, the rules in force, and the entries beside
+// them. [State.Apply] builds the next State from an entry: [FoundCluster],
+// [Empty], [Reign], [Ring], [Leave], [Settled], [Ended], [RegisterProcess],
+// [Forget], [Rules], [Primary], [Region], [Mark], [Adopt], [Entries],
+// [EndEntries], [AdoptEntries], [Depart], [Raise] or [Skipped], encoded by
+// [Build.Encode]. The result depends only on the State and the entry, not on a
+// clock, the environment or map order. So nodes that apply the same entries
+// have the same State.
 //
 // The nodes of a cluster may run different releases. Each entry and each
 // snapshot states the feature level needed to read it and the release that
@@ -23,7 +24,8 @@
 // State.To, the ring being moved to, only in a hand-off between the two. While
 // the state is settled, both rings are the same.
 //
-// Ended removes a node from both rings, and its standbys become the owners. The special cases:
+// Ended removes a node from both rings, and its standbys become the owners. The
+// special cases:
 //
 //   - The node is the only member of both rings: they stay, because some node
 //     must own the partitions. Its generation still rises, so it comes back as
@@ -37,9 +39,10 @@
 //     state is settled.
 //
 // [Regions] contains the regions that share the rules, and the versions that
-// still count for the shares of global limits. Rules, Region and Mark are for
-// the primary region. Other regions copy its state with Adopt. An entry can't
-// tell in which region it is applied, so its proposer must check that.
+// still count for the shares of global limits. Rules, Region, Mark, Entries and
+// EndEntries are for the primary region. Other regions copy its state with
+// Adopt and AdoptEntries. An entry can't tell in which region it is applied, so
+// its proposer must check that.
 //
 // States are immutable and share unchanged parts. They are safe for concurrent
 // use. [State.AppendBinary] and [Build.Parse] write and read Raft's snapshots:
@@ -47,8 +50,8 @@
 //
 // Bounds: a ring has at most [ring.MaxMembers] members, State.Members at most
 // [MaxKnown] nodes, State.Processes at most [MaxProcesses]. A State remembers
-// the answers to the last [KeptRequests] writes of rules, and the generations
-// of the last [KeptStrangers] nodes that were ended and are not in Members.
-// There are at most [MaxRegions] regions, and at most [MaxHeld] versions that
-// count for shares, together about [MaxHeldBytes].
+// the answers to the last [KeptRequests] writes of rules and entries, and the
+// generations of the last [KeptStrangers] nodes that have one and are not in
+// Members. There are at most [MaxRegions] regions, and at most [MaxHeld]
+// versions that count for shares, together about [MaxHeldBytes].
 package agreement

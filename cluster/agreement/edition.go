@@ -14,20 +14,21 @@ import (
 // for the new state. ErrBase wraps ErrRejected.
 var ErrBase = fmt.Errorf("%w: the rules, or the regions that share them, have changed since it was proposed", ErrRejected)
 
-// ErrDiffers means that this build applies an entry with another result than its proposer.
+// ErrDiffers means that an entry has another result on this build than it had
+// for its proposer.
 var ErrDiffers = errors.New("an entry has another result than on the node that proposed it")
 
-// Edition identifies the rules in force and the agreed regions. The result of a
-// change to either depends on nothing else.
+// Edition identifies the rules in force and the agreed regions. Every change of
+// either starts from both.
 type Edition struct {
 	Number int64 // version in force
 	Hash   [sha256.Size]byte
 }
 
-// Transition belongs to an entry that may change rules or regions: the edition
-// that the entry was proposed for, and the edition that results from it. Every
-// node parses rules when it applies them. Without transitions, builds that
-// parse rules differently would diverge unnoticed.
+// Transition belongs to an entry that may change rules or regions. Base is the
+// edition that the entry was proposed for, and Result the edition after it.
+// Every node parses rules itself when it applies them. Without transitions,
+// builds that parse rules differently would diverge unnoticed.
 type Transition struct{ Base, Result Edition }
 
 // Edition returns the edition of s.
@@ -65,8 +66,9 @@ func changesRules(e Entry) bool {
 
 // Prepare encodes an entry for a leader to propose in state s. An entry that
 // may change rules or regions carries its Transition. For such an entry,
-// Prepare also returns the prepared result, so that applying Rules takes no
-// time and the caller can tell that an entry would be refused.
+// Prepare also returns the prepared result: applying Rules then takes no time,
+// and the caller sees whether the entry would be refused. For other entries,
+// the result is nil.
 func (b *Build) Prepare(s *State, e Entry) ([]byte, *Prepared, error) {
 	if !changesRules(e) {
 		out, err := b.Encode(e)
@@ -85,6 +87,7 @@ func (b *Build) Prepare(s *State, e Entry) ([]byte, *Prepared, error) {
 	next.Index++
 	p := &Prepared{before: s.History}
 	write, isRules := e.(Rules)
+	// A write that has its answer already changes nothing: no case holds for it.
 	switch {
 	case !isRules:
 		p.refused = e.apply(&next).Err

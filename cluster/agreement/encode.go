@@ -30,7 +30,7 @@ import (
 //	tail      for Rules the change's body, for Adopt the documents, else nothing
 //
 // Every release writes everything up to the release in this way. So a build
-// that can't read the rest can still report which release can.
+// that can't read the rest can still say which release can.
 const (
 	entryMark   = 0xe7 // no kind has this number: old entries begin with their kind
 	entryFormat = 2
@@ -49,7 +49,7 @@ var kinds = [...]Entry{
 // ErrEntry means that bytes or a value are not a valid entry.
 var ErrEntry = errors.New("not an entry")
 
-// kindOf returns the number of an entry's kind, or a number below 1 if e is not an entry.
+// kindOf returns the number of an entry's kind, or -1 if e is not an entry.
 func kindOf(e Entry) int {
 	return slices.IndexFunc(kinds[:], func(k Entry) bool { return k != nil && reflect.TypeOf(k) == reflect.TypeOf(e) })
 }
@@ -58,14 +58,14 @@ func kindOf(e Entry) int {
 func neededLevel(e Entry) Level {
 	switch e := e.(type) {
 	case Raise:
-		return max(1, e.Level) // a node that doesn't know the level should stop here, not at a later entry
+		return max(1, e.Level) // a node that doesn't know the level must stop here, not at a later entry
 	case FoundCluster:
 		return max(1, e.Level)
 	}
 	return 1
 }
 
-// Encode encodes an entry, with this build's signature. The error wraps [ErrEntry].
+// Encode encodes an entry, with its origin. The error wraps [ErrEntry].
 func (b *Build) Encode(e Entry) ([]byte, error) { return b.encode(e, nil) }
 
 // encode encodes an entry with its transition, which may be nil.
@@ -92,7 +92,7 @@ func appendBody(b []byte, e Entry) ([]byte, error) {
 	switch x := e.(type) {
 	case Rules:
 		if !utf8.ValidString(x.Change.Name) {
-			// JSON would replace invalid bytes, which makes another name.
+			// JSON would replace invalid bytes, and so change the name.
 			return nil, fmt.Errorf("%w: the name of a part of the rules must be valid UTF-8", ErrEntry)
 		}
 		tail = x.Change.Body
@@ -132,14 +132,14 @@ func appendBody(b []byte, e Entry) ([]byte, error) {
 // inMillis truncates a time to the precision of entries, which is milliseconds, in UTC.
 func inMillis(t time.Time) time.Time { return time.UnixMilli(t.UnixMilli()).UTC() }
 
-// Decode is the inverse of Encode. The body of a change of rules aliases entry.
-// The error is an [*Unreadable] that wraps [ErrEntry].
+// Decode is the inverse of Encode. The body of a change of rules aliases the
+// argument. The error is an [*Unreadable] that wraps [ErrEntry].
 func (b *Build) Decode(entry []byte) (Entry, error) {
 	w, err := b.decode(entry)
 	return w.Entry, err
 }
 
-// stampedEntry is an entry with its signature and transition.
+// stampedEntry is an entry with its origin and its transition.
 type stampedEntry struct {
 	Entry
 	level      Level // the level needed to read it
@@ -185,8 +185,8 @@ func (b *Build) decode(entry []byte) (stampedEntry, error) {
 }
 
 // CheckProposable returns an error if a leader must not propose an entry in
-// state s, because this build or one that knows only the agreed level could not
-// read it.
+// state s: this build could not read it, or a build that knows only the agreed
+// level could not.
 func (b *Build) CheckProposable(s *State, entry []byte) error {
 	w, err := b.decode(entry)
 	if err != nil {

@@ -6,22 +6,21 @@ import (
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
-// MaxEntriesChange bounds the JSON of an entry of the log that changes entries
-// beside the rules, in bytes.
+// MaxEntriesChange bounds the JSON of Entries and of AdoptEntries, in bytes.
 const MaxEntriesChange = 4 << 20
 
-// Entries changes entries beside the rules: all of Changes, or none. Its result
-// has the version of the entries. Repeating it with the same Request changes
-// nothing and returns the first answer again. Only the primary region's leader
-// proposes it.
+// Entries makes all of Changes to the entries beside the rules, or none. Its
+// result has the version of those entries. Repeating it with the same Request
+// changes nothing and returns the first answer again. Only the primary region's
+// leader proposes it.
 type Entries struct {
 	Request RequestID        `json:"request"`
 	Changes []entries.Change `json:"changes"`
 }
 
-// EndEntries removes the entries that end at or before a time, in Unix ms. If
-// there are many, it removes only those that ended first. Only the primary
-// region's leader proposes it.
+// EndEntries removes the entries beside the rules that end at or before a time,
+// in Unix ms. If there are many, it removes only those that ended first. Only
+// the primary region's leader proposes it.
 type EndEntries struct {
 	Before int64 `json:"before"`
 }
@@ -42,7 +41,7 @@ func (e Entries) apply(next *State) Result {
 	return r
 }
 
-// enact makes the changes.
+// enact makes all changes, or none.
 func (e Entries) enact(next *State) Result {
 	changed := next.Entries
 	for _, c := range e.Changes {

@@ -10,15 +10,15 @@ import (
 // Bounds of an entry's content.
 const (
 	secretBytes = 32
-	maxText     = 256 // bounds a member's name, address, region and zone, in bytes
+	maxText     = 256 // bounds each text of a Member, and of a Departure, in bytes
 )
 
 // Entry is one of FoundCluster, Empty, Reign, Ring, Leave, Settled, Ended,
 // RegisterProcess, Forget, Rules, Primary, Region, Mark, Adopt, Raise, Skipped,
 // Entries, EndEntries, AdoptEntries and Depart.
 type Entry interface {
-	// apply changes next, a copy of the state before the entry that already has the
-	// entry's index. The result's error says why the entry is rejected.
+	// apply changes next, which is a copy of the state before the entry, with the
+	// entry's index. If the result's error rejects the entry, next is unchanged.
 	apply(next *State) Result
 }
 
@@ -31,8 +31,8 @@ type FoundCluster struct {
 	Level Level `json:"level,omitempty"`
 }
 
-// Empty changes nothing but State.Index and the hashes. Its commit proves that
-// the leader still led after proposing it.
+// Empty changes nothing but State.Index and the hashes. If it is committed, its
+// leader still led after proposing it.
 type Empty struct{}
 
 // Ring begins the move to the canonical ring of these members. It is rejected
@@ -50,18 +50,19 @@ type Ring struct {
 type Leave struct {
 	Epoch int64       `json:"epoch"`
 	Node  ring.NodeID `json:"node"`
-	// Reason is the leader's reason for taking the node out, or "" if the node
-	// asked to leave. When is the time, in Unix milliseconds.
+	// Reason is why the leader takes the node out, or "" if the node asked to
+	// leave. When is the time, in Unix milliseconds, by the leader's clock.
 	Reason Reason `json:"why,omitempty"`
 	When   int64  `json:"when,omitempty"`
 }
 
 // Settled ends the move, because every member has reported Epoch as settled. It
-// is rejected unless Epoch is the current one. Repeating it changes no ring.
+// is rejected unless Epoch is the current one. Repeating it changes no ring,
+// only the revision.
 type Settled struct {
 	Epoch int64 `json:"epoch"`
-	// Revision is the revision that the members' reports refer to; 0 for any. If it
-	// is not the current one, a node was ended or registered a new process in the
+	// Revision is the revision that the members' reports refer to; 0 for any. If
+	// another one is current, a node was ended or registered a new process in the
 	// meantime. Then there may be more to move, and the entry is rejected.
 	Revision uint64 `json:"revision,omitempty"`
 }
@@ -77,17 +78,17 @@ type Ended struct {
 }
 
 // Raise raises the feature level. It is rejected if Level is not above the
-// current one, or if a member's process doesn't know it. A node that doesn't
-// know it and is not in Members can't read the entry, and stops.
+// current one, or if a member's process doesn't know Level. A node outside
+// Members that doesn't know Level can't read the entry, and stops.
 type Raise struct {
 	Level Level `json:"level"`
 }
 
-// RegisterProcess registers the process of a node that may have authority.
-// Everything that the node's previous process held in memory is gone. It is
-// rejected if too many nodes are registered, if the process is a former one, if
-// it doesn't know the agreed feature level, or if Reign is over. Repeating it
-// changes nothing.
+// RegisterProcess makes a process the only one of its node that may have
+// authority. Everything that the node's previous process held in memory is
+// gone. The entry is rejected if too many nodes are registered, if the process
+// is a former one or doesn't know the agreed feature level, or if Reign is
+// over. Repeating it changes nothing.
 type RegisterProcess struct {
 	Node  ring.NodeID `json:"node"`
 	Boot  uint64      `json:"boot"`            // not zero
@@ -104,17 +105,17 @@ type Forget struct {
 	Node ring.NodeID `json:"node"`
 }
 
-// Skipped replaces an entry that no node could apply. An operator puts it into
-// the log of each stopped node. It changes nothing but State.Index and the
+// Skipped replaces an entry that no node could apply. An operator puts Skipped
+// into the log of each stopped node. It changes nothing but State.Index and the
 // hashes.
 type Skipped struct {
 	Hash []byte `json:"hash"` // SHA-256 of the replaced entry
 }
 
 // Rules is a write of rules. Repeating it with the same Request writes nothing
-// and returns the first answer again. If the document has many mistakes, the
-// repeated answer has only the first ones and the number of the others. An
-// answer to a zero Request is not remembered.
+// and returns the first answer again, unless Request is zero. If the document
+// had many mistakes, the repeated answer has only the first ones and the number
+// of the others.
 type Rules struct {
 	Request   RequestID       `json:"request"`
 	Change    document.Change `json:"change"`               // its body has at most document.MaxDocument bytes

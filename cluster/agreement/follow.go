@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// MaxAdopt bounds the encoded state that other regions adopt, in bytes: it must
+	// MaxAdopt bounds the encoded state that other regions adopt, in bytes. It must
 	// fit in one message.
 	MaxAdopt = 15 << 20
 
@@ -20,17 +20,17 @@ const (
 )
 
 // Adopt copies the primary's regions and rules, as [State.AppendAdopt] wrote
-// them there. It is accepted if it comes from another world. Otherwise, its
-// primary epoch, version and revision, compared in this order, must be later
-// than the current ones.
+// them there. It is accepted if it comes from another world. Otherwise it is
+// accepted only if it is later: its primary epoch, version and revision are
+// compared with the current ones, in this order.
 type Adopt struct {
 	Regions               // the last of Held is the version in force; each has its Text and no Set
 	InForce rules.Version `json:"in_force"` // as in History; zero if there is none
 }
 
 // AppendAdopt appends to b the rules and regions for other regions to adopt: at
-// most [MaxAdopt] bytes, or an error. It caches the bytes as long as neither
-// rules nor regions change.
+// most [MaxAdopt] bytes, or an error. The encoded bytes are cached until rules
+// or regions change.
 func (s *State) AppendAdopt(b []byte) ([]byte, error) {
 	cache := s.Regions.cacheOrNew()
 	cache.mu.Lock()
@@ -99,10 +99,10 @@ func packDocuments(held []Held) ([]byte, error) {
 	return out, nil
 }
 
-// unpackDocuments is the inverse of packDocuments. It reads at most as many
-// bytes as valid documents can have.
+// unpackDocuments is the inverse of packDocuments. It sets the Text of each of
+// held. It inflates at most as many bytes as valid documents can have.
 func unpackDocuments(b []byte, held []Held) error {
-	// maxLengths bounds the three lengths that appendTexts writes with each text.
+	// maxLengths bounds the bytes of all lengths that appendTexts writes.
 	const maxLengths = 64 * MaxHeld
 	if len(held) > MaxHeld {
 		return fmt.Errorf("%d versions are held, more than %d", len(held), MaxHeld)
@@ -120,9 +120,9 @@ func unpackDocuments(b []byte, held []Held) error {
 	return err
 }
 
-// appendTexts encodes texts that resemble one another. For each, it writes how
-// many leading and trailing bytes it shares with the text before, then the
-// bytes between with their length.
+// appendTexts encodes texts that resemble one another. For each text, it writes
+// how many bytes at its beginning and at its end are those of the text before.
+// Then come the bytes between them, with their length.
 func appendTexts(b []byte, texts []string) []byte {
 	before := ""
 	for _, text := range texts {
@@ -186,7 +186,7 @@ func (e Adopt) apply(next *State) Result {
 	adopted.Held = slices.Clone(e.Held)
 	for i := range adopted.Held {
 		h := &adopted.Held[i]
-		h.Set = history.Set()
+		h.Set = history.Set() // for the last one, which is in force
 		if i < len(e.Held)-1 {
 			h.Set, err = have.compileHeld(h)
 			if err != nil {
@@ -205,7 +205,7 @@ func (e Adopt) apply(next *State) Result {
 	return Result{Version: e.InForce.Number}
 }
 
-// isLaterThan reports whether e is later than s.
+// isLaterThan reports whether e, from the same world, is later than s.
 func (e Adopt) isLaterThan(s *State) bool {
 	_, v := s.History.Current()
 	r := s.Regions
@@ -213,9 +213,10 @@ func (e Adopt) isLaterThan(s *State) bool {
 		[]uint64{uint64(r.PrimaryEpoch), uint64(v.Number), r.Revision}) > 0
 }
 
-// history returns the history of s with e's version in force. A later version
-// of the same world is added to the local history. In any other case, the local
-// history differs from the primary's and is replaced.
+// history returns the history of s with e's version in force. If s has this
+// version with the same text, its history stays. A later version of the same
+// world is added. In any other case, the primary's history replaces the local
+// one.
 func (e Adopt) history(s *State) (*rules.History, error) {
 	if len(e.Held) == 0 {
 		return rules.NewHistory(), nil

@@ -21,7 +21,7 @@ func (h Hash) MarshalText() ([]byte, error) { return hex.AppendEncode(nil, h[:])
 func (h *Hash) UnmarshalText(text []byte) error { return decodeHex(h[:], text) }
 
 // HashAt is State.Hash before the entry with a given index. The index is a
-// multiple of HashEvery, so that nodes that have applied different numbers of
+// multiple of HashEvery: so nodes that have applied different numbers of
 // entries can be compared. An idle node reports the index of the next entry
 // instead. The zero value is no hash.
 type HashAt struct {
@@ -31,8 +31,8 @@ type HashAt struct {
 
 // setHash sets next.Hash to the hash of s extended by the entry and its outcome.
 func (next *State) setHash(s *State, entry []byte, r Result) {
-	// Raft's own entries have indices, too, so the multiple itself may be
-	// missing here. s has all entries below it.
+	// Raft's own entries have indices, too, and are not applied here: the entry
+	// whose index is the multiple may be one of them. s has all entries below it.
 	if next.Index/HashEvery != s.Index/HashEvery {
 		next.ComparedHash = HashAt{Index: next.Index / HashEvery * HashEvery, Hash: s.Hash}
 	}

@@ -10,25 +10,27 @@ import (
 )
 
 // MaxClockSpread is how far the latest clock of any region may be ahead of the
-// earliest one when a version is recorded. If a clock is wrong by more, nobody
+// earliest one when a version is recorded. With a larger difference, nobody
 // knows in which windows the older versions still count.
 const MaxClockSpread = time.Minute
 
 // windowSlack, in ms, is how much longer than the longest window a version is
-// kept after the next one was recorded, so that its last window is over by every
-// clock. A clock may be MaxClockSpread behind, and the rest is a margin, also for
-// that of the record's time.
+// kept after the next one was recorded. By then, its last window is over by
+// every clock: one may be MaxClockSpread behind. The minute is a margin. It
+// covers the margin by which a recorded time is later than the latest clock.
 const windowSlack = int64((MaxClockSpread + time.Minute) / time.Millisecond)
 
 // errTooManyHeld means that no further version can be held.
 var errTooManyHeld = errors.New("too many versions of global limits are in use at once: wait until all regions have followed and the windows have ended, or remove a region that is gone")
 
-// holdVersion makes h's version in force the last one held. r must not be shared yet.
+// holdVersion makes h's version in force the last one that r holds. r must not
+// be shared yet.
 func (r *Regions) holdVersion(h *rules.History) error {
 	_, v := h.Current()
 	fresh := Held{Version: v.Number, Names: r.Names, Set: h.Set()}
 	held := slices.Clone(r.Held)
 	if !needsShares(append(held, fresh)) {
+		// 0 would mean that the version is not recorded.
 		fresh.RecordedAt = min(max(1, v.When.UnixMilli()), rules.MaxRecordedAt)
 		r.Held = []Held{fresh}
 		return nil
@@ -36,7 +38,7 @@ func (r *Regions) holdVersion(h *rules.History) error {
 
 	if !needsShares(held) {
 		for i := range held {
-			// These versions counted as recorded without waiting for any region, so other
+			// This version counted as recorded without waiting for any region, so other
 			// regions may lag behind.
 			held[i].RecordedAt = 0
 		}
@@ -45,7 +47,7 @@ func (r *Regions) holdVersion(h *rules.History) error {
 	last := r.inForce()
 	if last != nil && last.RecordedAt == 0 && !last.Candidate && !last.Doubtful &&
 		last.sameShares(&fresh) {
-		held = held[:len(held)-1] // fresh replaces it: both give regions the same shares
+		held = held[:len(held)-1] // fresh replaces the last one: both give regions the same shares
 	}
 
 	// Nothing is dropped here, because the time of a write comes from one node's
@@ -66,8 +68,8 @@ func (r *Regions) holdVersion(h *rules.History) error {
 }
 
 // pruneHeld returns held without the recorded versions under which no current
-// window can have begun. now is in Unix ms, at most [MaxClockSpread] and a second
-// ahead of the clock of any region.
+// window can have begun. now is in Unix ms, and ahead of any region's clock by
+// at most what windowSlack allows for.
 func pruneHeld(held []Held, now int64) []Held {
 	longest := time.Duration(0)
 	for i := range held {
@@ -84,7 +86,7 @@ var errNothingToPrune = errors.New("every held version of the rules still has op
 
 // prune returns r without the versions that no longer count at now, in Unix ms.
 // All held versions must be recorded. Without prune, old versions would slow
-// down every check until the next change.
+// down every check until the rules change again.
 func (r *Regions) prune(now int64) (*Regions, error) {
 	kept := pruneHeld(r.Held, now)
 	if len(kept) == len(r.Held) {
@@ -146,7 +148,7 @@ func (r *Regions) candidate() int {
 	return slices.IndexFunc(r.Held, func(h Held) bool { return h.Candidate })
 }
 
-// withCandidate returns r with a version, the one in force, as the candidate.
+// withCandidate returns r with version, the one in force, as the candidate.
 func (r *Regions) withCandidate(version int64) (*Regions, error) {
 	candidate := r.candidate()
 	if candidate >= 0 {
@@ -163,8 +165,8 @@ func (r *Regions) withCandidate(version int64) (*Regions, error) {
 	return changed, nil
 }
 
-// withRecord returns r with the candidate recorded as e says. If there is no
-// candidate, because the version in force is recorded already, it returns r
+// withRecord returns r with the candidate recorded as e says. If the version in
+// force is recorded already, there is no candidate, and withRecord returns r
 // without the old versions that no longer count.
 func (r *Regions) withRecord(e Mark) (*Regions, error) {
 	candidate := r.candidate()
@@ -186,6 +188,7 @@ func (r *Regions) withRecord(e Mark) (*Regions, error) {
 // versions that no longer count. r must not be shared yet.
 func (r *Regions) recordCandidate(candidate int, at int64) {
 	now := at
+	// Versions are recorded in order: none earlier than the one before.
 	if candidate > 0 {
 		at = max(at, r.Held[candidate-1].RecordedAt)
 	}
@@ -194,11 +197,13 @@ func (r *Regions) recordCandidate(candidate int, at int64) {
 	var recorded []Held
 	for _, h := range r.Held[:candidate+1] {
 		if h.RecordedAt == 0 {
-			// A region may have used this version in the same window, although it was never
-			// a candidate.
+			// This is the candidate, or an earlier version that was never one. A region may
+			// have used that one in the same window.
 			h.RecordedAt = at
 		}
 
+		// Versions that divide all limits alike count as one, recorded when the first
+		// of them was. A doubtful one stays, because its doubt lowers shares.
 		n := len(recorded)
 		if n > 0 && !recorded[n-1].Doubtful && recorded[n-1].sameShares(&h) {
 			h.RecordedAt = recorded[n-1].RecordedAt

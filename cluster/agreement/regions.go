@@ -24,45 +24,47 @@ const (
 	// MaxHeld bounds Regions.Held.
 	MaxHeld = 64
 	// MaxHeldBytes roughly bounds the size of the documents in Regions.Held. Four
-	// may be held whatever their size.
+	// may be held, whatever their size.
 	MaxHeldBytes = 64 << 20
 )
 
 // Regions is the agreed state about regions. It is immutable.
 type Regions struct {
-	// of the rules; zero before this region has become the primary or followed one
+	// World identifies the world whose rules these are. It is zero until this
+	// region becomes the primary or follows one.
 	World        WorldID  `json:"world"`
 	PrimaryEpoch int64    `json:"term"`    // of the primary: rises each time another region becomes the primary
 	Primary      string   `json:"primary"` // the region where rules are written; "" if there is none yet
 	Names        []string `json:"names"`   // the regions that the primary has committed, sorted; at most MaxRegions
-	Held         []Held   `json:"held"`    // versions that still count, oldest first; the last is in force
-	// rises with every change of this struct in the primary; copied by followers
+	Held         []Held   `json:"held"`    // versions that still count, oldest and recorded first; the last is in force
+	// Revision rises with each change of this struct in the primary; others copy
+	// it.
 	Revision uint64 `json:"revision"`
 
 	cache *regionCache // nil: nothing is cached
 }
 
-// Held is a version of the rules that still counts for shares. Recorded versions come first.
+// Held is a version of the rules that still counts for shares.
 //
 // If there are no global limits, or only one region uses them, each version
-// counts as recorded once it is written, and only the one in force is held.
+// counts as recorded at once, and only the one in force is held.
 type Held struct {
 	Version int64    `json:"version"`
 	Names   []string `json:"names"` // the regions that share limits in this version, sorted
-	// RecordedAt is when the version was recorded, in Unix ms. From this wall time
-	// on, no region uses an older version that divides limits differently.
-	// 0: not recorded.
+	// RecordedAt is the time, in Unix ms, that all regions have agreed on. From
+	// then on, by every clock, no region uses an older version that divides limits
+	// differently. 0: not recorded.
 	RecordedAt int64 `json:"at,omitempty"`
 	Candidate  bool  `json:"candidate,omitempty"` // all regions are asked to honour it; it is recorded next
 	// Doubtful means that the version was not recorded when the primary or its
-	// epoch changed. The former primary may have recorded it, and a region may have
-	// used it, earlier than RecordedAt.
+	// epoch changed. The former primary may have recorded it earlier than
+	// RecordedAt, and a region may have relied on that.
 	Doubtful bool       `json:"doubtful,omitempty"`
 	Set      *rules.Set `json:"-"` // compiled, without shares
 	Text     string     `json:"-"` // the document, in an Adopt only
 }
 
-// regionCache caches the last result of SetFor for each region, and the bytes of AppendAdopt.
+// regionCache caches the results of SetFor, by region, and of AppendAdopt.
 type regionCache struct {
 	mu          sync.Mutex // guards the fields below
 	byRegion    map[string]*rules.Set
@@ -70,13 +72,13 @@ type regionCache struct {
 }
 
 // Primary makes a region the primary, where rules are written. It begins a
-// world, if there is none yet, and commits the region. Repeating it changes
-// nothing, unless its primary epoch is later.
+// world if there is none yet, and commits the region. Repeating it changes
+// nothing, unless its PrimaryEpoch is later than the current one.
 type Primary struct {
 	Region string  `json:"region"`
 	World  WorldID `json:"world"` // used if there is none yet; not zero
-	// PrimaryEpoch is the lowest allowed value of the new primary epoch, for a
-	// primary that is behind another region; 0 if there is none.
+	// PrimaryEpoch is the lowest allowed value of the new primary epoch; 0 for any.
+	// A primary that was behind another region sets it, to overtake that region.
 	PrimaryEpoch int64 `json:"term,omitempty"`
 	When         int64 `json:"when,omitempty"` // Unix ms
 }
@@ -98,10 +100,10 @@ type Region struct {
 type Mark struct {
 	Version int64 `json:"version"`
 	// RecordedAt, in Unix ms, has three meanings. 0: Version becomes the candidate.
-	// For a candidate: it is recorded, with a time that is not earlier than the
-	// reading of any region's clock when it began to use Version or a newer one.
-	// For a version that is recorded: the earliest clock now, up to which windows
-	// have ended everywhere.
+	// If Version is the candidate: it is recorded with this time, which no region's
+	// clock had reached when that region began to use Version or a newer one. If
+	// Version is recorded already: the earliest clock now, up to which windows have
+	// ended everywhere.
 	RecordedAt int64 `json:"at,omitempty"`
 }
 
@@ -110,7 +112,7 @@ func validRegion(name string) bool {
 	return name != "" && len(name) <= MaxRegionName && utf8.ValidString(name)
 }
 
-// nextRevision returns a copy of r with the next revision, for the caller to change.
+// nextRevision returns a copy of r to change, with the next revision.
 func (r *Regions) nextRevision() *Regions {
 	next := *r
 	next.Revision++
@@ -135,9 +137,9 @@ func (r *Regions) inForce() *Held {
 }
 
 // SetFor returns the compiled rules in force, with a region's shares and the
-// cluster's key for subjects. It returns nil before the first version, and
-// while there is no key, because counters must never use another key. It
-// returns the same pointer as long as neither rules nor regions change.
+// cluster's key for subjects. It returns nil before the first version. It also
+// returns nil while there is no key, because counters must never use another
+// key. The pointer stays the same until rules or regions change.
 func (s *State) SetFor(region string) *rules.Set {
 	r := s.Regions
 	set := s.History.Set()
@@ -218,8 +220,8 @@ func (e Primary) apply(next *State) Result {
 	return next.commitRegion(changed, Region{Name: e.Region, When: e.When})
 }
 
-// markDoubtful marks unrecorded versions as possibly recorded by another
-// primary. r must not be shared yet.
+// markDoubtful marks the versions that are not recorded here: another primary
+// may have recorded them. r must not be shared yet.
 func (r *Regions) markDoubtful() {
 	r.Held = slices.Clone(r.Held)
 	for i := range r.Held {
@@ -247,7 +249,7 @@ func (e Region) apply(next *State) Result {
 }
 
 // commitRegion applies e to changed, and puts the result in force. If there are
-// rules, it writes a new version of them.
+// rules, it writes a version with the same document: shares need a version.
 func (s *State) commitRegion(changed *Regions, e Region) Result {
 	names := slices.Clone(changed.Names)
 	message := "region " + e.Name + " joins"
@@ -292,7 +294,7 @@ func (s *State) commitRegion(changed *Regions, e Region) Result {
 // check returns an error if no sequence of entries could have produced r, which
 // was read from outside. number is the version in force.
 func (r *Regions) check(number int64) error {
-	newest := int64(0) // of the versions that are held; 0: there is none
+	newest := int64(0) // the last version held; 0: there is none
 	if len(r.Held) > 0 {
 		newest = r.inForce().Version
 	}

@@ -12,9 +12,9 @@ import (
 const maxFormer = 16
 
 // Reign marks the beginning of a leader's reign. From then on, entries that
-// carry another reign's number are rejected. So a decision that a leader made
-// before it lost the lead can't take effect once another node has led, even if
-// the former leader leads again.
+// carry another reign's number are rejected. So once another node has led, a
+// decision from before that can't take effect, even if the former leader leads
+// again.
 type Reign struct {
 	Number uint64 `json:"number"` // random; not zero
 }
@@ -27,7 +27,7 @@ func (e Reign) apply(next *State) Result {
 	return Result{}
 }
 
-// checkReign rejects a decision from any reign but the current one. Zero stands for any reign.
+// checkReign rejects a decision of another reign than the current one. 0: any.
 func (s *State) checkReign(reign uint64) Result {
 	if reign != 0 && reign != s.Reign {
 		return rejected("the leader that decided this has lost the lead since")
@@ -41,7 +41,7 @@ func (p Process) WasFormer(boot uint64) bool { return slices.Contains(p.Former, 
 // knownLevel returns the newest feature level that the process knows.
 func (p Process) knownLevel() Level { return max(1, p.Level) }
 
-// successor returns the node's next process, after p. It copies Former, which other states share.
+// successor returns the next process. It copies Former, which states share.
 func (p Process) successor(e RegisterProcess, index uint64) Process {
 	former := slices.Clone(p.Former)
 	if p.Boot != 0 {

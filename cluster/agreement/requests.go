@@ -34,7 +34,7 @@ type resultText struct {
 	Wrong   document.Errors `json:"wrong,omitempty"` // the mistakes in a document
 }
 
-// errorKinds are the words of resultText.Error. The last one stands for all other errors.
+// errorKinds are the words of resultText.Error; the last stands for all others.
 var errorKinds = []struct {
 	word string
 	kind error
@@ -45,7 +45,7 @@ var errorKinds = []struct {
 	{"other", ErrRejected},
 }
 
-// kindOfError returns an error's index in errorKinds.
+// kindOfError returns an error's index in errorKinds: the last if none fits.
 func kindOfError(err error) int {
 	for i, e := range errorKinds {
 		if errors.Is(err, e.kind) {
@@ -55,7 +55,8 @@ func kindOfError(err error) int {
 	return len(errorKinds) - 1
 }
 
-// MarshalJSON encodes the error as its text and its kind: document.Errors, or a word of errorKinds.
+// MarshalJSON encodes an error as document.Errors, or as its text and a word of
+// errorKinds.
 func (res Result) MarshalJSON() ([]byte, error) {
 	t := resultText{Version: res.Version}
 	if res.Err != nil && !errors.As(res.Err, &t.Wrong) {
@@ -92,6 +93,7 @@ func (res *Result) UnmarshalJSON(b []byte) error {
 }
 
 // ReportedError is an error that was remembered, or that another node reported.
+// Of the original error, it wraps only the kind, such as ErrRejected.
 type ReportedError struct {
 	Text string
 	Kind error

@@ -22,7 +22,7 @@ import (
 // ring, and To is also empty if it is the same as From. Then come the rules
 // and, little endian, a CRC32C of everything before it.
 //
-// Every release writes the format, the level, the release and the sum in this way.
+// Every release writes the format, the origin and the checksum in this way.
 const snapshotFormat = 5
 
 // ErrSnapshot means that bytes are not a snapshot, or that the snapshot is damaged.
@@ -31,7 +31,8 @@ var ErrSnapshot = errors.New("not a snapshot")
 // AppendBinary calls [Build.AppendSnapshot] on [ThisBuild].
 func (s *State) AppendBinary(b []byte) ([]byte, error) { return ThisBuild.AppendSnapshot(b, s) }
 
-// AppendSnapshot appends the whole state to b. The same build encodes equal states as equal bytes.
+// AppendSnapshot appends the whole state to buf. The same build encodes equal
+// states as equal bytes. On an error, it returns buf unchanged.
 func (b *Build) AppendSnapshot(buf []byte, s *State) ([]byte, error) {
 	parts := [5][]byte{}
 	var err error
@@ -106,8 +107,8 @@ func (r *Regions) compile(documents []byte, history *rules.History) error {
 	return err
 }
 
-// Parse is the inverse of AppendSnapshot. The error wraps [ErrSnapshot]. It is
-// an [*Unreadable] if the snapshot is intact but this build can't read it.
+// Parse is the inverse of AppendSnapshot. The error wraps [ErrSnapshot]. If the
+// checksum is right, the error is an [*Unreadable].
 func (b *Build) Parse(data []byte) (*State, error) {
 	content, ok := wire.CutSum(data)
 	if !ok || len(content) == 0 {
@@ -138,7 +139,7 @@ func (b *Build) Parse(data []byte) (*State, error) {
 	return s, nil
 }
 
-// parse reads the bytes between the signature and the sum.
+// parse reads the bytes between the origin and the checksum.
 func parse(d *wire.Decoder) (_ *State, err error) {
 	var parts [5][]byte
 	for i := range parts {
@@ -180,12 +181,14 @@ func parse(d *wire.Decoder) (_ *State, err error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if s.Members == nil || s.Generations == nil || s.Processes == nil || s.Regions == nil {
 		return nil, errors.New("a required field is missing")
 	}
 	if err := s.Regions.compile(parts[3], s.History); err != nil {
 		return nil, err
 	}
+
 	if err := s.check(); err != nil {
 		return nil, err
 	}
@@ -223,7 +226,7 @@ func (s *State) check() error {
 		return err
 	}
 
-	// Each node that is named anywhere must be known.
+	// Each member of a ring must be known.
 	for _, t := range []*ring.Table{s.From, s.To} {
 		for _, id := range t.Members() {
 			if _, known := s.Members[id]; !known {
@@ -231,18 +234,20 @@ func (s *State) check() error {
 			}
 		}
 	}
+
 	for id, m := range s.Members {
 		if m.ID != id {
 			return fmt.Errorf("node %s is listed as %s", m.ID, id)
 		}
 	}
+
 	for id, p := range s.Processes {
 		if !p.isPossible(s.Index) {
 			return fmt.Errorf("the process of %s can't be %d, registered by entry %d after entry %d", id, p.Boot, p.Index, p.Former)
 		}
 	}
 
-	// A generation outlives its node for a while, as a stranger.
+	// Each generation belongs to a known node or to a listed stranger.
 	unknown := 0
 	for id, g := range s.Generations {
 		if _, known := s.Members[id]; !known {
@@ -252,11 +257,13 @@ func (s *State) check() error {
 			return fmt.Errorf("%s can't have generation %d", id, g)
 		}
 	}
+
 	for i, id := range s.Strangers {
 		if _, known := s.Members[id]; known || s.Generations[id] == 0 || slices.Contains(s.Strangers[:i], id) {
 			return fmt.Errorf("%s is listed as a stranger, but is not one", id)
 		}
 	}
+
 	if unknown != len(s.Strangers) {
 		return errors.New("a stranger is missing from the list")
 	}

@@ -14,13 +14,14 @@ const (
 	// MaxKnown bounds State.Members. Once it is reached, nodes that are gone for
 	// good must be forgotten before more can join.
 	MaxKnown = 4096
-	// MaxProcesses bounds State.Processes: members, and as many nodes that are not members yet.
+	// MaxProcesses bounds State.Processes: the nodes in Members, and as many that
+	// are not members yet.
 	MaxProcesses = 2 * MaxKnown
 	// KeptRequests is how many answers to writes of rules and entries are remembered.
 	KeptRequests = 4096
 	// KeptStrangers bounds the nodes outside State.Members whose generations are
-	// remembered. A dropped node's generation starts at 0 again. By then,
-	// KeptStrangers other nodes have been ended or forgotten after it.
+	// remembered. The generation of a node that is dropped starts at 0 again. By
+	// then, KeptStrangers other nodes have been ended or forgotten after it.
 	KeptStrangers = 4096
 )
 
@@ -31,9 +32,9 @@ type State struct {
 	Secret  []byte    `json:"secret,omitempty"` // 32 bytes, for signatures; nil before FoundCluster
 	Index   uint64    `json:"index"`            // index of the last entry applied
 	// Hash is chained over all entries and their outcomes: nodes with the same
-	// Index but different Hashes have diverged. ComparedHash is the Hash
-	// after all entries below the last multiple of HashEvery. ComparedHash has an
-	// older name in JSON, and so has Processes.
+	// Index but different Hashes have diverged. ComparedHash is the Hash after all
+	// entries below the last multiple of HashEvery. In JSON, ComparedHash and
+	// Processes have older names.
 	Hash         Hash   `json:"hash"`
 	ComparedHash HashAt `json:"check"`
 	Level        Level  `json:"level"` // the feature level; at least 1, never decreases
@@ -42,17 +43,17 @@ type State struct {
 	Revision uint64 `json:"revision"`
 	Epoch    int64  `json:"epoch"`   // 0 before the first ring
 	Settled  bool   `json:"settled"` // every member has settled Epoch; also true before the first ring
-	// From is the settled ring, To the one being moved to. Invariant: both are nil
-	// before the first ring and never after it; they are the same pointer while
-	// Settled; their members are in Members.
+	// From is the settled ring, To the one being moved to. Invariants: both are nil
+	// before the first ring, and never after it. While Settled, they are the same
+	// pointer. All their members are in Members.
 	From *ring.Table `json:"-"`
 	To   *ring.Table `json:"-"`
 	// Members are all nodes that were ever in a ring and were not forgotten.
 	Members     map[ring.NodeID]Member `json:"members"`
 	Generations map[ring.NodeID]int64  `json:"generations"` // how many times each node was ended; zeros are left out
 	LastEnded   uint64                 `json:"last_ended"`  // index of the last Ended; 0 if there was none
-	// Processes are the processes that may have authority. Everything that earlier
-	// processes held in memory is gone.
+	// Processes has, for each node, the one process that may have authority.
+	// Everything that earlier processes held in memory is gone.
 	Processes map[ring.NodeID]Process `json:"boots"`
 	Reign     uint64                  `json:"reign"` // the current reign; 0 before the first
 	History   *rules.History          `json:"-"`     // never nil
@@ -86,7 +87,7 @@ type Process struct {
 	Level   Level  `json:"level,omitempty"`
 	Release string `json:"release,omitempty"`
 	Zones   string `json:"zones,omitempty"`
-	// Suspension is not zero if the member was taken out of the ring while it was alive.
+	// Suspension outlives the process; zero if the node was never suspended.
 	Suspension Suspension `json:"suspension,omitzero"`
 }
 
@@ -102,12 +103,12 @@ func New() *State {
 // Generation returns how many times a node was ended.
 func (s *State) Generation(id ring.NodeID) int64 { return s.Generations[id] }
 
-// Boot returns the process of a node that may have authority, or 0 if none is registered.
+// Boot returns the boot of a node's registered process, or 0 if there is none.
 func (s *State) Boot(id ring.NodeID) uint64 { return s.Processes[id].Boot }
 
 // Owner returns the node where the token of partition p starts, and the node to
-// which it moves. Both are zero before the first ring, and equal if p doesn't
-// move.
+// which the token moves. Both are zero before the first ring, and equal if p
+// doesn't move.
 func (s *State) Owner(p int) (from, to ring.NodeID) { return s.From.Owner(p), s.To.Owner(p) }
 
 // KnownLevel returns the newest feature level that a node's process knows, or 0
@@ -122,7 +123,8 @@ func (s *State) KnownLevel(id ring.NodeID) Level {
 // InRing reports whether id is a member of the settled ring, or of the ring being moved to.
 func (s *State) InRing(id ring.NodeID) bool { return s.From.Rank(id) >= 0 || s.To.Rank(id) >= 0 }
 
-// move begins the move between two rings. The state is settled at once if there is nothing to move.
+// move begins the move between two rings. If nothing moves, it is settled at
+// once.
 func (s *State) move(from, to *ring.Table) {
 	s.From = from
 	s.To = to
@@ -144,9 +146,9 @@ func (s *State) setGeneration(id ring.NodeID, generation int64) {
 	}
 }
 
-// addStranger adds a node that has a generation and isn't in Members, and drops
-// the oldest stranger if there are too many. s must have its own copy of
-// Generations.
+// addStranger adds a node that has a generation and isn't in Members. If there
+// are too many strangers, it drops the oldest, with its generation. s must have
+// its own copy of Generations.
 func (s *State) addStranger(id ring.NodeID) {
 	s.Strangers = append(withoutID(s.Strangers, id), id)
 	if len(s.Strangers) > KeptStrangers {

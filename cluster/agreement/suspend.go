@@ -7,7 +7,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Reason is a leader's reason for taking a node out of the ring that has not asked to leave.
+// Reason is why a leader takes out of the ring a node that did not ask to
+// leave.
 type Reason string
 
 // The reasons. "" gives none.
@@ -23,12 +24,13 @@ func (r Reason) isKnown() bool {
 	return slices.Contains([]Reason{"", Silent, Unreachable, Behind, Removed}, r)
 }
 
-// Suspension records how many times a node was taken out of the ring while its process was alive.
+// Suspension records how many times a leader took the node out of the ring
+// while its process seemed to be alive, and the node had not asked to leave.
 type Suspension struct {
 	Times int   `json:"times"` // 1 to 16
 	Last  int64 `json:"last"`  // Unix milliseconds, by the leader's clock
 	// Silent means that the last reason was Silent. If the node then starts a new
-	// process, the old one was dead, so that time does not count.
+	// process, the old one was dead, and that time does not count.
 	Silent bool `json:"silent,omitempty"`
 }
 
@@ -54,7 +56,7 @@ func (sus Suspension) Patience() time.Duration {
 	return min(minPatience<<(sus.Times-1), maxPatience)
 }
 
-// suspend records that a member was taken out of the ring while it was alive.
+// suspend counts a suspension of a member with a process: see Suspension.
 func (s *State) suspend(id ring.NodeID, why Reason, when int64) {
 	p, booted := s.Processes[id]
 	if _, member := s.Members[id]; !member || !booted || why == "" || why == Removed {
@@ -69,8 +71,8 @@ func (s *State) suspend(id ring.NodeID, why Reason, when int64) {
 	s.setProcess(id, p)
 }
 
-// afterRestart returns the suspension of the node's next process. If the node
-// was last suspended for silence, its process was dead, so that time does not
+// afterRestart returns the suspension of the node's next process. If the last
+// reason was silence, the earlier process was dead, and that time does not
 // count.
 func (sus Suspension) afterRestart() Suspension {
 	if sus.Silent {

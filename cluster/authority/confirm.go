@@ -17,9 +17,9 @@ import (
 //
 // A leader that a majority of the voters follows has not been replaced. Each
 // later leader needs the vote of one of these voters, and a node that has voted
-// for a later leader is in a later term. An answer may be late, so it proves
-// this only for the moment at which the message was sent. Everything to be
-// confirmed must have happened before that moment.
+// for a later leader is in a later term. An answer may be late. So it proves
+// only that the leader had not been replaced when it sent the message. Whatever
+// is to be confirmed must have happened before that moment.
 type Confirmations struct {
 	sent atomic.Uint64
 

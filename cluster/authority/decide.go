@@ -39,8 +39,8 @@ func (rs *reignState) nextEntry(in *decisionInput) agreement.Entry {
 }
 
 // detectStall detects whether the granter's loop has stalled. After a stall,
-// requests may be waiting unread, so it discards all evidence against nodes and
-// cancels every pending end.
+// nodes' requests may be waiting unread. So detectStall discards all evidence
+// against nodes, and cancels each end that is not proposed yet.
 func (rs *reignState) detectStall(now time.Duration) {
 	if now-rs.lastTick > tickInterval+loopSlack {
 		rs.silenceFrom = now
@@ -55,9 +55,10 @@ func (rs *reignState) detectStall(now time.Duration) {
 	rs.lastTick = now
 }
 
-// observeReports records since when a majority of the asking nodes can't reach
-// a node or can reach it only through another node, and which nodes ask without
-// success. A node's own reports count in the vote about itself.
+// observeReports records since when each node has been unreachable, relayed,
+// lagging or healthy, and which nodes ask without success. The nodes that still
+// ask vote on which nodes are unreachable or relayed. About itself, each votes
+// that it is neither.
 func (rs *reignState) observeReports(in *decisionInput) {
 	cut := map[ring.NodeID]int{}
 	relayed := map[ring.NodeID]int{}
@@ -121,7 +122,8 @@ func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
 	case in.nodes[id].Removed:
 		why = agreement.Removed
 	case r.ending:
-		// It is decided; endEntry waits until the node's authority has expired.
+		// endEntry waits until the node's authority has expired. Until then, a node
+		// that is well again is spared.
 		r.ending = !r.isBack(in, id)
 	default:
 		why = rs.whyEnd(in, r, id)
@@ -143,10 +145,11 @@ func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
 	}
 }
 
-// isBack reports whether id, the node of r, which was going to be ended, is well again.
+// isBack reports whether id, the node of r, is well again although the leader
+// had decided to end it.
 func (r *record) isBack(in *decisionInput, id ring.NodeID) bool {
-	// A node that asks without success asks all the time: its asking is no sign
-	// that it is well.
+	// A node that is Behind asks all the time, without success. So its requests are
+	// no sign that it is well.
 	hasAsked := max(r.lastAsked, r.nextAsked) > r.endingSince && r.endingReason != agreement.Behind
 	return hasAsked && !in.hasFailed(id) && r.unreachableSince == never
 }
@@ -175,8 +178,9 @@ func (rs *reignState) isFailing(in *decisionInput, r *record) bool {
 	failing := r.failingSince != never && in.now-r.failingSince >= failingPatience &&
 		r.withoutAuthority >= failingPatience
 	// A node whose disk hangs may never learn which node leads, because Raft must
-	// save its term first. It may be the former leader, which can go on leading for
-	// some seconds after its disk hangs. So this leader waits no longer than it must.
+	// save its term first. Such a node may be the former leader, which can go on
+	// leading for some seconds after its disk hangs. So this leader waits only
+	// unreachablePatience, not failingPatience.
 	asksNothing := rs.silence(in.now, max(r.lastAsked, r.nextAsked)) >= unreachablePatience && rs.leadIsConfirmed(in.now)
 
 	lagging := r.laggingSince != never && in.now-r.laggingSince >= failingPatience
@@ -199,7 +203,8 @@ func (rs *reignState) canSpare(in *decisionInput, id ring.NodeID) bool {
 	return 2*withAuthority >= len(in.members)
 }
 
-// dropStale drops nodes that are not members and no longer ask. Their authority expired long ago.
+// dropStale drops the records of nodes that are not members and no longer ask.
+// Their authority expired long ago.
 func (rs *reignState) dropStale(in *decisionInput) {
 	maps.DeleteFunc(rs.records, func(id ring.NodeID, r *record) bool {
 		_, isMember := slices.BinarySearchFunc(in.members, id, ring.NodeID.Compare)
@@ -301,8 +306,8 @@ func (rs *reignState) allHaveAuthority(in *decisionInput) bool {
 
 // leaveEntry returns the entry to take out of the ring a member that wants to
 // leave, unless it is the only one. It also takes out a member that most nodes
-// reach only through other nodes, which would otherwise carry all of its
-// traffic forever.
+// reach only through other nodes. Otherwise these would carry all of the
+// member's traffic forever.
 func (rs *reignState) leaveEntry(in *decisionInput) agreement.Entry {
 	if !in.state.Settled || len(in.members) < 2 || !rs.allHaveAuthority(in) {
 		return nil

@@ -17,8 +17,9 @@ import (
 )
 
 const (
-	// confirmInterval is the minimum interval between two confirmations, and
-	// between two looks at the voters during one.
+	// confirmInterval is the minimum interval between the beginnings of two
+	// confirmations. It is also how long a confirmation waits for an answer before
+	// it looks at the voters again.
 	confirmInterval = 100 * time.Millisecond
 	// proposeTimeout bounds one proposal or confirmation.
 	proposeTimeout = 2 * time.Second
@@ -33,15 +34,16 @@ const (
 // ErrNotLeading means that this node does not lead, or can't prove that it does.
 var ErrNotLeading = errors.New("this node does not lead")
 
-// GranterConfig configures a Granter. Every field is required.
+// GranterConfig configures a Granter. Every field is required. Only Propose and
+// Confirm may block: the Granter's loop calls the other functions itself.
 type GranterConfig struct {
 	Self ring.NodeID
 	Boot uint64 // this process; never 0
 	// BootstrapExpect is how many nodes the cluster starts with. The first ring
 	// waits for them, but at most 3 s.
 	BootstrapExpect int
-	// State returns the state that this node has applied. After Propose has
-	// returned, it includes that entry.
+	// State returns the state that this node has applied. Once Propose has returned
+	// an entry's result, the state includes that entry.
 	State func() *agreement.State
 	// Propose returns the entry's result after this node has applied it. After an
 	// error, the entry may still be applied.
@@ -52,19 +54,19 @@ type GranterConfig struct {
 	Confirm func(ctx context.Context, reign uint64) error
 	// Nodes returns this node, those that gossip has seen, and the other agreed members.
 	Nodes func() []Node
-	// RulesIndex returns an index that is not below the entry of the newest rules
-	// applied here: a node that has applied it uses these rules or newer ones. The
-	// Granter's loop calls it, so it must not block.
+	// RulesIndex returns the index of the entry with the newest rules applied here,
+	// or a later index. A node that has applied that index uses these rules or
+	// newer ones.
 	RulesIndex func() uint64
-	// TransferLead transfers the lead to another node, if one can take it. It must not block.
+	// TransferLead begins to transfer the lead to another node, if one can take it.
 	TransferLead func()
 	// Now reads a monotonic clock. It may stand still in suspend.
 	Now    func() time.Duration
 	Logger *slog.Logger
 }
 
-// Granter grants and ends authority while its node leads. Its loop calls State,
-// Nodes and Now, which must not block.
+// Granter grants and ends authority while its node leads. Its methods may be
+// called concurrently, except for StartLeading and StopLeading.
 type Granter struct {
 	config      GranterConfig
 	leadChanges chan bool // true: this node leads; false: it follows
@@ -97,15 +99,16 @@ type reign struct {
 	restartAt        time.Duration     // without a reignState: when to start over; never while the mark is pending
 }
 
-// pendingRequest is a caller's request that needs the confirmation that this
-// node leads. Together, at most maxWaiting requests are in reign.waiting and
-// reign.awaitingMajority.
+// pendingRequest is a caller's request that waits for its reply. A request of
+// AwaitMajority waits for a majority of the ring, any other for a confirmation
+// that this node leads. Together, at most maxWaiting requests are in
+// reign.waiting and reign.awaitingMajority.
 type pendingRequest struct {
-	request *Request // nil if it is not about authority
+	request *Request // nil unless it asks for authority
 	// buildReply builds the reply after the confirmation.
 	buildReply func(rs *reignState, now time.Duration, s *agreement.State) Reply
-	// majorityIndex is the index of a request by AwaitMajority, which waits for a
-	// majority of the ring instead; otherwise 0.
+	// majorityIndex is the index that a majority must apply, in a request by
+	// AwaitMajority; otherwise 0.
 	majorityIndex uint64
 	cancelled     <-chan struct{} // with majorityIndex: closed when the caller stops waiting
 	reply         chan Reply      // capacity 1
@@ -149,7 +152,9 @@ func (g *Granter) setLeading(lead bool) {
 	}
 }
 
-// Answer grants the request after a confirmation that this node led after the call, or refuses it.
+// Answer grants or refuses the request. It grants nothing before a confirmation
+// that this node led at some moment after the call. If ctx ends first, Answer
+// refuses the request.
 func (g *Granter) Answer(ctx context.Context, r Request) Reply {
 	return g.submit(ctx,
 		&pendingRequest{request: &r, buildReply: func(rs *reignState, now time.Duration, s *agreement.State) Reply {
@@ -160,8 +165,8 @@ func (g *Granter) Answer(ctx context.Context, r Request) Reply {
 }
 
 // Committed returns an index that includes everything agreed on before the
-// call. Like Answer, it waits for a confirmation. The error wraps ErrNotLeading
-// or is the context's.
+// call. Like Answer, it waits for a confirmation. The error is ErrNotLeading or
+// the context's.
 func (g *Granter) Committed(ctx context.Context) (uint64, error) {
 	reply := g.submit(ctx, &pendingRequest{buildReply: func(_ *reignState, _ time.Duration, s *agreement.State) Reply {
 		return Reply{Granted: true, Index: s.Index}
@@ -173,12 +178,13 @@ func (g *Granter) Committed(ctx context.Context) (uint64, error) {
 }
 
 // RequireApplied reports whether every node that may have authority has applied
-// the entry at index, which this node must have applied. If so, no node that
-// lacks the entry will get authority, from this leader or a later one: each
-// leader requires the newest rules that it has applied when its reign begins.
-// It also returns the clocks by which the region decides windows, or unknown
-// ones. Once all nodes have applied the entry, no node has decided without it by
-// a clock that was more than EndingWait past the latest of these. Like Answer,
+// the entry at index. This node must have applied the entry itself. Once
+// RequireApplied has returned true, no node that lacks the entry gets
+// authority, from this leader or a later one: when its reign begins, each
+// leader requires the newest rules that it has applied. RequireApplied also
+// returns the clocks by which the region decides windows, or unknown ones. If
+// applied is true, no node has decided without the entry at a time that was, by
+// its own clock, more than EndingWait past clocks.Latest. Like Answer,
 // RequireApplied waits for a confirmation, because a deposed leader's knowledge
 // of the nodes proves nothing.
 func (g *Granter) RequireApplied(ctx context.Context, index uint64) (clocks Clocks, applied bool) {
@@ -188,8 +194,8 @@ func (g *Granter) RequireApplied(ctx context.Context, index uint64) (clocks Cloc
 		return Reply{Granted: rs.tryRaiseFloor(now, index)}
 	}})
 
-	// With a reason, the request was refused before a confirmation, and buildReply
-	// may still be running, or never run.
+	// A reply with a reason does not come from buildReply, which may be running
+	// now, or run later. So known must not be read.
 	if reply.Reason != "" {
 		return Clocks{}, false
 	}
@@ -214,8 +220,8 @@ func (g *Granter) submit(ctx context.Context, q *pendingRequest) Reply {
 		return Reply{Reason: reasonNotLeading}
 	}
 
-	// The loop answers each request that it has accepted. The channel has room for
-	// the reply, so a caller that left early does not block the loop.
+	// The reply channel has room for the reply, so a caller that leaves early does
+	// not block the loop.
 	select {
 	case r := <-q.reply:
 		return r
@@ -356,6 +362,7 @@ func (g *Granter) accept(q *pendingRequest) {
 	// A refusal is safe even from a node that leads no more, so it needs no confirmation.
 	if r.state != nil && q.request != nil {
 		reply := r.state.handleRequest(g.config.Now(), g.config.State(), q.request)
+		// This request may be the report that completes a majority.
 		g.answerMajority()
 		if reply.Reason != "" {
 			reply.Behind = r.state.failing
@@ -391,9 +398,9 @@ func (g *Granter) answerMajority() {
 	})
 }
 
-// startConfirmation begins a confirmation if a request waits for one and the
-// last one is long enough ago. Otherwise, if a request waits, it returns how
-// long to wait.
+// startConfirmation begins a confirmation if a request waits for one, no other
+// is pending, and the last one began at least confirmInterval ago. If only the
+// interval is not over yet, it returns the rest of the interval.
 func (g *Granter) startConfirmation() (wait time.Duration, needed bool) {
 	r := g.reign
 	if r == nil || r.state == nil || r.confirming || len(r.waiting) == 0 {
@@ -423,7 +430,7 @@ func (g *Granter) startConfirmation() (wait time.Duration, needed bool) {
 func (g *Granter) handleOutcome(o outcome) {
 	r := g.reign
 	if r == nil || r != o.reign || r.restartAt != never {
-		return // outdated, or the second outcome after the first one was a failure
+		return // the reign is over, or has failed and is about to start over
 	}
 
 	state := g.config.State()
@@ -454,6 +461,7 @@ func (g *Granter) handleOutcome(o outcome) {
 	default:
 		r.state.outcomeKnown(o.entry)
 		r.proposal = nil
+
 		if o.result.Err != nil {
 			g.config.Logger.Warn("the leader's entry was rejected",
 				"entry", fmt.Sprintf("%T", o.entry), "error", o.result.Err)
@@ -461,6 +469,7 @@ func (g *Granter) handleOutcome(o outcome) {
 		} else {
 			g.config.Logger.Debug("the leader's entry was applied", "entry", fmt.Sprintf("%T", o.entry))
 		}
+
 		g.proposeNext()
 	}
 }

@@ -44,21 +44,23 @@ type HolderConfig struct {
 	Logger   *slog.Logger
 }
 
-// Holder obtains authority for a node, renews it, and tracks when it ends.
+// Holder obtains authority for a node, renews it, and tracks when it ends. Its
+// methods may be called concurrently. Start must be called only once.
 type Holder struct {
 	config HolderConfig
 
-	// until is the reading of Boottime at which authority ends, or has ended; 0
-	// before the first, and once it was given up.
+	// until is the reading of Boottime at which authority ends, or has ended. It is
+	// 0 before the first grant, and after authority was dropped.
 	until     atomic.Int64
 	everValid atomic.Bool
 
 	// mu guards the fields below, and writes to until.
 	mu sync.Mutex
-	// increases whenever authority is dropped; replies to requests of an earlier era are ignored
+	// era increases whenever authority is dropped. Replies to requests of an
+	// earlier era are ignored.
 	era        uint64
 	generation int64         // the generation for which authority was granted
-	lostAt     time.Duration // the reading at which authority was last dropped, or this process began
+	lostAt     time.Duration // since when there was no authority, as of the last drop; at first, the beginning
 	gaveUp     bool
 	why        string // why the last attempt brought no authority; empty after a grant
 
@@ -90,8 +92,8 @@ func (h *Holder) Valid() bool {
 func (h *Holder) EverValid() bool { return h.everValid.Load() }
 
 // Until returns the reading of Boottime at which authority ends unless renewed,
-// or has ended. It returns 0 before the first authority, and once it was given
-// up.
+// or has ended. It returns 0 before the first grant, and after authority was
+// revoked or given up.
 func (h *Holder) Until() time.Duration { return time.Duration(h.until.Load()) }
 
 // AskNow makes the Holder ask now, because the leader has changed or this node
@@ -99,8 +101,8 @@ func (h *Holder) Until() time.Duration { return time.Duration(h.until.Load()) }
 func (h *Holder) AskNow() { wake.Signal(h.poke) }
 
 // Revoke ends authority at once and invalidates pending requests, because this
-// node has applied its own Ended or no longer applies entries. Status
-// must already report the new generation, or Stuck.
+// node has applied its own Ended or no longer applies entries. It then asks
+// anew, so Status must already report the new generation, or Stuck.
 func (h *Holder) Revoke() {
 	now := h.config.Boottime()
 	h.mu.Lock()
@@ -125,9 +127,10 @@ func (h *Holder) HasGivenUp() bool {
 	return h.gaveUp
 }
 
-// GiveUp ends this process's authority for good. It returns when the leader has
-// acknowledged that, so that the node's next process need not wait, or when ctx
-// ends.
+// GiveUp ends this process's authority for good, and tells the leader, so that
+// the node's next process need not wait until the authority would have expired.
+// It tries again until the leader has answered, or ctx ends. The error wraps
+// the context's.
 func (h *Holder) GiveUp(ctx context.Context) error {
 	now := h.config.Boottime()
 	h.mu.Lock()
@@ -203,6 +206,7 @@ func (h *Holder) run() {
 			h.config.OnChange()
 		}
 
+		// The loop must wake when authority ends, to call OnChange.
 		if valid {
 			expiry.Reset(max(time.Millisecond, h.Until()-h.config.Boottime()))
 		}
@@ -296,6 +300,7 @@ func (h *Holder) ask(ctx context.Context) {
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	switch {
 	case err != nil:
 		h.why = "the leader can't be reached"

@@ -9,8 +9,9 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Node is a node as gossip knows it. A member that gossip has not seen yet is
-// Suspect: it is not added to the ring, and it does not count as failed.
+// Node is a node as gossip knows it. A member that gossip has not seen since
+// this node started is Suspect for a while: it is not added to the ring, and
+// does not count as failed.
 type Node struct {
 	agreement.Member
 	Boot  uint64

@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	// Validity is how long authority lasts. Its holder counts from when it sent
-	// the request. In docs/guarantees.md, A is EndingWait.
+	// Validity is how long authority lasts. Its holder counts from when it sent the
+	// request.
 	Validity = 2 * time.Second
 	// EndingWait is how long a leader waits until authority that it granted has
 	// certainly expired: Validity plus 1 %, the maximum by which two nodes' clocks
-	// may differ in pace.
+	// may differ in pace. docs/guarantees.md calls it A.
 	EndingWait = Validity + Validity/100
 )
 
@@ -63,8 +63,8 @@ type Request struct {
 	StateHash agreement.HashAt `json:"check"`
 }
 
-// Clocks are the wall clocks by which windows are decided, in Unix ms. The zero
-// Clocks are unknown.
+// Clocks is the range of the wall clocks by which nodes decide windows, in Unix
+// ms. The zero Clocks are unknown.
 type Clocks struct {
 	Earliest int64 `json:"earliest"`
 	Latest   int64 `json:"latest"` // 0 only if Earliest is; never before it

@@ -31,8 +31,8 @@ const (
 	// nodes before it is taken out of the ring.
 	relayedPatience = 10 * time.Second
 	// rulesGrace is how much later than a majority of the ring a node may apply new
-	// rules before it is refused. Including the rest of its term, it uses the old
-	// rules for less than 5 s.
+	// rules before it is refused. Its authority may outlast that by up to Validity.
+	// So it uses the old rules for less than 5 s.
 	rulesGrace = 2500 * time.Millisecond
 	// tickInterval is how often the leader checks for work.
 	tickInterval = 50 * time.Millisecond
@@ -137,14 +137,15 @@ type record struct {
 	// failingSince is when the node began to ask without success; never while it
 	// has authority, or is refused for a reason that does not count against it.
 	failingSince time.Duration
-	// laggingSince is since when the node, a member of the ring, has not applied
-	// the newest revision, or never.
+	// laggingSince is when the node, as a member of the ring, was first seen to
+	// lack the newest revision, or never.
 	laggingSince time.Duration
 	// unreachableSince is when a majority began to report the node unreachable, or
 	// never. relayedSince is when a majority began to report that it is not
 	// directly reachable, or never.
 	unreachableSince, relayedSince time.Duration
-	// healthySince is since when the node has had authority and been directly reachable, or never.
+	// healthySince is when the node became healthy, or never. A healthy node has
+	// authority and is directly reachable.
 	healthySince time.Duration
 	// ending means that the node is granted nothing, and is ended once its
 	// authority has expired. endingSince is when the leader decided that, and
@@ -153,7 +154,7 @@ type record struct {
 	endingSince  time.Duration
 	endingReason agreement.Reason
 	// endProposed means that the entry that ends the node has been proposed and its
-	// outcome is unknown. It can't be undone.
+	// outcome is unknown. The entry can't be withdrawn.
 	endProposed bool
 
 	// nextBoot is a process that asks but is not registered, or 0 if there is none.
@@ -209,8 +210,8 @@ func (rs *reignState) recordOf(s *agreement.State, id ring.NodeID) *record {
 		next.endingSince = r.endingSince
 		next.endingReason = r.endingReason
 
-		// The new process has asked already. Without that record, it could count as
-		// silent at once.
+		// The new process has asked before. Without the time of that request, it could
+		// count as silent at once.
 		if r.nextBoot == boot {
 			next.lastAsked = r.nextAsked
 		}
@@ -231,7 +232,7 @@ func (rs *reignState) hasAuthority(now time.Duration, s *agreement.State, id rin
 
 // hasExpired reports whether all authority of r's node has certainly expired,
 // no matter which leader granted it. Between Validity and EndingWait after a
-// grant, neither this nor hasAuthority is true.
+// grant, neither hasExpired nor hasAuthority is true.
 func (rs *reignState) hasExpired(now time.Duration, r *record) bool {
 	return r.gaveUp || now-max(rs.reignBegan, r.lastGranted) >= EndingWait
 }

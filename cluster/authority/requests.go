@@ -67,7 +67,7 @@ func (r *record) trackFailing(now time.Duration, reason string) {
 	counts := false
 	switch reason {
 	case reasonEnding:
-		return
+		return // this refusal is due to the end itself, and changes no evidence
 	case reasonStuck, reasonLevel, reasonMissedEnd, reasonBootBehind, reasonRules, reasonGeneration:
 		counts = true
 	case "":
@@ -105,7 +105,7 @@ func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, 
 	}
 	r.nextAsked = now
 
-	// The registered process still asks: two processes live.
+	// The registered process still asks, so two processes are alive.
 	if r.lastAsked > r.nextSince && now-r.lastAsked < silencePatience {
 		rs.alarmClone(now, r, q.Node)
 		return reasonClone
@@ -186,8 +186,8 @@ func (rs *reignState) grant(now time.Duration, s *agreement.State, q *Request) R
 
 // tryRaiseFloor reports whether every node that may have authority has applied
 // index. If so, it raises the floor, so that this stays true. It returns false
-// while nodes may have authority from an earlier leader, because they may not
-// have asked this one yet.
+// while nodes may have authority from an earlier leader: this leader may not
+// know of these nodes yet.
 func (rs *reignState) tryRaiseFloor(now time.Duration, index uint64) bool {
 	if now-rs.reignBegan < EndingWait {
 		return false
@@ -218,7 +218,7 @@ func (rs *reignState) clocks(now time.Duration) Clocks {
 	}
 
 	if earliest == 0 || earliest > rs.latestClock {
-		return Clocks{} // the latter without any node with authority
+		return Clocks{} // a node has reported none, or no node has authority
 	}
 	return Clocks{Earliest: earliest, Latest: rs.latestClock}
 }
@@ -241,7 +241,7 @@ func (rs *reignState) appliedByMajority(s *agreement.State, index uint64) bool {
 // has.
 func (rs *reignState) raiseFloor(in *decisionInput) {
 	if in.rulesIndex > rs.floor {
-		applied := rs.tryRaiseFloor(in.now, in.rulesIndex) // if so, this has raised the floor
+		applied := rs.tryRaiseFloor(in.now, in.rulesIndex) // if true, it has raised the floor
 		n := len(rs.pendingFloors)
 		isListed := n > 0 && rs.pendingFloors[n-1].index >= in.rulesIndex
 		if !applied && !isListed && rs.appliedByMajority(in.state, in.rulesIndex) {

@@ -19,8 +19,8 @@ import (
 // ErrConfig means that a Config is invalid. The errors that wrap it name the field.
 var ErrConfig = errors.New("gossip")
 
-// Config describes this node, its addresses, and the nodes to join. Durations
-// that are zero get their defaults.
+// Config describes this node, its addresses, and the nodes to join. A duration
+// of 0 means its default.
 type Config struct {
 	Self      Member // Open sets State, Address and GossipPort
 	BindAddr  string // IP of the listeners
@@ -61,8 +61,8 @@ const (
 	maxSeeds      = 64
 	maxRemembered = 1000
 
-	// The label on all packets keeps out other software that uses memberlist on its
-	// usual port, and keeps a region's pool apart from the WAN pool.
+	// A label on packets and streams keeps out other software that uses memberlist
+	// on its usual port, and keeps a region's pool apart from the WAN pool.
 	label    = "rlnode"
 	labelWAN = "rlnode-wan"
 )
@@ -110,7 +110,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("%w: Join has %d seeds, more than %d", ErrConfig, len(c.Join), maxSeeds)
 	}
 
-	c.seeds = nil // c is a copy, and its slice may be another's
+	c.seeds = nil // c is a copy: it must not append to the seeds of another one
 	for _, text := range c.Join {
 		s, err := parseSeed(text, c.Port)
 		if err != nil {
@@ -190,7 +190,7 @@ func (c Config) memberlist(logger *log.Logger) *memberlist.Config {
 	// the minimum time instead of six times, the default: a node that is cut off
 	// must not take half a minute to notice.
 	m.SuspicionMaxTimeoutMult = 2
-	// For the same reason, this node probes at least every 2 s.
+	// For the same reason, this node probes at least every 2 s (WAN: 8 s).
 	m.AwarenessMaxMultiplier = 4
 	return m
 }

@@ -25,13 +25,13 @@ var (
 	ErrTooMany      = errors.New("there are too many members")
 )
 
-// twinMemory is how long another process with this node's ID is remembered
-// after its last report. Each sync with a member reports it again.
+// twinMemory is how long a report of another process with the same node ID
+// counts. Each sync with a member repeats the report.
 const twinMemory = time.Minute
 
-// events implements memberlist's callbacks. Most run under memberlist's lock of
-// members, so they must neither block nor call memberlist: they copy their
-// arguments into the table, log, and signal.
+// events implements memberlist's callbacks. memberlist calls most of them with
+// its lock of members held, so they must neither block nor call memberlist:
+// they copy their arguments into the table, log, and signal.
 type events struct{ *Gossip }
 
 // parseMember returns the Member that memberlist's node describes.
@@ -145,8 +145,8 @@ func (e events) NotifyAlive(n *memberlist.Node) error {
 		return err
 	}
 
-	// memberlist drops this message as stale if the message that the node is dead
-	// has overtaken it.
+	// If the message that the node is dead has overtaken this one, memberlist drops
+	// this one as stale. So the departure is recorded here.
 	if m.State == Left {
 		e.handleDeparture(departure{id: m.ID, boot: m.Boot})
 	}
@@ -154,8 +154,8 @@ func (e events) NotifyAlive(n *memberlist.Node) error {
 }
 
 // NotifyMerge decides whether to merge the list of a node that joins this one,
-// or that this one joins; it runs at both ends. It refuses a list in which no
-// live member is acceptable. For a mixed list, NotifyAlive decides on each
+// or that this one joins; it runs at both ends. It refuses a list without an
+// acceptable live member. From a mixed list, NotifyAlive admits or refuses each
 // member.
 func (e events) NotifyMerge(peers []*memberlist.Node) error {
 	var refused error
@@ -183,7 +183,7 @@ func (e events) NotifyMerge(peers []*memberlist.Node) error {
 }
 
 // NotifyConflict is called when a process at another address claims a live
-// member's ID. memberlist keeps the older one.
+// member's ID. memberlist keeps the process that was there first.
 func (e events) NotifyConflict(existing, other *memberlist.Node) {
 	if existing.Name == e.name {
 		e.recordTwin(other)
@@ -205,22 +205,21 @@ func (e events) NotifyConflict(existing, other *memberlist.Node) {
 
 // twins holds when each node ID was first claimed by a second process. A node
 // that restarts at another address makes such a claim until the others notice
-// that its old process is gone. The claims of two processes that both live go
-// on.
+// that its old process is gone. If both processes live, the claims go on.
 type twins map[string]time.Time
 
 const (
 	// twinProbes is how many intervals of probes a claim must go on: more than
 	// gossip takes to notice that a process is gone.
 	twinProbes = 20
-	maxTwins   = 256
+	maxTwins   = 256 // claims remembered; beyond that, all are forgotten
 )
 
 // twinPatience returns how long a claim must go on: 10 s, and 40 s in a WAN pool.
 func (c *Config) twinPatience() time.Duration { return twinProbes * c.ProbeInterval }
 
-// persist reports whether a claim goes on for so long that both processes live.
-// It forgets claims that ended.
+// persist reports whether a claim has gone on for so long that both processes
+// live. A claim that began more than twinMemory ago begins anew.
 func (tw twins) persist(id string, now time.Time, patience time.Duration) bool {
 	since, claimed := tw[id]
 	if claimed && now.Sub(since) <= twinMemory {
@@ -291,7 +290,8 @@ func (e events) put(n *memberlist.Node) {
 	wake.Signal(e.changed)
 }
 
-// logChange logs how a member has changed; before is nil if it was unknown. The caller must hold g.mu.
+// logChange logs how a member has changed. before is nil if the member was
+// unknown. The caller must hold g.mu.
 func (g *Gossip) logChange(before, m *Member) {
 	switch {
 	case before != nil && m.State == Alive && before.gossipAddress() != m.gossipAddress():

@@ -2,9 +2,9 @@
 // quickly, but without guarantees.
 //
 // Its reports are hints: no node loses or gains ownership by gossip alone.
-// [Open] starts this node's part in it, [Gossip.Members] lists the members as
-// this node sees them, [Gossip.Changed] signals changes of that list, and
-// [Gossip.Update] changes this node's own description.
+// [Open] starts this node's part in the gossip, [Gossip.Members] lists the
+// members as this node sees them, [Gossip.Changed] signals changes of that
+// list, and [Gossip.Update] changes this node's own description.
 //
 // A member is identified by its node ID, which is stored in its data directory.
 // So a node that restarts with another address is the same member, once the
@@ -16,17 +16,19 @@
 // In addition, nodes exchange [News], which is opaque to this package: in small
 // packets soon after it arises, and as a whole with a node that joins.
 //
-// Members excludes nodes of another cluster or region, and those that [Config.Accept] refuses.
+// Members excludes nodes of another cluster or region, and those that
+// [Config.Accept] refuses.
 //
 // With [Config.WAN], the members are the entry nodes of all regions. Then a
 // member may be of any region and cluster, but two clusters that use one
 // region's name are kept apart, and so are nodes of one cluster that use two
-// names. All intervals are longer, and packets have another label, so that the
+// names. Most intervals are longer, and packets have another label, so that the
 // pools never mix.
 //
-// memberlist forgets dead members, so a long cut would never heal on its own.
-// This package lists members that failed or left until [Gossip.Forget], and
-// tries to join seeds and failed members every few seconds forever.
+// memberlist forgets dead members, so the two sides of a long cut would never
+// meet again. This package lists members that failed or left until
+// [Gossip.Forget], and tries to join seeds and failed members every few seconds
+// forever.
 //
 // Caveats:
 //

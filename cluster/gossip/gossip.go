@@ -21,7 +21,7 @@ import (
 var ErrClosed = errors.New("gossip is closed")
 
 const (
-	// bounds the wait until an announcement is sent; after that, it goes out in the background
+	// announceWait bounds the wait for an announcement, which goes out in any case.
 	announceWait     = time.Second
 	announceInterval = 2 * time.Second // while other nodes may still know an earlier run of this node
 	leaveWait        = 2 * time.Second // bounds each of the two steps of Leave
@@ -42,13 +42,13 @@ type Gossip struct {
 	cancel         context.CancelFunc
 	wg             sync.WaitGroup
 
-	// announcing is a binary semaphore, held while this node announces itself:
-	// memberlist then reads its own address without its lock, so two concurrent
-	// announcements would race. It is not a mutex, because in tests the virtual
-	// clock stops while a goroutine waits for a mutex.
+	// announcing is a binary semaphore, held while this node announces itself.
+	// memberlist then reads its own address without its lock, so two announcements
+	// at once would race. It is a channel and not a mutex, because in tests the
+	// virtual clock stops while a goroutine waits for a mutex.
 	announcing chan struct{}
 	// ending is a binary semaphore, held while memberlist leaves or shuts down: a
-	// leave after a shutdown panics. It is a channel for the same reason.
+	// leave after a shutdown panics. It is a channel for the reason above.
 	ending   chan struct{}
 	shutDown bool // guarded by ending
 
@@ -69,7 +69,7 @@ type Gossip struct {
 }
 
 // Open starts this node's gossip. It succeeds even if no seed answers: seeds
-// are retried until Close.
+// are retried until Close. For an invalid c, the error is that of Validate.
 func Open(c Config) (*Gossip, error) {
 	c, err := c.withDefaults()
 	if err != nil {
@@ -169,12 +169,13 @@ func (g *Gossip) Members() []Member {
 	return g.table.members(g.self)
 }
 
-// Changed returns a channel that has a value if Members may have changed since the last receive.
+// Changed returns a channel that has a value after Members may have changed.
 func (g *Gossip) Changed() <-chan struct{} { return g.changed }
 
 // Update changes this node's description, which is then announced to the other
 // nodes. Only Cluster, BootstrapExpect, RaftEmpty, SettingsVersion, Members and
-// Primary may change. change runs under a lock and must not call g.
+// Primary may change. change runs under a lock and must not call g. The error
+// wraps ErrConfig or ErrMetadata, or ErrClosed after Leave or Close.
 func (g *Gossip) Update(change func(*Member)) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -255,9 +256,9 @@ func (g *Gossip) announceChanges() {
 		}
 
 		g.mu.Lock()
-		// Other nodes refuse this process while they take its earlier run, at another
-		// address, for alive. This node can't see when that ends, so it repeats the
-		// announcement.
+		// While other nodes take an earlier run of this node, at another address, for
+		// alive, they refuse this process. This node can't see when that ends, so it
+		// repeats the announcement.
 		due := g.dirty || (periodic && g.hasRecentTwin(time.Now()))
 		g.dirty = false
 		g.mu.Unlock()
@@ -268,8 +269,8 @@ func (g *Gossip) announceChanges() {
 	}
 }
 
-// announce sends this node's description to the other nodes. It waits until
-// that is sent, at most for wait.
+// announce sends this node's description to the other nodes. It waits until the
+// description is sent, at most for wait.
 func (g *Gossip) announce(wait time.Duration) {
 	g.announcing <- struct{}{}
 	defer func() { <-g.announcing }()
@@ -279,8 +280,8 @@ func (g *Gossip) announce(wait time.Duration) {
 }
 
 // Leave announces that this node is leaving. It waits until the announcement is
-// sent or ctx ends, and never longer than some seconds. The node still answers
-// until Close. A second Leave has no effect.
+// sent or ctx ends, but at most for some seconds. The node still answers until
+// Close. A second Leave has no effect.
 func (g *Gossip) Leave(ctx context.Context) error {
 	g.mu.Lock()
 	if g.closed {
@@ -296,8 +297,8 @@ func (g *Gossip) Leave(ctx context.Context) error {
 		return err
 	}
 
-	// If the other nodes refuse this process, it must not announce that the
-	// process they know leaves.
+	// If the other nodes know another process with this ID, and refuse this one,
+	// this one must not announce that the other one leaves.
 	isRefused := g.hasRecentTwin(time.Now())
 
 	g.self = next
@@ -321,8 +322,8 @@ func (g *Gossip) leave(isRefused bool) error {
 		return nil
 	}
 
-	// The other nodes get time to spread the announcement: a later message, that the
-	// node is gone, would replace it.
+	// The other nodes get time to spread the announcement: the message that this
+	// node is gone, which follows, would replace it.
 	g.announce(leaveWait)
 	select {
 	case <-g.ctx.Done():

@@ -83,7 +83,7 @@ const (
 // inspector reads messages before memberlist does.
 type inspector struct {
 	label string
-	// keys returns the keys that may have encrypted incoming messages; nil: nothing is encrypted.
+	// keys returns the keys of incoming messages. nil: nothing is encrypted.
 	keys func() [][]byte
 	// reachable reports whether a member has an address.
 	reachable func(netip.AddrPort) bool
@@ -229,8 +229,8 @@ func (in *inspector) inspectCompound(b []byte, from net.Addr) error {
 	return nil
 }
 
-// inspectPing inspects a message that makes this node send messages itself: it
-// may ask for them only to its sender or to members.
+// inspectPing inspects a ping, which makes this node send messages itself. A
+// ping may ask for messages only to its sender or to members.
 func (in *inspector) inspectPing(d *decoder, kind byte, from net.Addr) error {
 	var source, sourcePort, target, targetPort value
 	fields := pingFields(&source, &sourcePort)
@@ -271,8 +271,8 @@ func addrPort(ip, port value) netip.AddrPort {
 }
 
 // inspectStream reads and inspects the message of a stream, and returns the
-// bytes for memberlist, without headers. It calls grow before it uses more
-// memory; see decoder.
+// bytes for memberlist, without the headers before them. It calls grow before
+// it uses more memory; see decoder.
 func (in *inspector) inspectStream(r io.Reader, dir direction, grow func(int) error) ([]byte, error) {
 	d := &decoder{in: r, reserve: grow}
 	if dir == accepted {
@@ -381,8 +381,8 @@ func inspectPushPull(d *decoder) error {
 }
 
 // speaksOurVersions reports whether a node supports the protocol versions of
-// this node, and uses them. memberlist stops all exchanges of lists while it
-// knows a node that does not.
+// this node, and uses them. While memberlist knows a node that does not, it
+// stops all exchanges of lists.
 func speaksOurVersions(v []byte) bool {
 	const protocol, delegate = memberlist.ProtocolVersion2Compatible, 0
 	return len(v) == 6 && v[0] >= 1 && v[0] <= protocol && v[1] >= protocol && v[2] == protocol &&

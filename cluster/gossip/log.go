@@ -26,7 +26,7 @@ type logLimiter[K comparable] struct {
 	every time.Duration
 }
 
-// shouldLog reports whether to log key now, and remembers that it was logged.
+// shouldLog reports whether to log key now. If so, it remembers that.
 func (l *logLimiter[K]) shouldLog(key K, now time.Time) bool {
 	if t, ok := l.when[key]; ok && now.Sub(t) < l.every {
 		return false
@@ -52,7 +52,7 @@ type eventKey struct {
 	text string
 	id   ring.NodeID
 	boot uint64
-	name string // memberlist's name, if it is not an ID
+	name string // what else tells events apart: a node's name in memberlist, an address or a reason
 }
 
 // logOnce logs a recurring event. The caller must hold g.mu.
@@ -85,8 +85,8 @@ var quietPrefixes = [...]string{
 // Write logs one line: an optional level in brackets, "memberlist: ", text, and
 // often " from=" and an address. memberlist's errors are problems of the
 // network or of other nodes, never of this node, so they become warnings. Its
-// info lines are about suspicions, which are internals, so they go to the debug
-// level, and so does a line that was written recently.
+// info lines are about suspicions, which are internals, so they become debug
+// lines. So does a line that was written recently.
 func (a *adapter) Write(line []byte) (int, error) {
 	text := strings.TrimSpace(string(line))
 	level := slog.LevelDebug

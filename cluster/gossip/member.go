@@ -23,7 +23,8 @@ type Member struct {
 	RaftEmpty       bool     // its Raft log is empty
 	SettingsVersion uint8    // newest version of the settings it supports
 	Members         int      // number of nodes in its region; only in a WAN pool
-	// newest feature level that it knows; 0: its release does not send one, so it knows the first
+	// Level is the newest feature level that the node knows. 0 means that its
+	// release sends none, and so knows only the first.
 	Level   uint32
 	Primary string // the region that it believes to be primary; only in a WAN pool
 	State   State
@@ -63,7 +64,7 @@ func (s *State) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// gossipAddress returns the member's address for gossip. It is not valid if Address is not an IP.
+// gossipAddress returns the member's address for gossip, if Address is an IP.
 func (m Member) gossipAddress() netip.AddrPort {
 	ip, err := netip.ParseAddr(m.Address)
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 //	format 1 | flags | version | boot 8 | peer port 2 | expect 2 | cluster 16 | name | region | zone | extensions
 //
 // Before each text comes a byte with its length. An extension is a tag, a
-// length byte and that many bytes. Unknown ones are skipped: during a rolling
-// upgrade, a later release may send more, and this one must not refuse it.
-// Extensions that are zero or empty are omitted.
+// length byte and that many bytes. Unknown extensions are skipped: during a
+// rolling upgrade, a later release may send more, and this one must not refuse
+// it. Extensions that are zero or empty are omitted.
 const (
 	metadataFormat = 1
 
@@ -87,8 +87,8 @@ func appendMetadata(b []byte, m Member) ([]byte, error) {
 	return b, nil
 }
 
-// parseMetadata fills in a member from its metadata. Its ID, address and gossip
-// port come from elsewhere.
+// parseMetadata returns the member that the metadata describes. Its ID, address
+// and gossip port come from elsewhere.
 func parseMetadata(b []byte) (Member, error) {
 	if len(b) > maxMetadata {
 		return Member{}, fmt.Errorf("%w: %d bytes", ErrMetadata, len(b))
@@ -140,7 +140,7 @@ func parseMetadata(b []byte) (Member, error) {
 	return m, nil
 }
 
-// checkTexts returns an error if a text is empty, too long, or would garble logs and answers.
+// checkTexts returns an error if a text is empty or too long, or garbles logs.
 func checkTexts(m Member) error {
 	if m.Name == "" {
 		return fmt.Errorf("%w: the name is empty", ErrMetadata)

@@ -16,14 +16,14 @@ type decoder struct {
 	buf []byte
 	pos int       // position of the next byte in buf
 	in  io.Reader // what follows buf; nil: nothing
-	// reserve reserves memory for a buf of that many bytes in total. An error refuses it.
+	// reserve asks for memory for a buf of that many bytes in total, or refuses it.
 	reserve func(int) error
 }
 
 // chunk is the minimum size of a read buffer for a stream, in bytes.
 const chunk = 4096
 
-// fill reads until buf has n unread bytes. It allocates memory only as they
+// fill reads until buf has n unread bytes. It allocates memory only as bytes
 // arrive, whatever length the message claims.
 func (d *decoder) fill(n int) error {
 	for len(d.buf)-d.pos < n {
@@ -54,7 +54,7 @@ func (d *decoder) fill(n int) error {
 	return nil
 }
 
-// take returns the next n bytes.
+// take returns the next n bytes, which alias buf.
 func (d *decoder) take(n int) ([]byte, error) {
 	if err := d.fill(n); err != nil {
 		return nil, err

@@ -23,14 +23,15 @@ const (
 	roundTime      = 10 * time.Second // after this, a round begins no more joins
 	lookupTime     = 5 * time.Second
 	rememberFor    = 72 * time.Hour // how long to keep an address without meeting a member there
-	// addresses remembered as not joined; beyond that, all are forgotten and may be logged again
+	// maxFailing bounds the addresses that are remembered because they could not be
+	// joined. Beyond it, all are forgotten, and may be logged again.
 	maxFailing = 1024
 )
 
-// firstRounds are the pauses before the first rounds; later ones are
-// Config.RejoinInterval. Each of these rounds also joins one known member: when
-// many nodes start at once, some miss messages about others, and memberlist
-// makes up for that only at its next syncs.
+// firstRounds are the pauses before the first rounds; the pause before a later
+// one is Config.RejoinInterval. Each of the first rounds also joins one known
+// member: when many nodes start at once, some miss messages about others, and
+// memberlist makes up for that only at its next syncs.
 var firstRounds = [...]time.Duration{0, 200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second,
 	4 * time.Second}
 
@@ -51,9 +52,9 @@ func parseAddress(s string) (at netip.AddrPort, ok bool) {
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()), err == nil
 }
 
-// AddAddresses adds addresses, each as ip:port, of possible members that this
-// node has not met. New ones are joined at once, and remembered like
-// Config.Remembered.
+// AddAddresses adds addresses (ip:port) of possible members that this node has
+// not met. They are joined at once, and remembered like Config.Remembered, at
+// most 1,000 in all.
 func (g *Gossip) AddAddresses(addresses []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -78,10 +79,10 @@ func (g *Gossip) AddAddresses(addresses []string) {
 	}
 }
 
-// Addresses returns the gossip addresses of members that are alive or have
-// failed, and the remembered ones where no member was met yet. The next run
-// should pass them to Open as Config.Remembered. There are at most 1,000, live
-// members first.
+// Addresses returns at most 1,000 gossip addresses, live members first: those
+// of members that are alive or have failed, and remembered ones at which no
+// member was met yet. The next run should pass them to Open as
+// Config.Remembered.
 func (g *Gossip) Addresses() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -175,17 +176,17 @@ func (g *Gossip) joinTargets(extraLive int, failing map[netip.AddrPort]bool) {
 			delete(failing, at)
 			g.config.Logger.Info("a node that could not be joined has been joined", "address", at)
 		case err != nil && !failing[at] && extraLive == 0:
-			// In the first rounds, with extra members, the node may still be starting, so
-			// its failure is not logged.
+			// In the first rounds, which join live members, too, a node may still be
+			// starting. So its failure is not logged.
 			failing[at] = true
 			g.config.Logger.Info("a node can't be joined, retrying", "address", at, "reason", reason(err))
 		}
 	}
 }
 
-// noteRejections logs, once, which nodes close this node's connections without
-// an answer. Most probably their secret is another one, so this node waits for
-// them in vain.
+// noteRejections counts the nodes that close this node's connections without an
+// answer, and logs each of them at most once an hour. Most probably their
+// secret is another one, so this node waits for them in vain.
 func (g *Gossip) noteRejections(targets []netip.AddrPort, errs []error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -202,7 +203,7 @@ func (g *Gossip) noteRejections(targets []netip.AddrPort, errs []error) {
 	}
 }
 
-// isRejection reports whether a join failed with errNoAnswer, which memberlist turns into text.
+// isRejection reports whether err is errNoAnswer, which memberlist made a text.
 func isRejection(err error) bool {
 	return err != nil && strings.Contains(err.Error(), errNoAnswer.Error())
 }
@@ -227,8 +228,9 @@ func reason(err error) error {
 	return err
 }
 
-// targets returns the addresses to join now: those of seeds first, and up to
-// extraLive of live members at the end.
+// targets returns the addresses to join now: those of seeds first, then those
+// of failed members and remembered ones, and up to extraLive of live members at
+// the end. It also updates what is known about the seeds.
 func (g *Gossip) targets(ctx context.Context, extraLive int) []netip.AddrPort {
 	lists := g.resolveSeeds(ctx)
 	found := slices.Concat(lists...)
@@ -288,8 +290,8 @@ func (g *Gossip) targets(ctx context.Context, extraLive int) []netip.AddrPort {
 
 // countNamed returns the number of nodes that the seeds name, including self.
 // seeds holds the resolved addresses of each seed. A seed may name several
-// nodes. Without an address, it counts as one node. An IPv4 and an IPv6 address
-// of one seed count as one node.
+// nodes. A seed without an address counts as one node. An IPv4 and an IPv6
+// address of one seed count as one node.
 func countNamed(seeds [][]netip.AddrPort, self netip.AddrPort) int {
 	known := map[netip.AddrPort]bool{self: true}
 	n := 1

@@ -11,14 +11,14 @@ import (
 )
 
 // maxMembers bounds the table. Members that failed or left stay until they are
-// forgotten. Once the table is full, the one that went first makes room for a
-// new member.
+// forgotten. Once the table is full, the one that failed or left first makes
+// room for a new member.
 const maxMembers = 10_000
 
 // entry is a member in the table.
 type entry struct {
 	Member
-	// hidden is set if the member belongs to another cluster, but memberlist still lists it.
+	// hidden means that memberlist still lists the member, which is none any more.
 	hidden bool
 	// lastChange is the value of table.changes when the entry last changed its state.
 	lastChange uint64
@@ -42,7 +42,8 @@ func newTable(max int) *table {
 // churn would fill its memory although the table is bounded.
 const newcomerPeriod = time.Hour
 
-// admitNewcomer reports whether another unknown member may be admitted, and counts it.
+// admitNewcomer reports whether another unknown member may be admitted, and
+// counts it. Each one moves rateRestored on by its part of newcomerPeriod.
 func (tb *table) admitNewcomer(now time.Time) bool {
 	if tb.rateRestored.Before(now) {
 		tb.rateRestored = now
@@ -68,8 +69,8 @@ func (tb *table) put(m Member) {
 		if len(tb.entries) >= tb.max {
 			tb.evict()
 		}
-		// The entry begins as not alive: otherwise setState would count it out before
-		// it was ever counted.
+		// The entry begins as not alive. Otherwise setState would subtract it from the
+		// live ones before it was ever added to them.
 		e = &entry{Member: Member{State: Failed}}
 		tb.entries[m.ID] = e
 	}
@@ -95,7 +96,7 @@ func (tb *table) setState(e *entry, s State) {
 }
 
 // markGone records that memberlist no longer lists a member. If the member had
-// not announced that it leaves, it has failed.
+// not announced that it leaves, it has failed, and markGone returns it.
 func (tb *table) markGone(id ring.NodeID) (m Member, failed bool) {
 	e := tb.entries[id]
 	if e == nil || e.State != Alive {
@@ -110,8 +111,8 @@ func (tb *table) markGone(id ring.NodeID) (m Member, failed bool) {
 	return e.Member, true
 }
 
-// exclude removes a member that belongs to another cluster. As long as
-// memberlist lists it, it is only hidden.
+// exclude removes a member that may not be one any more, such as a node of
+// another cluster. While memberlist still lists the member, it is only hidden.
 func (tb *table) exclude(e *entry) {
 	if e.State == Alive {
 		e.hidden = true
@@ -159,9 +160,9 @@ func (tb *table) members(self Member) []Member {
 
 // Departures are the processes that announced that they leave. Nodes send them
 // with each exchange of lists, because memberlist's message that a member is
-// dead may overtake and replace the member's own message that it is leaving. A
-// node that missed the member's own message takes the member for failed until
-// it gets the departure.
+// dead may overtake the member's own message, that it is leaving, and replace
+// it. A node that missed the member's own message takes the member for failed
+// until it gets the departure.
 
 // maxDepartures is the number of departures sent, the most recent ones.
 const maxDepartures = 64
@@ -184,8 +185,8 @@ func (tb *table) departures() []departure {
 	return list
 }
 
-// recordDeparture records a departure if it is of the member's current process,
-// and reports whether that is new.
+// recordDeparture records a departure, if it is of the member's current
+// process, and reports whether it is new.
 func (tb *table) recordDeparture(d departure) (Member, bool) {
 	e := tb.entries[d.id]
 	if e == nil || e.Boot != d.boot || e.State == Left || e.hidden {
@@ -195,7 +196,7 @@ func (tb *table) recordDeparture(d departure) (Member, bool) {
 	return e.Member, true
 }
 
-// handleDeparture handles a departure that another node reported. The caller must hold g.mu.
+// handleDeparture handles a departure. The caller must hold g.mu.
 func (g *Gossip) handleDeparture(d departure) {
 	m, isNew := g.table.recordDeparture(d)
 	if isNew {

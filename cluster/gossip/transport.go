@@ -24,13 +24,13 @@ const (
 	// can't keep out all others.
 	maxStreamsFrom = maxStreams * 3 / 4
 	// streamRoom is the memory in bytes that each accepted connection may use to
-	// receive a message. Beyond it, they share sharedRoom, which is enough for four
-	// of the largest messages, or for two encrypted ones.
+	// receive a message. What connections need beyond it comes from sharedRoom,
+	// which is enough for four of the largest messages, or for two encrypted ones.
 	streamRoom = 64 << 10
 	sharedRoom = 4 * maxStream
 	// maxSyncs bounds the lists that memberlist reads and answers at once: an
 	// answer is as long as this node's own list, even if the request is short.
-	// Further ones wait, at most for syncWait.
+	// Further lists wait, at most for syncWait.
 	maxSyncs = 16
 	syncWait = 2 * time.Second
 
@@ -82,8 +82,8 @@ func listen(c *Config, logger *log.Logger) (memberlist.Transport, error) {
 }
 
 // transport wraps another transport, and inspects all incoming messages before
-// memberlist gets them. It tracks open connections, because memberlist leaves
-// them to their deadlines when it shuts down.
+// memberlist gets them. It tracks open connections and closes them at Shutdown;
+// memberlist would leave them to their deadlines.
 type transport struct {
 	memberlist.Transport
 	inspector *inspector
@@ -121,8 +121,8 @@ func newTransport(inner memberlist.Transport, in *inspector, refused func(net.Ad
 }
 
 // forward forwards packets and accepted connections to memberlist. During
-// shutdown it drops them, because the wrapped transport waits until all are
-// received from its channels.
+// Shutdown, it drops them: the wrapped transport waits until somebody has
+// received everything from its channels.
 func (t *transport) forward() {
 	defer close(t.done)
 
@@ -222,7 +222,8 @@ type conn struct {
 	hasSyncTurn bool // guarded by t.mu: holds an element of t.syncs
 }
 
-// track registers c as open, or closes it.
+// track registers c as open. If the transport is shut down, or there are too
+// many accepted connections, it closes c and returns ErrClosed.
 func (t *transport) track(c net.Conn, dir direction) (net.Conn, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -251,7 +252,8 @@ func (t *transport) track(c net.Conn, dir direction) (net.Conn, error) {
 	return tracked, nil
 }
 
-// Read first receives the whole message, within the deadline that memberlist sets.
+// Read returns bytes of the message. The first Read receives and inspects the
+// whole message, within the deadline that memberlist has set.
 func (cn *conn) Read(p []byte) (int, error) {
 	cn.once.Do(func() {
 		var body []byte
@@ -273,6 +275,9 @@ func (cn *conn) Read(p []byte) (int, error) {
 	return cn.message.Read(p)
 }
 
+// receive returns the message of the connection. If the remote dialled this
+// node and sends too little or too slowly, the error is a refusal. If this node
+// dialled the remote, which ends the connection at once, it is errNoAnswer.
 func (cn *conn) receive() ([]byte, error) {
 	body, err := cn.transport.inspector.inspectStream(cn.Conn, cn.dir, cn.reserve)
 	_, isRefusal := errors.AsType[refusal](err)
@@ -291,11 +296,11 @@ func (cn *conn) receive() ([]byte, error) {
 	return body, err
 }
 
-// errNoAnswer is the error of a dial whose remote node refuses this one. The
-// remote node logs the reason, but does not send it.
+// errNoAnswer is the error of a dial whose remote refuses this node. The remote
+// logs the reason, but does not send it.
 var errNoAnswer = errors.New("it closes connections of this node without an answer: is this its gossip port, and has it the same cluster secret?")
 
-// reserve raises the memory reserved for the connection's message to a total of bytes.
+// reserve raises the memory reserved for the message to a total of bytes.
 func (cn *conn) reserve(bytes int) error {
 	cn.transport.mu.Lock()
 	defer cn.transport.mu.Unlock()
@@ -328,7 +333,7 @@ func (cn *conn) awaitSyncTurn() error {
 	cn.transport.mu.Lock()
 	defer cn.transport.mu.Unlock()
 	if _, open := cn.transport.open[cn]; !open {
-		// Close came first and gave back no turn, because there was none yet.
+		// Close came first, and had no turn to give back.
 		<-cn.transport.syncs
 		return net.ErrClosed
 	}

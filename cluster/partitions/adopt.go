@@ -19,7 +19,7 @@ func (k *Keeper) Adopt(s *agreement.State) {
 
 	k.adopted.Store(state)
 	// Only a registered process has an index. Under the index of another process,
-	// numbers could repeat.
+	// the numbers of debts could repeat.
 	k.debts.bootIndex = 0
 	if state.registered {
 		k.debts.bootIndex = state.Processes[k.config.Self].Index
@@ -80,7 +80,7 @@ func (k *Keeper) updatePart(state *adoptedState, p int) {
 		}
 
 		if pt.phase == freezing && to != pt.receiver {
-			k.setPhase(p, owning) // the other side has changed, and no flip was sent to the new one
+			k.setPhase(p, owning) // the other side has changed, and no flip was sent yet
 		}
 
 		// The move was taken back, so the token is here. But the other side may
@@ -88,6 +88,7 @@ func (k *Keeper) updatePart(state *adoptedState, p int) {
 		if pt.phase == doubtful && to == self {
 			k.ownOrSearch(state, p, false)
 		}
+
 	case flipping, handedOver:
 		switch {
 		case from != self:
@@ -99,6 +100,7 @@ func (k *Keeper) updatePart(state *adoptedState, p int) {
 			pt.complete = pt.complete || pt.phase == flipping
 			k.ownOrSearch(state, p, false)
 		}
+
 	case away:
 		if from == self {
 			k.beginOwnership(state, p)
@@ -107,7 +109,7 @@ func (k *Keeper) updatePart(state *adoptedState, p int) {
 }
 
 // beginOwnership handles a partition that from assigns to this node while it is
-// unknown whether its token is here. If an earlier owner may have handed the
+// unknown whether the token is here. If an earlier owner may have handed the
 // token over, this node asks the other side. If this node has no copy, it
 // fetches one.
 func (k *Keeper) beginOwnership(state *adoptedState, p int) {

@@ -59,8 +59,8 @@ func appendOthers(self ring.NodeID, buf []ring.NodeID, nodes ...ring.NodeID) []r
 	return buf
 }
 
-// mayHaveLost reports whether a process may have ended that had counters of p.
-// In a new cluster, there never were any.
+// mayHaveLost reports whether a process that had counters of p may be gone. In
+// a new cluster, there is no such process.
 func (state *adoptedState) mayHaveLost(self ring.NodeID, p int) bool {
 	if len(state.Generations) > 0 {
 		return true

@@ -10,6 +10,9 @@ import (
 
 // Calls sends a Keeper's messages to other nodes. *peer.Peers implements it.
 type Calls interface {
+	// Go calls a node without waiting. done runs exactly once, perhaps before Go
+	// returns. It must not block, and reply is valid only during done. body may be
+	// reused after Go returns.
 	Go(to ring.NodeID, m peer.Method, body []byte, timeout time.Duration, done func(reply []byte, err error))
 	Call(ctx context.Context, to ring.NodeID, m peer.Method, body []byte) ([]byte, error)
 	Reachable(to ring.NodeID) bool

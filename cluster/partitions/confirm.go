@@ -34,9 +34,9 @@ func (k *Keeper) CanConfirm(p int) bool {
 
 // Confirm returns once every change made in p before the call would survive the
 // loss of this process. It pushes the changes to the standby at once, or saves
-// them to disk if there is no standby. It fails with ErrNotOwner,
-// ErrUnconfirmed or ErrBusy, or with the error of ctx or Config.Save. After an
-// error the changes may still survive.
+// them to disk if there is no standby. The error wraps ErrNotOwner,
+// ErrUnconfirmed or ErrBusy, or the error of ctx or Config.Save. After an
+// error, the changes may still survive.
 func (k *Keeper) Confirm(ctx context.Context, p int) error {
 	return k.confirm(ctx, &confirmation{p: p})
 }
@@ -79,14 +79,16 @@ func (k *Keeper) confirm(ctx context.Context, c *confirmation) error {
 }
 
 // standbyWait bounds how long an owner waits until its standbys have the debts
-// reported to it, before it refuses them. It is shorter than debtsTimeout.
+// that were reported to it. After that, it refuses these debts. It is shorter
+// than debtsTimeout, for which the debtor waits.
 const standbyWait = time.Second
 
 // awaitStandbys waits, at most for standbyWait, until the standbys that can be
 // reached have every change made in the debited partitions before the call. It
 // adds to refused the partitions for which that fails.
 func (k *Keeper) awaitStandbys(debited, refused map[int]bool) {
-	// All confirmations are registered before the push, so one serves them all.
+	// All confirmations are registered before the push, so one push serves them
+	// all.
 	var list []*confirmation
 	for p := range debited {
 		c := &confirmation{p: p, debts: true}
@@ -129,9 +131,9 @@ func (k *Keeper) await(ctx context.Context, c *confirmation) error {
 }
 
 // pushForConfirms pushes the changes that new confirmations wait for. If
-// messages are being sent at this moment, the loop pushes them next, for all
-// confirmations in one message. Otherwise this goroutine does, without waking
-// another one.
+// another goroutine is sending messages at this moment, the loop pushes the
+// changes next, for all waiting confirmations at once. Otherwise this goroutine
+// pushes them, without waking another one.
 func (k *Keeper) pushForConfirms() {
 	if !k.sendMu.TryLock() {
 		wake.Signal(k.confirmWake)

@@ -8,8 +8,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// acceptPush receives copies and changes from an owner. If this node is behind,
-// it has not applied the sender's state, and begins no copy.
+// acceptPush receives copies and changes from an owner. behind means that this
+// node has not applied the sender's agreed state. It then begins no copy.
 func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire.Decoder, behind bool) {
 	now := k.config.Now()
 	var refused []int
@@ -67,7 +67,8 @@ func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64
 	switch {
 	case s.flags&sectionBegins == 0:
 	case behind:
-		// This node may be about to learn that it needs the copy no longer, and drop it.
+		// This node may be about to learn that it no longer needs the copy, and would
+		// then drop it.
 		return false
 	case comesAgain:
 		pt.notResent = k.kindsOf(s.p)

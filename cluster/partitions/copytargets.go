@@ -13,10 +13,10 @@ import (
 // here. Keeper.mu guards them, except for the messages being assembled.
 type copyTargets struct {
 	nodes map[ring.NodeID]*copyTarget
-	// mayLackCopies is false if every copy target of every partition whose token
-	// is here has a copy, or is getting one. Each event that may leave a copy
-	// target without a copy sets it: a new state, a token that arrives, or a copy
-	// that is forgotten.
+	// mayLackCopies is false if every copy target of every partition whose token is
+	// here has a copy, or is getting one. Each event that may leave a copy target
+	// without a copy sets mayLackCopies: a new state, a token that arrives, or a
+	// copy that is forgotten.
 	mayLackCopies bool
 }
 
@@ -29,9 +29,9 @@ type copyTarget struct {
 	// unacknowledged messages, in order.
 	lastMessage uint64
 	inFlight    []uint64
-	// lastSent is when the last message was sent. silentSince is when the target
-	// last answered or, if no message was pending then, when the next one was sent.
-	// It is zero while no message is unanswered.
+	// lastSent is when the last message was sent. silentSince is since when the
+	// target has owed an answer: since its last answer or, if it owed none then,
+	// since the next message. It is zero while no message is unanswered.
 	lastSent, silentSince time.Time
 
 	// message is being assembled; Keeper.sendMu guards it.
@@ -89,9 +89,10 @@ func (ts *copyTargets) forgetCopy(t *copyTarget, p int) {
 }
 
 // update brings the copy targets of self in line with a new state. It forgets a
-// node's progress with partitions that the node no longer follows: if it
-// follows them again later, its copies will be out of date. It also forgets
-// nodes that restarted or were ended, because they have lost their copies.
+// node's progress with partitions of which the node is no longer a copy target:
+// if the node becomes one again later, its copies will be out of date. It also
+// forgets nodes that restarted or were ended, because they have lost their
+// copies.
 func (ts *copyTargets) update(state, before *adoptedState, self ring.NodeID) {
 	ts.mayLackCopies = true
 

@@ -21,8 +21,8 @@ type owedCost struct {
 	cost  int64                 // the owner debits at most the limit's capacity: see capped
 }
 
-// capped returns cost, at most the limit's capacity: no subject must be locked
-// out for longer than the limit takes to regain its capacity.
+// capped returns cost, at most the limit's capacity. Otherwise a debt could
+// lock a subject out for longer than the limit takes to regain its capacity.
 func (o *owedCost) capped(cost int64) int64 { return min(cost, o.limit.Capacity()) }
 
 // timeLeft returns the time until no part of the capped cost counts.
@@ -49,8 +49,8 @@ func (o *owedCost) timeLeft(now algorithms.Instant) time.Duration {
 // isExpired reports whether the cost no longer counts: it has drained or left its window.
 func (o *owedCost) isExpired(now algorithms.Instant) bool { return o.timeLeft(now) <= 0 }
 
-// sameWindow reports whether the cost belongs to the window of taken, for the
-// one kind of limit where that matters.
+// sameWindow reports whether the cost belongs to the window of taken. For all
+// limits but fixed windows, it returns true.
 func (o *owedCost) sameWindow(taken algorithms.TakeRecord) bool {
 	return o.limit.Kind != algorithms.FixedWindow || o.taken.Window == taken.Window
 }
@@ -86,12 +86,12 @@ type debt struct {
 	lacking  int64
 	fallback bool // all of it was admitted in fallback: it is reported only a while after the owner is back
 	// restored is set if an earlier process recorded the debt. A merge of the
-	// counters here with a copy may lose the part they have, so the next owner
-	// debits all of it.
+	// counters here with a copy may lose the part that they have. So when this node
+	// debits the debt itself, it debits all of cost.
 	restored bool
 	// included is set if this node debited the debt from its own copy, and noted
-	// the number itself. If the copy's counter is overwritten later, the note does
-	// not prove that it has the debt.
+	// the number itself. If the counter in the copy is overwritten later, the note
+	// does not prove that the counter has the debt.
 	included bool
 }
 
@@ -117,11 +117,12 @@ func decodeDebt(d *wire.Decoder, now algorithms.Instant, elapsed int64) *debt {
 // debtNumber is the number of a debt. A node's numbers in a partition rise,
 // also from one of its processes to the next.
 type debtNumber struct {
-	bootIndex uint64 // the entry that registered the process which first reported the debt; zero before
+	bootIndex uint64 // the entry that registered the process that first reported the debt; zero until a report
 	n         uint64
 }
 
-// isReported reports whether a debt may have been debited under its number, so it must not change.
+// isReported reports whether a debt may have been debited under its number.
+// Such a debt must not change.
 func (n debtNumber) isReported() bool { return n.bootIndex != 0 }
 
 // compare orders numbers. The debts that have not been reported come last: a

@@ -44,8 +44,8 @@ func (ds *debts) renumber(d *debt) {
 	later.lacking = min(later.lacking+d.lacking, later.cost)
 }
 
-// costToDebit returns the part of d that must still be debited from the counters
-// here, whose note of this node's debts is noted.
+// costToDebit returns the part of d that must still be debited from the
+// counters here. noted is the note of this node's debts beside them.
 func (d *debt) costToDebit(noted debtorNote) int64 {
 	switch {
 	case !d.included && noted.covers(d):
@@ -99,10 +99,10 @@ func (ds *debts) debitMissing(d *debt, noted debtorNote, now algorithms.Instant)
 // maxDebtsOfOne bounds the debts of one counter.
 const maxDebtsOfOne = 16
 
-// includeDebts debits all debts of p from the copy here, which is complete and
-// about to be sent to the owner, and notes their last number in it. When the
-// debts are reported, an owner that continued from the copy debits none of
-// them; any other owner debits them all.
+// includeDebts debits all of this node's debts of p from the counters here,
+// which are complete and may be sent to another node. It notes the last number
+// beside them. When the debts are reported, an owner that continued from these
+// counters debits none of them; any other owner debits them all.
 func (ds *debts) includeDebts(p int, now algorithms.Instant) {
 	noted := ds.noteOf(p, ds.self, now)
 	for _, d := range ds.inOrder(p) {
@@ -135,9 +135,9 @@ func (ds *debts) debit(node ring.NodeID, d *debt, now algorithms.Instant) bool {
 
 		// The note also covers debts that were refused for lack of room. Such a debt
 		// has no counter. So if the counter is in use, this debt was debited, and only
-		// the answer was lost. If not, refuse it: the debtor gives it another number. A
-		// debt that was debited and has drained is then debited twice, which only costs
-		// quota.
+		// the answer was lost. If not, refuse the debt, so that the debtor gives it
+		// another number. If it was debited after all, and has drained since, it is
+		// debited twice. That only costs quota.
 		used, _ := ds.table.Usage(now, d.key, &d.limit)
 		return used > 0
 	}
@@ -188,9 +188,9 @@ const (
 	noteSlack = pruneInterval + debtsTimeout + 10*time.Second
 )
 
-// putNote notes that the counters of d's partition include node's debts up to d,
-// and whether some of them had no room. The note lasts until none of them is
-// reported any more.
+// putNote notes that the counters of d's partition include node's debts up to
+// d, and whether some of them had no room. The note lasts until no more of
+// these debts can be reported.
 func (ds *debts) putNote(node ring.NodeID, d *debt, lacksRoom bool, now algorithms.Instant) {
 	p := d.key.Partition()
 	lp := ds.table.Notes().Lock(p, now.Steady)

@@ -16,9 +16,9 @@ const (
 	// maxDebts bounds the number of counters with debts. When there is no room for
 	// another, this node does not act as a standby.
 	maxDebts = 1 << 16
-	// maxFallbackDebts is the number of debts from which fallback adds no more: the
-	// rest is for acting as a standby. Beyond it, checks are still decided, and
-	// their debts are dropped.
+	// maxFallbackDebts is the number of counters with debts from which fallback
+	// adds no others: the rest of the room is for acting as a standby. Beyond it,
+	// checks are still decided, but their costs are not reported.
 	maxFallbackDebts = maxDebts / 4 * 3
 	// inlineDebts divides each of these bounds to give the bound for inline counters.
 	inlineDebts = 2
@@ -26,9 +26,8 @@ const (
 
 // debts holds the debts to report to owners, by partition and counter. A
 // counter has at most one debt that has not been reported yet, as the last of
-// its list. It has no lock of its own. Invariant: total is the number of
-// counters with debts, at most maxDebts; inlineTotal of them are inline
-// counters.
+// its list. Keeper.mu guards it. Invariant: total is the number of counters
+// with debts, at most maxDebts; inlineTotal of them are inline counters.
 type debts struct {
 	self      ring.NodeID
 	table     *counters.Table
@@ -229,10 +228,10 @@ func (ds *debts) prune(now algorithms.Instant) {
 
 // debtsFormat is the first byte of debts on disk. After it come the wall clock
 // in nanoseconds, as a varint, and the debts. Each has fallback as a byte,
-// lacking as a uvarint, and the rest as in a message. One that has not been
-// reported has the number that it would be reported under: if this process
-// reports it and is killed before the next write, the next process reports it
-// again under that number, so the owner debits it only once.
+// lacking as a uvarint, and the rest as in a message. A debt that has not been
+// reported is written with the number under which this process would report it.
+// If this process reports it and is killed before the next write, the next
+// process reports it again under that number, so the owner debits it only once.
 const debtsFormat = 4 // earlier builds used 1 to 3
 
 func (ds *debts) append(b []byte, now algorithms.Instant) []byte {

@@ -82,6 +82,8 @@ func (k *Keeper) addToken(messages map[ring.NodeID]*tokenMessage, state *adopted
 	}
 }
 
+// sendTokens sends offers or questions to other nodes. The caller must hold
+// sendMu.
 func (k *Keeper) sendTokens(messages map[ring.NodeID]*tokenMessage) {
 	for node, t := range messages {
 		body := binary.LittleEndian.AppendUint64(k.nextHeader(nil), t.boot)
@@ -105,8 +107,8 @@ func (k *Keeper) prepareFlips(state *adoptedState) map[ring.NodeID]*tokenMessage
 	offers := map[ring.NodeID]*tokenMessage{}
 	for p := 0; k.inPhase[freezing] > 0 && p < ring.Partitions; p++ {
 		pt := &k.parts[p]
-		// A newer state may name another receiver. It wakes the loop, so the
-		// next pass goes on from it.
+		// A newer state may name another receiver. Its adoption wakes the loop, so the
+		// next pass goes on from the newer state.
 		if pt.phase != freezing || k.adopted.Load() != state {
 			continue
 		}
@@ -213,7 +215,7 @@ func (k *Keeper) offerAnswered(node ring.NodeID, p int, taken bool, err error) {
 		// may not be what this node believes.
 		k.targets.forgetCopy(k.targets.targetOf(node), p)
 		if k.collecting {
-			// A collection in progress lacks the changes that follow.
+			// A collection in progress discards the changes that follow: see takeToken.
 			k.targets.forgetCopies(p)
 		}
 		k.setPhase(p, owning)
@@ -341,9 +343,9 @@ func (k *Keeper) takeToken(p int, from ring.NodeID) {
 	pt.complete = false
 	pt.nextTenure()
 
-	// The other node has the same counters, so it needs only changes from now on.
-	// But a collection in progress discards changes of p. Then the other node gets
-	// a complete copy.
+	// The other node has the same counters, so from now on it needs only changes.
+	// But a collection in progress discards the changes in p. If there is one, the
+	// other node gets a complete copy.
 	k.targets.forgetCopies(p)
 	if !k.collecting {
 		k.targets.targetOf(from).progress[p] = &progress{complete: true}

@@ -115,6 +115,8 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 	case !hasRevision && c.Method != MethodPush:
 		c.Fail(codeBehind, "this node has not applied the sender's state yet")
 		return
+	// This node may have asked an ended node for copies. Then it takes that node's
+	// copies, and the debts in them.
 	case !state.isCurrent(c.From, h.generation) && !(bringsCounters && k.isPullingFrom(c.From.Node)):
 		c.Fail(codeRefused, "the sender was ended, or is another process")
 		return

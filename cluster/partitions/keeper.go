@@ -19,7 +19,8 @@ type Keeper struct {
 	// adopted and phases are written under mu. Checks read them without a lock.
 	adopted atomic.Pointer[adoptedState]
 	phases  [ring.Partitions]atomic.Uint32
-	// learned holds the revision in which another node replied that the new owner has the token.
+	// learned holds the revision as of which another node replied that the new
+	// owner has the token.
 	learned [ring.Partitions]atomic.Uint64
 
 	// Locks are taken in this order: receiveMu, sendMu, debitMu, mu, and then
@@ -46,10 +47,10 @@ type Keeper struct {
 	reportFallbackAt map[ring.NodeID]time.Time // when fallback debts may be reported to an owner that is back
 	debts            debts
 	lastPrune        time.Time // when expired debts were last pruned
-	dropPending      bool      // partitions that no longer concern this node may still have counters
+	dropPending      bool      // there may still be counters here of partitions that no longer concern this node
 	stats            Stats
-	// collecting is set while changes are collected for copy targets, from the
-	// partitions whose tokens were here at its start.
+	// collecting is set while changes are collected for copy targets. A collection
+	// may discard the changes in a partition whose token arrives meanwhile.
 	collecting bool
 	// hadOthers is set once another node has been in a ring since this process
 	// began. Before that, changes need not be sent. Afterwards they are collected
@@ -72,8 +73,9 @@ type Keeper struct {
 
 	inbox chan message
 	// receiveMu is held while a message from another keeper is handled. waiting
-	// counts the messages in inbox, and the one from inbox that is being handled.
-	// So each sender's messages are handled in order.
+	// counts the messages in inbox, and the one from inbox that is being handled. A
+	// message may bypass the inbox only while waiting is 0. So each sender's
+	// messages are handled in order.
 	receiveMu sync.Mutex
 	waiting   atomic.Int64
 
@@ -109,9 +111,10 @@ func Open(config Config) (*Keeper, error) {
 }
 
 // StopDeciding stops all work, waits for it, and shuts the gates for good: from
-// now on, this node decides nothing as an owner or as a standby. If it still owns
-// partitions, the standbys that have copies of them get the last changes, and have
-// half a second for them. Close does the same.
+// now on, this node decides nothing as an owner or as a standby. If this node
+// still owns partitions, StopDeciding then sends the last changes to the
+// standbys that have copies, and waits half a second at most for their answers.
+// Close calls StopDeciding.
 func (k *Keeper) StopDeciding() { k.stopDeciding.Do(k.stopAndPush) }
 
 func (k *Keeper) stopAndPush() {

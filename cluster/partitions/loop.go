@@ -9,9 +9,10 @@ import (
 const restTicks = 10
 
 // run is the keeper's loop. It pushes changes at each tick, and earlier if a
-// confirmation waits for them. It continues hand-offs and searches after each
-// acknowledgement or new state that may concern them, at each tick while some
-// are unfinished, and otherwise at every restTicks-th tick.
+// confirmation waits for them. It continues copies, hand-offs and searches
+// after each acknowledgement or new state that may concern them. While some are
+// unfinished, it also does so at each tick, and otherwise at every restTicks-th
+// tick.
 func (k *Keeper) run() {
 	tick := time.NewTicker(k.config.Interval)
 	defer tick.Stop()

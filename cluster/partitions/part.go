@@ -46,8 +46,8 @@ type partState struct {
 	pusherBoot   uint64 // boot of the process that pushed last
 	lastPush     uint64 // number of its last push
 	sectionCount uint64 // sections received so far of a copy in progress
-	// While a complete copy is sent again, notResent holds the counters here
-	// that the copy has not brought yet. They are reset when the copy ends.
+	// While a complete copy is sent again, notResent holds the counters here that
+	// the new copy has not brought yet. They are reset when that copy ends.
 	// notResent is nil otherwise, and in all phases but away and handedOver.
 	notResent map[counters.Key]algorithms.Kind
 
@@ -81,15 +81,16 @@ func (pt *partState) receiverReplaced(state *adoptedState) bool {
 	return state.Boot(pt.receiver) != pt.receiverBoot || state.Generation(pt.receiver) != pt.receiverGeneration
 }
 
-// voidedFlips is the last attempt that this node has declined. It answered "not
-// taken", so it must not accept any flip of that process up to this attempt.
+// voidedFlips is the last attempt that this node has declined. This node
+// answered "not taken", so it must not accept any flip of that process up to
+// this attempt.
 type voidedFlips struct {
 	boot    uint64 // of the sending process; boots are random
 	attempt uint64
 }
 
-// voidFlips records that this node accepts no flip up to an attempt: the answer
-// says that it was not taken.
+// voidFlips records that this node accepts no flip of the process boot up to an
+// attempt, because it answers "not taken".
 func (pt *partState) voidFlips(boot, attempt uint64) {
 	if pt.voided.boot != boot {
 		pt.voided = voidedFlips{boot: boot}
@@ -110,7 +111,7 @@ type search struct {
 // finding describes one holder's copy.
 type finding struct {
 	boot  uint64 // of its process
-	whole bool   // its copy is complete, and can be compared
+	whole bool   // its copy is complete; only then is version compared
 	version
 	done     bool // nothing more is expected of it: its copy is here, it has none, or it timed out
 	timedOut bool // this node gave up waiting for it

@@ -34,7 +34,8 @@ func (k *Keeper) setPhase(p int, next phase) {
 	k.announce()
 }
 
-// enterPhase notes a partition's phase wherever it is kept.
+// enterPhase records a partition's phase in the partition, and in all that is
+// derived from the phase.
 func (k *Keeper) enterPhase(p int, next phase) {
 	pt := &k.parts[p]
 	k.inPhase[pt.phase]--
@@ -45,8 +46,9 @@ func (k *Keeper) enterPhase(p int, next phase) {
 	k.targets.mayLackCopies = k.targets.mayLackCopies || next.pushesChanges()
 }
 
-// release marks a partition whose token is no longer here. This node's own
-// counters are not a copy of anyone's.
+// release marks a partition whose token is no longer here. Without a source,
+// the counters are this node's own: they are no copy, so they no longer count
+// as complete.
 func (k *Keeper) release(p int) {
 	pt := &k.parts[p]
 	if pt.source.IsZero() {
@@ -88,12 +90,13 @@ func (k *Keeper) beginLineage(p int) {
 	k.stats.Begun++
 }
 
-// reconcileOwnDebts makes sure that nobody debits the debts of p, whose token is
-// here, once more. An owner's counters already include its own debts, and others
-// may continue from them. With authority, this node owes the debts to itself, and
-// drops them. Without, an entry that it does not know may have ended it. So it
-// marks the counters with the debts that they include, and reports these later
-// all the same. The caller must hold mu.
+// reconcileOwnDebts makes sure that the counters of p, whose token is here,
+// include this node's own debts, and that no node that continues from these
+// counters debits the debts again. With authority, this node owes the debts to
+// itself, and drops them. Without authority, this node may have been ended by
+// an entry that it has not applied. So it marks the counters with the debts
+// that they include, and still reports the debts later. The caller must hold
+// mu.
 func (k *Keeper) reconcileOwnDebts(p int) {
 	if k.config.Authority() {
 		k.debts.debitOwnDebts(p, k.config.Now())

@@ -42,7 +42,8 @@ func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool
 			// The version is noted before the copy is read. So the copy may be newer
 			// than its version says, but never older.
 			versions[i] = pt.version
-			// An owner that does not know of its end has decided alone, too.
+			// A standby may have debts, and so may an owner that does not know of its end
+			// and has decided alone.
 			if pt.phase == away || pt.phase == owning {
 				k.debts.includeDebts(p, k.config.Now())
 			}
@@ -215,8 +216,8 @@ func (k *Keeper) adoptCopy(from ring.NodeID, arriving *incomingCopy) {
 	table := k.config.Table
 	pt := &k.parts[arriving.p]
 
-	// Others may have owned the partition after the end of a node that was ended,
-	// and granted slots of which this copy knows nothing.
+	// The copy of a node that was ended does not count as whole: others may have
+	// owned the partition since, and granted slots that this copy lacks.
 	f := pt.search.found[from]
 	if f.whole && (arriving.version == f.version || arriving.after(f.version)) && k.adopted.Load().InRing(from) {
 		pt.search.hasWhole = true

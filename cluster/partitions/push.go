@@ -49,7 +49,7 @@ func (k *Keeper) pushLast() {
 	k.sendMu.Unlock()
 
 	for end := time.Now().Add(lastPushTimeout); k.hasUnacked() && time.Now().Before(end); {
-		time.Sleep(2 * time.Millisecond) // acknowledgements have no signal, and come soon
+		time.Sleep(2 * time.Millisecond) // nothing signals an acknowledgement, and it comes soon
 	}
 }
 
@@ -99,11 +99,13 @@ func (k *Keeper) pushPartitions(list *partitionSet) {
 func (k *Keeper) collect(push func(pushing *partitionSet)) {
 	k.debitMu.Lock()
 
-	// The flag is set and the partitions are read under one lock: a token that
-	// arrives later sees the flag, and its partition gets complete copies.
+	// The flag is set and the partitions are read under one lock. So whoever takes
+	// a token later sees the flag, and has complete copies of the partition sent.
 	k.mu.Lock()
 	k.collecting = true
 	pushing := k.pushing
+
+	// Before counters leave this node, they are marked with its debts.
 	for p := range k.debts.byPartition {
 		if k.parts[p].phase == owning && k.reachesTarget(p) {
 			k.reconcileOwnDebts(p)

@@ -20,8 +20,9 @@ const (
 
 // continueSearches searches for the newest copies of partitions whose tokens
 // are here: it asks the holders how new theirs are, then fetches the newest.
-// Once every holder has answered or timed out, it continues from what it has.
-// It reports whether any search goes on. The caller must hold sendMu.
+// Once every holder has answered or timed out, this node continues from what it
+// has. continueSearches reports whether any search goes on. The caller must
+// hold sendMu.
 func (k *Keeper) continueSearches() (searching bool) {
 	state := k.adopted.Load()
 	requests := map[pendingCall][]int{}
@@ -201,10 +202,10 @@ func (s *search) isHidden(nodes []ring.NodeID, i int) bool {
 	return false
 }
 
-// isOutdated reports whether there is a whole copy of a later lineage than v, the
-// version of an ended node's copy. Another node has owned the partition since
-// then. What v has was considered when that lineage began, and much of it may
-// have been given back or reset since.
+// isOutdated reports whether there is a whole copy of a later lineage than v,
+// the version of an ended node's copy. Another node has owned the partition
+// since then. Whatever the older copy has was taken into account when the later
+// lineage began, and much of it may have been given back or reset since.
 func (s *search) isOutdated(v version, pt *partState) bool {
 	if pt.complete && pt.beganAt() > v.beganAt() {
 		return true

@@ -15,8 +15,8 @@ import (
 const (
 	// fallbackReportDelay is the delay before fallback debts are reported to an
 	// owner that is back, plus as much again at random. When an owner comes back,
-	// all nodes have debts to report, and the owner must bring its standbys up to
-	// date.
+	// all nodes have debts to report at the same time, while the owner must bring
+	// its standbys up to date.
 	fallbackReportDelay = time.Second
 	// maxDebtsWaiting bounds the messages about debts that wait for standbys. The
 	// owner refuses further ones, and their senders try again.
@@ -45,6 +45,7 @@ func (k *Keeper) reportDebts() {
 
 	for p := range k.debts.byPartition {
 		owner, to := state.Owner(p)
+		// While the partition moves, the token may be at the new owner already.
 		if owner != to && (k.learned[p].Load() == state.Revision || k.parts[p].phase == handedOver) {
 			owner = to
 		}
@@ -195,8 +196,8 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 
 		p := owed.key.Partition()
 		answer := debtRefused
-		// Once a debt is refused, later ones are refused, too: the note of a later
-		// debt would make the refused one count as debited.
+		// Once a debt is refused, later ones in its partition are refused, too: the
+		// note of a later debt would make the refused one count as debited.
 		if !refused[p] {
 			answer = k.debit(c.From.Node, owed, now, merging)
 			if answer == debtRefused {

@@ -13,7 +13,7 @@ type Place uint8
 const (
 	Nowhere   Place = iota // no ring is known
 	Here                   // here, with the gate open
-	Pending                // here, but being handed over or still without its counters: see [Keeper.WaitWhilePending]
+	Pending                // here or in doubt, but it may not decide now: see [Keeper.WaitWhilePending]
 	Elsewhere              // at Route.Owner
 )
 
@@ -41,7 +41,8 @@ func (k *Keeper) Route(p int) Route {
 	switch {
 	case ph == owning && k.config.Table.IsOpen(p):
 		// setPhase changes the gate and the phase one after the other. If only one of
-		// them says so, setPhase is in between, and WaitWhilePending returns after it.
+		// them says that this node decides, setPhase is in between. Then the place is
+		// Pending, and WaitWhilePending returns once setPhase is done.
 		r.Place, r.Owner = Here, k.config.Self
 	case ph == handedOver:
 		r.Place, r.Owner = Elsewhere, to
@@ -89,10 +90,10 @@ func (k *Keeper) WaitWhilePending(ctx context.Context, p int) {
 	k.waitUntil(ctx, func() bool { return k.Route(p).Place != Pending })
 }
 
-// waitUntil returns once isDone returns true, or ctx ends. It calls isDone again
-// after each change of a phase or the adopted state. After StopDeciding there
-// are no more changes, and it goes on waiting: its callers try again until a
-// time of their own, and would do nothing else until then.
+// waitUntil returns once isDone returns true, or ctx ends. It calls isDone
+// again after each change of a phase or the adopted state. After StopDeciding,
+// phases change no more, and waitUntil goes on waiting until ctx ends. Its
+// callers would only try again until then.
 func (k *Keeper) waitUntil(ctx context.Context, isDone func() bool) {
 	for {
 		// The channel is read before isDone is called: a change that comes in between

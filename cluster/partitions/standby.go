@@ -39,7 +39,7 @@ func (k *Keeper) DecideAsStandby(
 			return counters.Undecided
 		}
 		if shares[i].Amount < 1 {
-			// It takes nothing, or is a shadow's: the whole limit gives it an answer.
+			// This op takes nothing, or is Shadow, so the whole limit may answer it.
 			shareOps[i].Limit = ops[i].Limit
 		}
 	}
@@ -179,10 +179,11 @@ func (k *Keeper) AdmitAlone(now algorithms.Instant, ops []counters.Op) counters.
 	return verdict
 }
 
-// countsHere reports whether a cost that is admitted here is also taken from the
-// counters here. It is if this node owns p, or has a full copy from another node.
-// While p moves, and after a restart, it is not: the counters may be merged with
-// others that have the debt, and it would count twice.
+// countsHere reports whether a cost that is admitted here is also taken from
+// the counters here. That is so if this node owns p, or has a full copy from
+// another node. It is not so while p moves, or after a restart: the counters
+// may then be merged with others that have the debt, and the cost would count
+// twice.
 func (k *Keeper) countsHere(p int) bool {
 	pt := &k.parts[p]
 	return pt.phase == owning || pt.phase == away && pt.complete && !pt.source.IsZero() && pt.source != k.config.Self

@@ -5,7 +5,8 @@ import "math/rand/v2"
 // version is how new a copy of a partition is. Only copies of the same lineage can be compared.
 type version struct {
 	lineage uint64 // see newLineage
-	// tenure counts the hand-overs of the lineage's token. Each owner numbers its own rounds.
+	// tenure counts the hand-overs of the token in this lineage. Rounds begin anew
+	// with each tenure.
 	tenure uint64
 	// round is the last round of changes in the copy, which also has all earlier rounds.
 	round uint64

@@ -46,11 +46,11 @@ const (
 const messageSize = 128 << 10
 
 // header begins every message. It has the sender's revision and generation,
-// which its peer identity lacks.
+// which the sender's peer identity lacks.
 type header struct {
 	revision   uint64 // the receiver must have applied the agreed state up to here
 	generation int64
-	seq        uint64 // rises from message to message of one process
+	seq        uint64 // of pushes and flips: rises from message to message of one process; otherwise 0
 }
 
 // nextHeader appends this node's header with the next number. The caller must hold sendMu.

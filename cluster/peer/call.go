@@ -9,23 +9,23 @@ import (
 	"github.com/rlnode/rlnode/internal/wake"
 )
 
-// Method is the kind of a call. The packages that register handlers define the values.
+// Method is the kind of a call. The package comment lists who defines which.
 type Method uint8
 
-// Code is the reason of a failed call. The packages that register handlers
-// define the values, except for CodeTooLarge and CodeNoMethod.
+// Code says why a call failed. The packages that register handlers define the
+// values, except for CodeTooLarge and CodeNoMethod.
 type Code uint8
 
-// CodeTooLarge means that the reply exceeded the size of a message.
+// CodeTooLarge means that the call was served, but the reply exceeds 16 MiB.
 const CodeTooLarge Code = 255
 
 var (
-	// ErrUnreachable means that there is no connection to the node, or that the
-	// connection is silent, or broke before the reply arrived.
+	// ErrUnreachable means that there is no connection to the node, that the
+	// connection is silent, or that it broke before the reply arrived.
 	ErrUnreachable = errors.New("the node is unreachable")
 	// ErrNotSent is wrapped by the errors of calls that certainly never left this
-	// node. ErrBusy and ErrTooLarge imply it. After any other error, the call may
-	// or may not have been served.
+	// node. ErrBusy and ErrTooLarge mean the same, but do not wrap it. After any
+	// other error, the node may have served the call.
 	ErrNotSent = errors.New("nothing was sent")
 	// ErrBusy means that a queue is full; nothing was sent.
 	ErrBusy = errors.New("too much is queued for the node")
@@ -40,7 +40,8 @@ var (
 // errNoConnection means that there is no connection.
 var errNoConnection = fmt.Errorf("%w: %w", ErrUnreachable, ErrNotSent)
 
-// RemoteError is a failure that the called node's handler returned with Fail.
+// RemoteError is a failure that the called node has answered with: by
+// Call.Fail, or because it has no handler for the method.
 type RemoteError struct {
 	Code   Code
 	Detail string
@@ -50,9 +51,9 @@ func (e *RemoteError) Error() string {
 	return fmt.Sprintf("the remote failed (%d): %s", e.Code, e.Detail)
 }
 
-// Call is an incoming message. Reply or Fail answers it, once, from any
-// goroutine and at any time. They have no effect on one-way messages, after the
-// first answer, and once the connection is closed.
+// Call is an incoming message. The handler answers it with Reply or Fail, from
+// any goroutine and at any time. Both do nothing if the message is one-way, was
+// answered already, or came over a connection that has ended.
 type Call struct {
 	From   Identity
 	Method Method
@@ -61,7 +62,7 @@ type Call struct {
 	conn     *conn
 	id       uint64
 	answered atomic.Bool
-	inReader atomic.Bool // the reader is running the handler, and will send the reply
+	inReader atomic.Bool // the reader is running the handler, and sends the reply itself afterwards
 }
 
 // CopyBody replaces Body with a copy that stays valid.
@@ -85,6 +86,8 @@ func (c *Call) Fail(code Code, detail string) {
 		body: []byte(detail[:min(len(detail), maxDetail)])})
 }
 
+// answer queues the only answer to a call. If the queue is full, the answer is
+// dropped, and the call times out at its caller.
 func (c *Call) answer(m message) {
 	if c.id == 0 || c.conn == nil || c.answered.Swap(true) {
 		return

@@ -10,27 +10,29 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Nodes compare their wall clocks at pulses: a node asks another for its time
-// and assumes that the answer was made in the middle of the round trip. The
-// shortest of the last eight round trips counts. A round trip proves nothing if
-// it took long, if this process did not run meanwhile, or if its clock was set.
+// Nodes compare their wall clocks at pulses. A node asks another one for its
+// time, and assumes that the answer was made in the middle of the round trip.
+// The shortest of the last eight round trips counts. A round trip proves
+// nothing if it took long, if this process did not run meanwhile, or if this
+// node's clock was set.
 
-// MethodClock asks for the remote's wall clock: eight bytes, Unix nanoseconds.
-// It belongs to this package.
+// MethodClock asks for the remote's wall clock: eight bytes, little endian,
+// Unix nanoseconds. This package serves it.
 const MethodClock Method = 254
 
 const (
 	clockSamples = 8 // round trips of which the best counts
-	// clockRoundTrip bounds a round trip that counts. A clock is known to within half of it.
+	// clockRoundTrip is the longest round trip that counts. It shows a clock to
+	// within half of its length.
 	clockRoundTrip = 100 * time.Millisecond
-	// clockPause is the least time between two questions to a node. With many
-	// nodes, the least time is clockPauseEach for each of them.
+	// clockPause is the least time between two questions to a node. With more than
+	// 50 nodes, it is clockPauseEach for each of them.
 	clockPause     = time.Second
 	clockPauseEach = 20 * time.Millisecond
 	// clockJump is how much the wall clock may move against Boottime between two
 	// readings. A clock that has moved by more was set.
 	clockJump = 20 * time.Millisecond
-	// clockAge is how long the best of a node's samples counts if no newer one arrives.
+	// clockAge is how long a node's samples count after the last one was taken.
 	clockAge = 30 * time.Second
 )
 
@@ -62,8 +64,8 @@ func (r *remoteClock) best() clockSample {
 type clocks struct {
 	asked time.Duration // when the nodes were last asked, by Boottime; only the pulse uses it
 
-	mu      sync.Mutex // guards the fields below
-	skew    time.Duration
+	mu      sync.Mutex    // guards the fields below
+	skew    time.Duration // of this node, when remotes was last emptied; a change shows that its clock was set
 	remotes map[ring.NodeID]*remoteClock
 }
 
@@ -74,7 +76,7 @@ func (p *Peers) readClocks() bothClocks {
 	return bothClocks{wall: time.Duration(p.config.Wall()), boot: p.config.Boottime()}
 }
 
-// skew returns how far the wall clock is ahead of Boottime. It changes when the clock is set.
+// skew returns the wall clock less Boottime. It changes when the clock is set.
 func (b bothClocks) skew() time.Duration { return b.wall - b.boot }
 
 // serveClock answers with this node's wall clock.
@@ -114,7 +116,8 @@ func (p *Peers) compareClocks() {
 	}
 }
 
-// begin forgets nodes without a link, and everything if this node's clock was set.
+// begin forgets nodes without a link. If this node's clock was set, it forgets
+// all samples: they compare with the clock as it was before.
 func (cs *clocks) begin(now bothClocks, links map[ring.NodeID]*link) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -126,7 +129,7 @@ func (cs *clocks) begin(now bothClocks, links map[ring.NodeID]*link) {
 	maps.DeleteFunc(cs.remotes, func(id ring.NodeID, _ *remoteClock) bool { return links[id] == nil })
 }
 
-// note notes a node's answer, if it proves anything.
+// note keeps a node's answer as a sample, if it proves anything.
 func (cs *clocks) note(id ring.NodeID, region string, sent, received bothClocks, remote time.Duration) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -149,8 +152,8 @@ func (cs *clocks) note(id ring.NodeID, region string, sent, received bothClocks,
 	r.samples = r.samples[max(0, len(r.samples)-clockSamples):]
 }
 
-// Clocks returns the clocks of the other nodes that this one has reached
-// lately, in order of their IDs.
+// Clocks returns the clocks of the other nodes that have answered within the
+// last 30 s, in order of their IDs.
 func (p *Peers) Clocks() (list []Clock) {
 	now := p.config.Boottime()
 	p.clocks.mu.Lock()
@@ -165,9 +168,9 @@ func (p *Peers) Clocks() (list []Clock) {
 	return list
 }
 
-// EarliestClock returns what the slowest wall clock shows now, among this node's
-// own and those in Clocks, and how many others are known. If this node's clock
-// was just set, the others count by what they showed before.
+// EarliestClock returns what the slowest wall clock shows now, among this
+// node's own and those in Clocks, and how many others are known. If this node's
+// clock was just set, the others count as they were compared with it before.
 func (p *Peers) EarliestClock() (earliest time.Time, others int) {
 	now := p.readClocks()
 	at := now.wall

@@ -20,7 +20,8 @@ const (
 	maxPending = 1 << 16
 	// maxCallTime is the timeout of a call whose caller set none.
 	maxCallTime = 30 * time.Second
-	// maxSilence is how long a connection may be silent before it is closed.
+	// maxSilence is how long a direct near connection may be silent before it is
+	// closed, unless Config.Silence is longer.
 	maxSilence = 5 * time.Second
 	// secondDialAfter is the silence, in multiples of the unreachable timeout,
 	// after which a second connection is dialled.
@@ -42,7 +43,7 @@ var (
 	errQuiet = errors.New("the connection is silent")
 	// errSilent ends a connection that was silent for longer.
 	errSilent = errors.New("the connection was silent for too long")
-	// errOutlived ends a silent connection once a second one has been made.
+	// errOutlived ends a silent connection because a second one could be made.
 	errOutlived = errors.New("the connection was silent, but a new one can be made")
 	// errReplaced ends a connection whose place another one has taken.
 	errReplaced = errors.New("the connection was replaced")
@@ -50,13 +51,13 @@ var (
 	errRestarted = errors.New("the node has been started again")
 )
 
-// farSilence is how long a far connection may be silent before it is
-// unreachable and closed. After a cut, a new connection is up sooner than TCP
-// retransmits.
+// farSilence is how long a far connection may be silent before it counts as
+// unreachable, and is closed. After a cut, a new connection is up sooner than
+// TCP retransmits on the old one.
 const farSilence = 2 * time.Second
 
-// silenceLimits holds the silence after which a connection is unreachable, and
-// the one at which it is closed.
+// silenceLimits are the silence after which a connection is unreachable, and
+// the silence after which it is closed.
 type silenceLimits struct{ unreachable, closed time.Duration }
 
 // conn is one end of a connection that carries messages: the end that calls
@@ -77,7 +78,7 @@ type conn struct {
 	lastReceived atomic.Int64 // when data last arrived, as Peers.now
 	down         atomic.Bool  // new calls fail: the connection is silent or broken
 	lastBeat     atomic.Int64 // when the last heartbeat was sent, as Peers.now
-	handling     atomic.Bool  // what has arrived is being handled
+	handling     atomic.Bool  // the reader is handling messages; finish waits for it
 	dropped      sync.Once    // for the log message about dropped replies
 
 	// Only the pulse uses these.
@@ -87,16 +88,18 @@ type conn struct {
 	mu      sync.Mutex           // guards the fields below
 	pending map[uint64]*outgoing // Invariant: empty while downErr is set
 	next    uint64
-	// the error of new calls, which fail unsent, while the connection is silent or
-	// broken; nil otherwise
+	// downErr is the error of new calls, which are not sent, while the connection
+	// is silent or broken; nil otherwise.
 	downErr   error
 	brokenErr error // why the connection ended; nil until then
 
-	// callbacks counts the done callbacks that run outside the reader. It is added to
-	// with mu held, and never after brokenErr is set.
+	// callbacks counts the done callbacks that run outside the reader. It grows
+	// only with mu held, and no more once brokenErr is visible: run waits for all.
 	callbacks sync.WaitGroup
 }
 
+// newConn makes the connection over a socket whose handshake is complete. calls
+// says whether this end calls.
 func (p *Peers) newConn(s *socket, calls bool) *conn {
 	c := &conn{
 		peers: p, remote: s.remote, socket: s, isCaller: calls, done: make(chan struct{}),
@@ -117,7 +120,7 @@ func (p *Peers) newConn(s *socket, calls bool) *conn {
 }
 
 // run sends and receives messages until the connection breaks or ctx ends, and
-// returns the reason. It reads on the caller's goroutine.
+// returns the reason. It reads on the goroutine that calls it.
 func (c *conn) run(ctx context.Context) error {
 	defer close(c.done)
 	defer context.AfterFunc(ctx, func() { c.breakOff(ErrClosed) })()
@@ -131,8 +134,8 @@ func (c *conn) run(ctx context.Context) error {
 	c.peers.watch(c)
 	c.breakOff(c.read())
 
-	// The order matters: the writer ends, the queue is dropped, the callbacks end,
-	// and the caller learns that the connection is over.
+	// The order matters: the writer ends, the queue is dropped, the callbacks end.
+	// Only then is done closed, and no callback runs after that.
 	end()
 	<-c.writerDone
 	c.queue.drop()
@@ -164,8 +167,8 @@ func (c *conn) breakOff(err error) {
 // has closed its side.
 const restTime = 100 * time.Millisecond
 
-// awaitWriter lets the writer send what is queued. A remote that closes still
-// handles one-way messages.
+// awaitWriter gives the writer up to restTime to send what is queued: a remote
+// that has closed its side still handles one-way messages.
 func (c *conn) awaitWriter() {
 	wake.Signal(c.queue.wake)
 	for end := time.Now().Add(restTime); !c.queue.isEmpty() && time.Now().Before(end); {
@@ -178,11 +181,11 @@ func (c *conn) awaitWriter() {
 }
 
 // failCalls fails the waiting calls, and new ones until the connection
-// recovers. If forGood is true, the connection never recovers. It returns false
-// if the connection was broken already.
+// recovers. With forGood, it never recovers. failCalls returns false if the
+// connection was broken already.
 func (c *conn) failCalls(why error, forGood bool) (first bool) {
-	// This comes before the calls fail: a caller that tries again at once must not
-	// get the direct connection again.
+	// The link learns of the loss before the calls fail: a caller that tries again
+	// at once must not get the direct connection again.
 	if c.link != nil && !errors.Is(why, errReplaced) {
 		c.link.onLoss(c, forGood)
 	}
@@ -214,7 +217,8 @@ func (c *conn) failCalls(why error, forGood bool) (first bool) {
 	return true
 }
 
-// markReceived records that data has arrived.
+// markReceived records that data has arrived. A silent connection is then
+// usable again.
 func (c *conn) markReceived() {
 	c.lastReceived.Store(c.peers.now())
 	if !c.down.Load() {
@@ -229,15 +233,16 @@ func (c *conn) markReceived() {
 	}
 }
 
-// checkSilence adds gap, the time since the last check as far as it counts, to
-// c's silence, and acts on it. It returns the time until the next check is
-// needed. Only the pulse calls it.
+// checkSilence adds gap to the silence of c, and acts on it. gap is the time
+// since the last check, as far as it counts: see countedSilence. checkSilence
+// returns the time until the next check is needed. Only the pulse calls it.
 func (c *conn) checkSilence(now int64, gap time.Duration) (next time.Duration) {
 	c.silence += gap
 
 	heard := c.lastReceived.Load()
 	if heard != c.checkedReceived {
-		// At most gap counts: in the rest of the time, this process may not have run.
+		// Data has arrived since the last check. At most gap of the time since then
+		// counts, because in the rest this process may not have run.
 		c.checkedReceived = heard
 		c.silence = min(max(0, time.Duration(now-heard)), gap)
 	}
@@ -264,8 +269,9 @@ func (c *conn) checkSilence(now int64, gap time.Duration) (next time.Duration) {
 	return after / beatsPerSilence
 }
 
-// sendHeartbeat sends a heartbeat, unless one was sent a moment ago; see
-// Reachable in the package comment. Only the pulse calls it.
+// sendHeartbeat sends a heartbeat, unless one was sent a moment ago. The end
+// that was dialled sends none while it hears nothing; see Reachable in the
+// package comment. Only the pulse calls it.
 func (c *conn) sendHeartbeat(now int64) {
 	if c.peers.finishing.Load() || !c.isCaller && now-c.lastReceived.Load() > int64(c.limits.unreachable*2/5) {
 		return
@@ -278,7 +284,7 @@ func (c *conn) sendHeartbeat(now int64) {
 	c.lastBeat.Store(now)
 	if !c.queue.isEmpty() {
 		// Any message shows that this node is alive. The writer is woken, because the
-		// reader may take long to send it.
+		// reader may take long before it sends what is queued.
 		wake.Signal(c.queue.wake)
 		return
 	}
@@ -287,7 +293,7 @@ func (c *conn) sendHeartbeat(now int64) {
 	}
 }
 
-// isBeatDue reports whether the next heartbeat is due within half a pulse.
+// isBeatDue reports whether the next heartbeat is due within half an interval.
 func (c *conn) isBeatDue(now int64) bool {
 	return now-c.lastBeat.Load() >= int64(c.limits.unreachable/beatsPerSilence-c.peers.interval()/2)
 }
@@ -366,8 +372,8 @@ func (c *conn) read() error {
 }
 
 // serve passes a message to its handler. While Close lets the connections end,
-// it drops calls, which then fail at their callers. One-way messages are still
-// handled, because nobody would learn that they were dropped.
+// serve drops calls, which then fail at their callers. It still handles one-way
+// messages, because nobody would learn that they were dropped.
 func (c *conn) serve(m message) error {
 	if m.kind == messageCall && c.peers.finishing.Load() {
 		return nil
@@ -395,7 +401,7 @@ func (c *conn) serve(m message) error {
 }
 
 // finishCall ends a call with the remote's answer. If no call waits for the
-// answer, it is late and dropped.
+// answer, it came too late, and is dropped.
 func (c *conn) finishCall(m message) error {
 	if m.kind != messageReply && m.kind != messageFailure {
 		return errMessage
@@ -415,10 +421,10 @@ func (c *conn) finishCall(m message) error {
 	return nil
 }
 
-// removePending removes and returns a waiting call, or nil if it no longer
-// waits. Only the caller that gets the call runs its done, so done runs once.
-// If outsideReader is true, done will run outside the reader, and the caller
-// must then call c.callbacks.Done.
+// removePending removes and returns a waiting call, or nil if the call no
+// longer waits. Only the goroutine that gets the call may run its done, so done
+// runs once. outsideReader says that this goroutine is not the reader, and will
+// run done: it must then call c.callbacks.Done.
 func (c *conn) removePending(id uint64, outsideReader bool) *outgoing {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -432,6 +438,7 @@ func (c *conn) removePending(id uint64, outsideReader bool) *outgoing {
 }
 
 // startCall sends a call. On an error, done never runs; otherwise it runs once.
+// A timeout of 0 or less means maxCallTime.
 func (c *conn) startCall(m Method, body []byte, timeout time.Duration, done func([]byte, error)) (*outgoing, error) {
 	if timeout <= 0 {
 		timeout = maxCallTime
@@ -451,15 +458,14 @@ func (c *conn) startCall(m Method, body []byte, timeout time.Duration, done func
 
 	c.next++
 	o.id = c.next
-	// The timer is set under the lock: the goroutine that removes the call from
-	// pending stops it.
+	// The timer is set under the lock: whoever removes the call then stops it.
 	o.timer = time.AfterFunc(timeout, o.expire)
 	c.pending[o.id] = o
 	isAlone := len(c.pending) == 1
 	c.mu.Unlock()
 
-	// A call that is alone is sent now. With others in flight, the writer sends what
-	// gathers meanwhile in one piece.
+	// A call that is alone is sent now. While others wait for replies, the writer
+	// sends in one piece what gathers meanwhile.
 	err := c.put(message{kind: messageCall, methodOrCode: uint8(m), id: o.id, body: body})
 	switch {
 	case err != nil && c.removePending(o.id, false) != nil:
@@ -474,8 +480,8 @@ func (c *conn) startCall(m Method, body []byte, timeout time.Duration, done func
 	return o, nil
 }
 
-// put queues a message. The caller must then flush, or wake the writer, which
-// also sends the messages that others have put meanwhile.
+// put queues a message. The caller must then flush, or wake the writer: either
+// also sends what others have put meanwhile.
 func (c *conn) put(m message) error {
 	err := c.queue.put(m)
 	if errors.Is(err, ErrUnreachable) {
@@ -484,7 +490,7 @@ func (c *conn) put(m message) error {
 	return err
 }
 
-// flush sends what is queued without waiting, as far as possible. The writer sends the rest.
+// flush sends what it can without waiting. The writer sends the rest.
 func (c *conn) flush() {
 	switch {
 	case c.tryWriter != nil:
@@ -531,7 +537,7 @@ func (c *conn) call(ctx context.Context, m Method, body []byte) ([]byte, error) 
 		return nil, contextError(ctx.Err())
 	}
 
-	// The reply came first. Its callback is about to run, or has run.
+	// The call has just ended: its callback is about to run, or has run.
 	a := <-answers
 	return a.reply, a.err
 }
@@ -570,8 +576,8 @@ func (c *conn) sendError() error {
 }
 
 // retire ends a replaced connection after retireTime, in which calls in flight
-// may finish. Only senders that had already picked this connection still start
-// calls on it, and they retry on the new one.
+// may finish. Only senders that had picked this connection before still start
+// calls on it. If such a call is not sent, sendOver sends it on the new one.
 func (c *conn) retire() { time.AfterFunc(retireTime, func() { c.breakOff(errReplaced) }) }
 
 // endReason returns the reason why the connection ended, or nil if it has not.

@@ -30,27 +30,30 @@
 // So two nodes that call each other have two connections.
 //
 // A caller whose call is the only one in flight writes it. A connection's
-// reader writes the replies to all that it has read at once. Both write only
-// what needs no waiting. The connection's writer writes the rest, and
-// everything under TLS and through a tunnel. Messages queued during a write go
-// out right after it, without a timer.
+// reader writes the replies to all messages that one read has brought. Both
+// write only as much as they can without waiting. The connection's writer
+// writes the rest, and everything under TLS and through a tunnel. Messages
+// queued during a write go out right after it, without a timer.
 //
 // Each end sends a heartbeat, which is an empty message, every fifth of
 // Config.Silence, or every 400 ms over a far connection. A node sends the
-// heartbeats of all its connections at once, and the nodes of a region send
-// theirs together: the first one wakes the rest.
+// heartbeats of all its connections at once. The nodes of a region send theirs
+// together: the first heartbeat wakes the other nodes, and these then send
+// their own.
 //
 // # Reachable
 //
-// A node is unreachable while there is no connection to it, and while nothing
-// has arrived for Config.Silence. Its pending calls then fail at once, and so
-// do new ones. A silent connection is kept, because the remote may only be
+// A near node is reached over its direct connection or, while that is silent or
+// broken, through a tunnel: a connection that another node of the region
+// relays. The node is unreachable while there is neither, and while nothing has
+// arrived for Config.Silence. Its pending calls then fail at once, and so do
+// new ones. A silent direct connection is kept, because the remote may only be
 // paused, and is usable again after the next byte. After 5 s of silence it is
 // closed and dialled again. After twice Config.Silence, a second connection is
 // dialled, and replaces the silent one if it is established first: after a cut,
 // TCP retransmits only after a pause as long as the cut, or longer. Time in
 // which this process did not run does not count as silence. The end that was
-// dialled stops its heartbeats when it receives nothing, so a link that is
+// dialled stops its heartbeats when it receives nothing. So a link that is
 // broken in one direction counts as broken at both ends.
 //
 // # Far
@@ -63,10 +66,10 @@
 //
 // # Bounds
 //
-//   - A message has at most 16 MiB. A queue to one node holds at most 65,536
-//     messages and 32 MiB, and at most 65,536 calls wait for a reply. Anything
-//     beyond that fails with ErrBusy at once. Replies that do not fit are
-//     dropped, and the call times out.
+//   - A message has at most 16 MiB; a larger one fails with ErrTooLarge. A queue
+//     to one node holds at most 65,536 messages and 32 MiB, and at most 65,536
+//     calls wait for a reply; others fail with ErrBusy at once. Replies that do
+//     not fit are dropped, and the call times out.
 //   - A handshake, TLS included, takes at most 2 s (enough for round trips of
 //     300 ms), and a preamble has at most 1 KiB. At most 256 connections are in
 //     a handshake; further ones wait in the listener. At most 4,096 accepted
@@ -80,7 +83,8 @@
 //
 // # Caveats
 //
-// A failed call may have been served: the failure only means that no reply
-// arrived. The Identity of a remote is the one it sent when the connection
-// began, so it lacks a cluster that became known later.
+// A failed call may have been served, unless its error wraps ErrNotSent or is
+// ErrBusy or ErrTooLarge: the failure only means that no reply arrived. The
+// Identity of a remote is the one it sent when the connection began. So it
+// lacks a cluster that became known later.
 package peer

@@ -1,6 +1,6 @@
 package peer
 
-// Scope is the set of nodes whose messages a handler answers.
+// Scope says whose messages a handler answers.
 type Scope uint8
 
 // Scopes.

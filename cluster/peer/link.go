@@ -44,12 +44,12 @@ type link struct {
 	processGone    atomic.Bool          // no process listens at the address, or another node's does
 	avoidDirect    atomic.Bool          // don't use the direct connection: it is silent or broken, or was recently
 	probation      atomic.Int64         // how long, in ns, the direct connection must work before it is used again
-	directSince    atomic.Int64         // when it was last used again, as Peers.now
+	directSince    atomic.Int64         // when the direct connection was last used again, as Peers.now
 	findingPath    atomic.Bool          // findPath is running
 	seek           chan struct{}        // capacity 1: findPath goes on at once
-	needsAllRelays atomic.Bool          // a search fails only once each possible relay was asked: the last one has gone
-	searchUntil    atomic.Int64         // how long the search for a relay may make the path unsure, as Peers.now; 0: it has failed
-	dialUntil      atomic.Int64         // the same of dialling
+	needsAllRelays atomic.Bool          // a tunnel was lost: a search fails only once every possible relay was asked
+	searchUntil    atomic.Int64         // until then a search for a relay makes the path unsure; 0: it has failed
+	dialUntil      atomic.Int64         // until then dialling makes the path unsure; 0: it has failed. Both as Peers.now
 	nextRelay      int                  // used by findPath only: the next node to ask for a relay
 	dialingSecond  atomic.Bool          // a second connection is being dialled
 	lastBoot       atomic.Uint64        // of the process last reached directly; 0: none yet
@@ -78,8 +78,8 @@ type relayLog struct {
 	open  bool       // the beginning of the last one is logged, and its end not yet
 }
 
-// begin counts a tunnel. It returns whether to log it, and how many there were
-// since the last one that was logged.
+// begin counts a tunnel. It returns whether to log this one, and how many there
+// were since the last one that was logged, with this one.
 func (r *relayLog) begin() (times int, due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,7 +105,7 @@ func (r *relayLog) end() (due bool) {
 	return due
 }
 
-// run keeps dialling until ctx ends.
+// run keeps a connection to the node until ctx ends: when one ends, it redials.
 func (l *link) run(ctx context.Context) {
 	pause := firstPause
 	longest := lastPause
@@ -172,7 +172,7 @@ func (l *link) run(ctx context.Context) {
 // logLoss logs that a connection was lost.
 func (l *link) logLoss(ctx context.Context, err error) {
 	level := slog.LevelWarn
-	// If the node has closed the connection, the node is stopping, or gossip will
+	// If the node has closed the connection itself, it is stopping, or gossip will
 	// soon report its failure.
 	if errors.Is(err, io.EOF) {
 		level = slog.LevelDebug
@@ -182,8 +182,8 @@ func (l *link) logLoss(ctx context.Context, err error) {
 		l.address, "error", err)
 }
 
-// connectAndRun makes a connection, and returns when it and any replacements
-// have ended, or when it can't be made.
+// connectAndRun makes a connection. It returns once that connection and all
+// that have replaced it have ended, or when none can be made.
 func (l *link) connectAndRun(ctx context.Context) (connected bool, err error) {
 	// This dial serves every wake-up before it.
 	l.clearWake()
@@ -195,7 +195,7 @@ func (l *link) connectAndRun(ctx context.Context) (connected bool, err error) {
 
 	err = l.runConn(ctx, s, (*conn).retire)
 
-	// While the first one ran, others may have replaced it.
+	// Other connections may have replaced the first one while it ran.
 	for c := l.conn.Load(); c != nil; c = l.conn.Load() {
 		<-c.done
 		l.conn.CompareAndSwap(c, nil)
@@ -239,15 +239,15 @@ func (l *link) runConn(ctx context.Context, s *socket, end func(old *conn)) erro
 
 // dialSecond dials a second connection while c is silent, unless one is being
 // dialled already. After a cut, TCP retransmits only after a pause that grows
-// with the cut; if the new connection is established before c recovers, it
-// replaces c.
+// with the length of the cut. If the new connection is established before c
+// recovers, it replaces c.
 func (l *link) dialSecond(ctx context.Context, c *conn) {
 	if c.endReason() != nil {
 		return
 	}
 	l.replace(ctx, func() bool {
-		// A paused remote that resumes is about to send. Replacing c would lose the
-		// messages that it has not read yet.
+		// c gets another moment. If the remote was only paused, it is about to send
+		// over c, and replacing c would lose the messages that it has not read yet.
 		sleep(ctx, c.limits.unreachable/5)
 		return !c.isReachable()
 	}, func(old *conn) { old.breakOff(errOutlived) })
@@ -315,17 +315,18 @@ func expectNode(node ring.NodeID, remote Identity) error {
 
 // provesGone reports whether a failed dial shows that the node's process has
 // ended: its machine answers that nobody listens at the address, or another
-// node answers there. A process listens at its address as long as it lives.
+// node answers there. A living process always listens at its address.
 func provesGone(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, errOtherNode)
 }
 
-// onIncoming handles the news that a process of the node has connected to this one: the node is up.
+// onIncoming acts on the news that a process of the node has connected to this
+// one: the node is up, so the link dials at once.
 func (l *link) onIncoming(remote Identity) {
 	if c := l.conn.Load(); c != nil && !c.isReachable() {
 		switch {
 		case c.remote.Boot != remote.Boot:
-			c.breakOff(errRestarted) // it would stay silent
+			c.breakOff(errRestarted) // the process at its other end is gone
 		case l.kind == kindPeer:
 			l.dialSecond(l.ctx, c) // the network works again
 		}

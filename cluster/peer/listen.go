@@ -15,8 +15,8 @@ const (
 	// the TLS handshake and the preamble. With a round-trip time of 300 ms, they
 	// take 600 ms.
 	handshakeTime = 2 * time.Second
-	// nearDialTime bounds how long a near connection waits for TCP, which first
-	// retries only after a second.
+	// nearDialTime bounds how long a near connection waits for TCP. TCP itself
+	// would try again only after a second.
 	nearDialTime = 500 * time.Millisecond
 	// farDialTime bounds how long a far connection waits for TCP. During a cut, TCP
 	// doubles the pause before each of its retries; a new dial every one to two
@@ -63,8 +63,8 @@ func (p *Peers) accept() {
 	}
 }
 
-// handleIncoming does the handshake of an incoming connection and hands it
-// over. Then it frees its room in halfOpen.
+// handleIncoming does the handshake of an incoming connection and hands the
+// connection over. At the end, it frees the connection's room in halfOpen.
 func (p *Peers) handleIncoming(raw net.Conn) {
 	defer func() { <-p.halfOpen }()
 
@@ -128,8 +128,8 @@ func (p *Peers) acceptHandshake(s *socket) error {
 	return s.SetDeadline(time.Time{})
 }
 
-// checkPreamble checks the preamble of an incoming connection. Its error is the
-// reason to refuse the connection.
+// checkPreamble checks the preamble of an incoming connection, and sets what it
+// says in s. The error is the reason to refuse the connection.
 func (p *Peers) checkPreamble(s *socket, theirs preamble) (err error) {
 	s.remote, err = parseIdentity(theirs.body)
 	if err != nil {
@@ -162,7 +162,7 @@ func (p *Peers) checkPreamble(s *socket, theirs preamble) (err error) {
 }
 
 // handOver gives a connection to Raft, to a goroutine that serves its messages,
-// or to one that relays it.
+// or to one that relays it as a tunnel.
 func (p *Peers) handOver(s *socket) error {
 	if s.kind == kindRaft {
 		if err := p.offerToRaft(s); err != nil {
@@ -193,8 +193,8 @@ func refused(remote Identity, why error) error {
 }
 
 // dial makes a connection and completes the handshake. expected checks that the
-// right node answers. For a near connection, both together take at most
-// handshakeTime.
+// right node answers. For a near connection, the dial and the handshake
+// together take at most handshakeTime.
 func (p *Peers) dial(ctx context.Context, address string, k connKind, expected func(Identity) error) (*socket, error) {
 	dialTime, totalTime := nearDialTime, handshakeTime
 	if k == kindFar {
@@ -223,8 +223,8 @@ func (p *Peers) runHandshake(ctx context.Context, s *socket, handshake func() er
 	stop := context.AfterFunc(ctx, func() { _ = s.raw.SetDeadline(time.Unix(1, 0)) })
 	err := handshake()
 
-	// If the deadline was set, even after the last byte, the connection can't be
-	// used any more.
+	// If ctx has ended, the deadline was set or will be, even after the last byte
+	// of the handshake: the connection can't be used any more.
 	inTime := stop()
 	if !inTime && err == nil {
 		err = ctx.Err()

@@ -12,9 +12,10 @@ import (
 )
 
 const (
-	// maxLogged bounds the events that are logged and remembered within
-	// loggedOncePeriod; after that time, all are forgotten. A stranger can invent
-	// any number of reasons, and must not fill the disk with them.
+	// maxLogged bounds the events that are logged and remembered. Once so many are,
+	// new ones are not logged until loggedOncePeriod has passed since the memory
+	// was last emptied; then all are forgotten. A stranger can invent any number of
+	// reasons, and must not fill the disk with them.
 	maxLogged        = 256
 	loggedOncePeriod = time.Minute
 )
@@ -28,11 +29,11 @@ type loggedOnce struct {
 	count  int       // events logged since began. Invariant: <= maxLogged
 }
 
-// isNew reports whether the event what was not logged yet, and remembers it.
+// isNew reports whether to log the event what, once, and then remembers it.
 func (lo *loggedOnce) isNew(what string) bool { return lo.isDue(what, math.MaxInt64) }
 
-// isDue reports whether the event what was not logged within the last pause. If
-// so, it remembers the event as logged now.
+// isDue reports whether the event what was not logged within the last pause,
+// and may be logged now. If so, it remembers the event as logged.
 func (lo *loggedOnce) isDue(what string, pause time.Duration) bool {
 	lo.mu.Lock()
 	defer lo.mu.Unlock()
@@ -56,9 +57,10 @@ func (lo *loggedOnce) isDue(what string, pause time.Duration) bool {
 	return true
 }
 
-// shouldLog reports whether to log an error with a node: each reason once, as
-// long as logged remembers it. A mismatch of releases is logged once a minute
-// for each node, whichever of the two ends dials.
+// shouldLog reports whether to log an error with a node. Each reason is logged
+// once, as long as logged remembers it; where says for whom the reason counts.
+// A mismatch of releases is logged once a minute for each node, whichever of
+// the two ends dials.
 func (p *Peers) shouldLog(err error, node ring.NodeID, logged *loggedOnce, where string) bool {
 	if errors.As(err, new(*versionError)) {
 		return p.loggedOnce.isDue("versions "+node.String(), loggedOncePeriod)
@@ -74,9 +76,9 @@ func (lo *loggedOnce) forget(host string) {
 	maps.DeleteFunc(lo.logged, func(what string, _ time.Time) bool { return strings.HasPrefix(what, host+" ") })
 }
 
-// causeOf returns a text that identifies the reason of err. It is the text of
-// the innermost error, which does not contain the port of a connection, or the
-// whole text of a refusal, which contains no port anywhere.
+// causeOf returns a text that identifies the reason of err and contains no port
+// of a connection, because each attempt has another port. It is the text of the
+// innermost error, or the whole text of a refusal.
 func causeOf(err error) string {
 	if errors.Is(err, ErrRefused) {
 		return err.Error()

@@ -19,17 +19,18 @@ type messageKind uint8
 
 const (
 	messageCall messageKind = iota + 1
+	// messageSend is one-way: its id is 0, and nothing answers it.
 	messageSend
 	messageReply
 	messageFailure
 	messageBeat // a heartbeat: shows that its sender is alive, and is otherwise empty
 )
 
-// message is a message on a connection.
+// message is what both ends of a connection exchange.
 type message struct {
 	kind         messageKind
 	methodOrCode uint8  // the method of calls, the code of failures
-	id           uint64 // of the call
+	id           uint64 // of the call, which its answer repeats; 0 in messages without an answer
 	body         []byte
 }
 
@@ -70,8 +71,8 @@ func (a *assembler) feed(b []byte, visit func(message) error) error {
 		rest = rest[n:]
 	}
 
-	// If partial had bytes and no message is complete, partial has all bytes
-	// already.
+	// If partial had bytes before and no message is complete, partial holds all of
+	// b already.
 	switch {
 	case cap(a.partial) > 2*readSize && len(rest) <= readSize:
 		a.partial = slices.Clone(rest) // one large message must not hold memory forever
@@ -87,10 +88,12 @@ func parseMessage(b []byte) (m message, n int, err error) {
 	if len(b) < messageHead {
 		return m, 0, nil
 	}
+
 	length := binary.LittleEndian.Uint32(b)
 	if length > largestMessage {
 		return m, 0, errMessage
 	}
+
 	n = messageHead + int(length)
 	if len(b) < n {
 		return m, 0, nil

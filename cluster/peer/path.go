@@ -20,8 +20,9 @@ import (
 
 const (
 	// firstProbation is how long a broken direct connection must work before it is
-	// used again. The time doubles, up to lastProbation, if the connection last
-	// broke within flapTime. A direct connection to a new process is used at once.
+	// used again. If the connection broke again within flapTime after it was last
+	// used again, the time doubles, up to lastProbation. A direct connection to a
+	// new process is used at once.
 	firstProbation = 5 * time.Second
 	lastProbation  = 5 * time.Minute
 	flapTime       = time.Minute
@@ -35,15 +36,15 @@ const (
 
 // A link's path is the direct connection or, while that is silent or broken, a
 // tunnel through another node. Callers do not notice the difference. The search
-// begins after silence of half of Config.Silence, so that a tunnel is usually
-// ready when the direct connection counts as silent. It is repeated, with
-// growing pauses, until there is a path. Meanwhile, the direct connection is
-// dialled again and again.
+// for a tunnel begins after silence of half of Config.Silence, so that a tunnel
+// is usually ready when the direct connection counts as silent. The search is
+// repeated, with growing pauses, until there is a path. Meanwhile, the direct
+// connection is dialled again and again.
 //
 // A connection that breaks says nothing about the node at its other end: the
-// relay may be gone, or a firewall may have started anew. So the node is dialled
-// at once, and another relay is looked for. Until both have failed, the path is
-// unsure; see [Peers.PathUnsure].
+// relay may be gone, or a firewall may have started anew. So the node is
+// dialled at once, and a relay is looked for. Until both have failed, the path
+// is unsure; see [Peers.PathUnsure].
 
 // currentConn returns the connection for calls, or nil if there is none.
 func (l *link) currentConn() *conn {
@@ -55,7 +56,7 @@ func (l *link) currentConn() *conn {
 	return l.conn.Load()
 }
 
-// receivesDirectly reports whether data has just arrived from the node over the direct connection.
+// receivesDirectly reports whether the direct connection has just brought data.
 func (l *link) receivesDirectly() bool {
 	c := l.conn.Load()
 	return l.kind == kindPeer && c != nil && c.isReachable() &&
@@ -63,8 +64,8 @@ func (l *link) receivesDirectly() bool {
 }
 
 // onQuiet begins to look for another path. After a longer silence, it dials a
-// second connection. The pulse calls it while c, the direct connection, has
-// been silent for at least half of the time that makes c unreachable.
+// second connection. The pulse calls onQuiet once c has been silent for at
+// least half of the time that makes it unreachable.
 func (l *link) onQuiet(c *conn) {
 	if l.conn.Load() != c || l.kind != kindPeer {
 		return
@@ -75,7 +76,7 @@ func (l *link) onQuiet(c *conn) {
 	}
 }
 
-// onLoss stops the use of c, which is silent or, if broken is true, at its end.
+// onLoss stops the use of c, which is silent or, if broken is true, has ended.
 func (l *link) onLoss(c *conn, broken bool) {
 	isTunnel := l.tunnel.Load() == c
 	if l.kind != kindPeer || !isTunnel && l.conn.Load() != c {
@@ -86,9 +87,9 @@ func (l *link) onLoss(c *conn, broken bool) {
 		l.needsAllRelays.Store(true)
 	}
 
-	// These are set before the connection is given up, because a check that finds no
-	// path must see that the path is unsure. If the node was last heard long ago, c
-	// was not in use, and its end says nothing.
+	// The path becomes unsure before the connection is given up: a check that finds
+	// no path must not take the node for lost. If the node was last heard long ago,
+	// c was not in use, and its end says nothing.
 	until := c.lastReceived.Load() + int64(settleSilences*l.peers.config.Silence)
 	if until > l.peers.now() {
 		l.searchUntil.Store(until)
@@ -106,15 +107,15 @@ func (l *link) onLoss(c *conn, broken bool) {
 	wake.Signal(l.seek)
 }
 
-// isUnsure reports whether a connection to the node has just been lost, and
-// what to do about it has not failed yet.
+// isUnsure reports whether a connection to the node has just been lost, and the
+// search for a relay or a dial may still find a path.
 func (l *link) isUnsure() bool {
 	return l.peers.now() < max(l.searchUntil.Load(), l.dialUntil.Load())
 }
 
 // abandonDirect stops the use of the direct connection c, which is silent or
-// broken; nil means that no connection could be made. Calls that fail for that
-// reason are retried through a tunnel, if there is one.
+// broken; a nil c means that no connection could be made. Calls that fail
+// because of that are sent again through a tunnel, if there is one.
 func (l *link) abandonDirect(c *conn) {
 	if l.kind != kindPeer || l.conn.Load() != c || l.ctx.Err() != nil {
 		return
@@ -122,13 +123,13 @@ func (l *link) abandonDirect(c *conn) {
 
 	defer l.startFindPath()
 
-	// If this node can't dial the other, Raft may still have a connection that the
-	// other has made.
+	// If c is nil, this node can't dial the other one. Raft may still have a
+	// connection that the other one has made.
 	if c != nil {
 		l.closeRaft(func(s *socket) bool { return s.relay.IsZero() && !s.tunnelled })
 	}
 
-	// A connection that was to be avoided anyway stays on its probation.
+	// A direct connection that was avoided already keeps its probation.
 	if l.avoidDirect.Load() {
 		return
 	}
@@ -146,9 +147,9 @@ func (l *link) abandonDirect(c *conn) {
 	l.avoidDirect.Store(true)
 }
 
-// closeRaft closes those of Raft's connections to the node that are over a path
-// that is no longer used. Raft would wait for seconds on each of them. It
-// redials, and gets the path that is used now.
+// closeRaft closes Raft's connections to the node over a path that is no longer
+// used. Raft would wait for seconds on each of them. It dials again, and gets
+// the path that is used now.
 func (l *link) closeRaft(isUnused func(*socket) bool) {
 	l.peers.closeSockets(func(s *socket) bool {
 		return s.isRaft() && s.remote.Node == l.node && isUnused(s)
@@ -170,11 +171,12 @@ func (l *link) startFindPath() {
 	}
 }
 
-// findPath provides a tunnel until the direct connection has worked throughout its probation.
+// findPath provides a tunnel until the direct connection has worked throughout
+// its probation.
 func (l *link) findPath() {
 	ctx, cancel := context.WithCancel(l.ctx)
-	// At most some twenty run at once: each ends within handshakeTime, and the
-	// pauses between them grow.
+	// At most some twenty run at once: each ends within about handshakeTime, and
+	// the pauses between them grow.
 	var attempts sync.WaitGroup
 	defer attempts.Wait()
 	defer cancel()
@@ -215,6 +217,7 @@ func (l *link) findPath() {
 
 		switch {
 		case l.tunnel.Load() != nil:
+			// If the tunnel is lost, the search begins at once.
 			pause = tick
 			next = now
 		case worksSince.IsZero():
@@ -228,7 +231,7 @@ func (l *link) findPath() {
 
 		select {
 		case <-time.After(wait):
-		case <-l.seek: // checks wait for the outcome of a search from now on
+		case <-l.seek: // a connection was lost, and checks wait for the outcome of a search
 			pause = tick
 			next = time.Now()
 		case <-l.ctx.Done():
@@ -236,7 +239,7 @@ func (l *link) findPath() {
 	}
 }
 
-// useDirect uses the direct connection again. Calls in flight in the tunnel finish there.
+// useDirect uses the direct connection again. Calls in the tunnel may finish.
 func (l *link) useDirect() {
 	if l.avoidDirect.Swap(false) {
 		l.directSince.Store(l.peers.now())
@@ -255,15 +258,16 @@ func (l *link) useDirect() {
 }
 
 // tryRelays tries some nodes as the relay, one after another. It does not wait
-// long for any of them: links often break together, and then a node whose own
-// link has just broken offers to be the relay. It returns once there is a
-// tunnel, or the last attempt fails or takes long.
+// long for any of them: links often break together, and a node whose own link
+// has just broken still offers to be the relay. tryRelays returns once there is
+// a tunnel, or once the last attempt has failed or takes long.
 func (l *link) tryRelays(ctx context.Context, attempts *sync.WaitGroup) {
-	// A loss during this search changes searchUntil, and needs another search.
+	// A loss during this search changes searchUntil, and keeps the path unsure.
 	until := l.searchUntil.Load()
 	relays, isEachTried := l.relayCandidates()
 
-	// The search has failed if no relay can help. It has not if some may in a moment.
+	// The search has failed once all attempts have ended and none can help. If some
+	// relay may help in a moment, it has not.
 	var round sync.WaitGroup
 	var undecided atomic.Bool
 	undecided.Store(l.needsAllRelays.Load() && !isEachTried)
@@ -296,8 +300,8 @@ func (l *link) tryRelays(ctx context.Context, attempts *sync.WaitGroup) {
 	}
 }
 
-// isAnyRedialled reports whether a direct connection to another node than l's has
-// just broken, and the node may be there again in a moment, and be the relay.
+// isAnyRedialled reports whether this node has just lost another node than l's,
+// and dials it: that node may be there again in a moment, and be the relay.
 func (p *Peers) isAnyRedialled(l *link) bool {
 	now := p.now()
 	for _, r := range *p.links.Load() {
@@ -308,8 +312,8 @@ func (p *Peers) isAnyRedialled(l *link) bool {
 	return false
 }
 
-// openTunnel opens a tunnel through a relay, if the relay receives data from
-// the node, unless another attempt opens one first. It returns the relay's answer.
+// openTunnel opens a tunnel through a relay that receives data from the node,
+// unless another attempt opens one first. It returns the relay's answer.
 func (l *link) openTunnel(ctx context.Context, relay *link) (answer relayAnswer) {
 	via := relay.conn.Load()
 	if via == nil {
@@ -368,7 +372,7 @@ func (l *link) openTunnel(ctx context.Context, relay *link) (answer relayAnswer)
 // relayCandidates returns the nodes to try in this round, from those that this
 // node hears directly. Their order depends on the two ends, so that no node
 // relays all tunnels, and the leader comes last. Each round continues where the
-// previous one stopped. all reports whether there are no others.
+// previous one stopped. all reports whether chosen has every candidate.
 func (l *link) relayCandidates() (chosen []*link, all bool) {
 	leader := l.peers.config.Leader()
 	self := l.peers.config.Self().Node
@@ -377,7 +381,7 @@ func (l *link) relayCandidates() (chosen []*link, all bool) {
 			return math.MaxUint64
 		}
 		sum := sha256.Sum256(slices.Concat(self[:], l.node[:], r.node[:]))
-		return binary.BigEndian.Uint64(sum[:]) >> 1
+		return binary.BigEndian.Uint64(sum[:]) >> 1 // below the weight of the leader
 	}
 
 	relays := slices.Collect(maps.Values(*l.peers.links.Load()))
@@ -404,8 +408,8 @@ func (p *Peers) Via(to ring.NodeID) (relay ring.NodeID, ok bool) {
 }
 
 // sendOver calls send with the connection to a node. If certainly nothing was
-// sent, because the connection was replaced or lost in between, it retries over
-// the new one.
+// sent, because the connection was replaced or lost in between, sendOver calls
+// send again with the new one.
 func (p *Peers) sendOver(to ring.NodeID, send func(*conn) error) error {
 	l := (*p.links.Load())[to]
 	if l == nil {

@@ -30,7 +30,7 @@ type Config struct {
 	// called after the regions were compared. nil refuses all of them.
 	AcceptFar func(remote Identity) error
 	// Leader returns the node that is the last choice as a relay, because it has
-	// the most work. A zero ID, or nil: none.
+	// the most work. nil, or a zero ID: no node.
 	Leader  func() ring.NodeID
 	Logger  *slog.Logger  // nil: slog.Default
 	Silence time.Duration // time without a message after which a node is unreachable; at least 10 ms. 0: 250 ms
@@ -66,7 +66,7 @@ func (c *Config) validate() error {
 	c.Silence = cmp.Or(c.Silence, defaultSilence)
 	if c.Boottime == nil {
 		began := time.Now()
-		c.Boottime = func() time.Duration { return time.Since(began) + 1 }
+		c.Boottime = func() time.Duration { return time.Since(began) + 1 } // never 0, which means no reading
 	}
 
 	if c.Wall == nil {
@@ -104,7 +104,8 @@ type Peers struct {
 
 	mu     sync.Mutex // guards the fields below
 	closed bool
-	// all open. Invariant: at most maxAccepted are accepted, maxFar of them from other regions
+	// sockets holds all that are open. Invariant: at most maxAccepted of them are
+	// accepted, and maxFar of these come from other regions.
 	sockets map[*socket]struct{}
 	conns   map[*conn]struct{} // connections whose silence is watched
 	pulsed  chan struct{}      // closed at the next pulse; nil if no caller of Pulse waits
@@ -145,8 +146,9 @@ func (p *Peers) Start() {
 	p.spawn(p.pulse)
 }
 
-// Close ends all connections, fails all calls and waits for the goroutines. It
-// may be called more than once.
+// Close sends the replies to what was served, for at most a second, then ends
+// all connections, fails all calls and waits for the goroutines. It may be
+// called more than once.
 func (p *Peers) Close() error {
 	p.mu.Lock()
 	isFirst := !p.closed
@@ -169,10 +171,10 @@ func (p *Peers) Close() error {
 const finishTime = time.Second
 
 // finish lets handlers end, sends the queued replies and lets the callers read
-// them: if a reply were lost, its caller would ask again, and the cost would be
-// counted twice. Calls that arrive in this phase are not served. Each caller
-// closes its connection once it has read everything. The messages that handlers
-// have sent to other nodes go out, too.
+// them. If a reply were lost, its caller would ask again, and the cost would be
+// counted twice. Calls that arrive meanwhile are not served. Each caller closes
+// its connection once it has read everything. The messages that handlers have
+// sent to other nodes go out, too.
 func (p *Peers) finish() {
 	p.finishing.Store(true)
 	deadline := time.Now().Add(finishTime)
@@ -185,7 +187,7 @@ func (p *Peers) finish() {
 				continue
 			}
 
-			serving = true
+			serving = true // until the caller has closed the connection
 			if !c.handling.Load() && c.queue.isEmpty() {
 				c.socket.closeWrite()
 			}
@@ -213,12 +215,12 @@ func (p *Peers) spawn(f func()) bool {
 	return true
 }
 
-// SetNodes sets the other nodes of this region and their addresses. Connections
-// to all other nodes are closed, and so are those to a node whose address has
-// changed. After Close it has no effect.
+// SetNodes sets the other nodes of this region and their addresses, host:port.
+// It closes connections to all other nodes, and to a node whose address has
+// changed. The map may be reused. After Close, SetNodes has no effect.
 func (p *Peers) SetNodes(nodes map[ring.NodeID]string) { p.setLinks(kindPeer, nodes) }
 
-// SetFarNodes is SetNodes for nodes of other regions. Nodes set with SetNodes are skipped.
+// SetFarNodes is SetNodes for other regions. It skips the nodes of SetNodes.
 func (p *Peers) SetFarNodes(nodes map[ring.NodeID]string) { p.setLinks(kindFar, nodes) }
 
 func (p *Peers) setLinks(k connKind, nodes map[ring.NodeID]string) {
@@ -233,8 +235,8 @@ func (p *Peers) setLinks(k connKind, nodes map[ring.NodeID]string) {
 	for node, l := range old {
 		address, wanted := nodes[node]
 		hasMoved := l.kind == k && (!wanted || address != l.address)
-		// A node of another region that turns out to be in this one gets a near
-		// link.
+		// A node that seemed to be of another region, but is in this one, gets a near
+		// link instead.
 		isNear := l.kind == kindFar && k == kindPeer && wanted
 		if hasMoved || isNear {
 			l.cancel()
@@ -254,6 +256,7 @@ func (p *Peers) setLinks(k connKind, nodes map[ring.NodeID]string) {
 			})
 		}
 	}
+
 	p.links.Store(&links)
 }
 
@@ -275,9 +278,9 @@ func (p *Peers) Metrics(s metrics.Sink) {
 func (p *Peers) Reachable(to ring.NodeID) bool { return p.pathTo(to) != nil }
 
 // ProcessGone reports whether the process of a node in SetNodes has ended, as
-// far as the last attempt to connect has shown: its machine refused the
-// connection, or another node was at its address. A node that is only silent or
-// cut off has not ended.
+// far as the last dial has shown: the node's machine refused the connection, or
+// another node was at its address. A node that is only silent or cut off has
+// not ended.
 func (p *Peers) ProcessGone(node ring.NodeID) bool {
 	l := (*p.links.Load())[node]
 	return l != nil && l.kind == kindPeer && l.processGone.Load() && p.pathTo(node) == nil
@@ -319,7 +322,8 @@ func (p *Peers) Go(to ring.NodeID, m Method, body []byte, timeout time.Duration,
 	}
 }
 
-// Call is the blocking form of Go. If ctx has no deadline, it takes at most 30 s.
+// Call is the blocking form of Go. The reply belongs to the caller. At the
+// deadline of ctx, or after 30 s if it has none, the error is ErrTimeout.
 func (p *Peers) Call(ctx context.Context, to ring.NodeID, m Method, body []byte) ([]byte, error) {
 	var reply []byte
 	err := p.sendOver(to, func(c *conn) (err error) {
@@ -335,10 +339,10 @@ func (p *Peers) Send(to ring.NodeID, m Method, body []byte) error {
 	return p.sendOver(to, func(c *conn) error { return c.sendOneWay(m, body) })
 }
 
-// CallAt calls the node at an address, over a separate connection, and also
-// returns the node's identity. It takes at most 30 s, or until ctx ends. The
-// error wraps ErrUnreachable if no connection can be made in time, and is
-// ErrTimeout if the reply is late.
+// CallAt calls the node at an address (host:port), over a connection of its
+// own, and also returns the node's identity. It takes at most 30 s, or until
+// ctx ends. The error wraps ErrUnreachable if no connection can be made in
+// time, and is ErrTimeout if the reply is late.
 func (p *Peers) CallAt(ctx context.Context, address string, m Method, body []byte) ([]byte, Identity, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxCallTime)
 	defer cancel()

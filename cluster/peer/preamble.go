@@ -22,9 +22,9 @@ const (
 )
 
 // versions is the range of protocol versions that a build supports. After the
-// preambles, both sides use the highest version they share. A version covers
-// frames and the messages of this package. The agreed state, and messages about
-// it, depend on the feature level instead.
+// preambles, both sides use the highest version that both support. A version
+// covers frames and the messages of this package. The agreed state, and
+// messages about it, depend on the feature level instead.
 type versions struct{ lowest, highest uint8 }
 
 // supportedVersions is the range of this build. Version 3 changed the messages
@@ -59,7 +59,7 @@ const (
 	// kindTunnel asks a relay for a tunnel. The target node's ID follows, and all
 	// bytes after it are for that node.
 	kindTunnel connKind = 4
-	// viaTunnel is a flag on connections made through a tunnel.
+	// viaTunnel is a flag in the purpose of a connection made through a tunnel.
 	viaTunnel connKind = 0x80
 )
 
@@ -113,8 +113,8 @@ func negotiate(a Identity, ours versions, b Identity, theirs versions) (uint8, e
 // preamble is the first thing that each side of a connection sends.
 type preamble struct {
 	versions versions
-	tag      byte
-	body     []byte
+	tag      byte   // the purpose of the connection, or the answer
+	body     []byte // an Identity, or the reason of a refusal
 }
 
 func (pre preamble) write(w io.Writer) error {

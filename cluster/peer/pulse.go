@@ -14,9 +14,9 @@ const beatsPerSilence = 5
 
 // pulse sends the heartbeats of all connections at once, and checks which of
 // them are silent. An incoming heartbeat brings the next pulse forward. So idle
-// nodes wake up together, and once for all their connections. A node that was
-// woken this way waits a little longer next time, so that the same node comes
-// first again.
+// nodes wake up together, and once for all their connections. A node that a
+// heartbeat has woken waits a little longer until its next pulse, so that the
+// same node comes first again.
 func (p *Peers) pulse() {
 	every := p.interval()
 	wait := every
@@ -68,10 +68,10 @@ func (p *Peers) pulse() {
 	}
 }
 
-// countedSilence returns the silence that a check adds. passed is the time
+// countedSilence returns how much silence a check adds. passed is the time
 // since the last check, and wait the time that was planned. If the check is
 // late by more than half of every, this process did not run, and other nodes
-// may have been sending all along.
+// may have been sending all along: then at most half of every counts.
 func countedSilence(passed, wait, every time.Duration) time.Duration {
 	if passed-wait > every/2 {
 		return min(wait, every/2)
@@ -83,15 +83,15 @@ func countedSilence(passed, wait, every time.Duration) time.Duration {
 func (p *Peers) interval() time.Duration { return min(p.config.Silence, farSilence) / beatsPerSilence }
 
 // advancePulse brings the next pulse forward because a heartbeat has arrived
-// over c, unless the last pulse was a moment ago.
+// over c, unless this node has just sent its own over c, or c is far.
 func (p *Peers) advancePulse(c *conn) {
 	if c.socket.kind != kindFar && c.isBeatDue(p.now()) {
 		wake.Signal(p.pulseNow)
 	}
 }
 
-// Pulse returns a channel that is closed at the next pulse. Work that waits for
-// it does not wake an idle node separately.
+// Pulse returns a channel that is closed at the next pulse. Work that is done
+// at a pulse does not wake an idle node once more.
 func (p *Peers) Pulse() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()

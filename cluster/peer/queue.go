@@ -9,8 +9,8 @@ import (
 const (
 	queueCount = 1 << 16
 	queueBytes = 32 << 20
-	// maxReusedBuffer is the largest buffer that is reused, so that a connection
-	// holds no more memory after a burst.
+	// maxReusedBuffer is the largest buffer that is reused, in bytes, so that a
+	// connection holds no more memory after a burst.
 	maxReusedBuffer = 64 << 10
 )
 
@@ -32,8 +32,9 @@ type batch struct {
 	count int
 }
 
-// put copies a message into the queue. It fails at once if the queue is full or
-// closed. The caller must see to it that somebody sends the message.
+// put copies a message into the queue. It fails at once with ErrTooLarge, with
+// ErrBusy if the queue is full, or with ErrUnreachable if it is closed. The
+// caller must see to it that somebody sends the message.
 func (q *queue) put(m message) error {
 	if len(m.body) > largestMessage {
 		return ErrTooLarge
@@ -56,8 +57,8 @@ func (q *queue) put(m message) error {
 }
 
 // take returns the bytes that are to be written next. The caller must write
-// them and then call giveBack. It returns no bytes if the queue is empty, or if
-// another goroutine is writing.
+// them and then call giveBack. take returns nothing if the queue is empty, or
+// if another goroutine is writing.
 func (q *queue) take() []byte {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -74,8 +75,8 @@ func (q *queue) take() []byte {
 	return q.writing.bytes[q.written:]
 }
 
-// giveBack says that the first n of the bytes taken were written. If anything
-// is left, the writer continues.
+// giveBack says that the first n of the bytes taken were written. If the queue
+// is not empty, it wakes the writer.
 func (q *queue) giveBack(n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -110,7 +111,7 @@ func (q *queue) close() {
 	q.closed = true
 }
 
-// drop drops what was not sent, once the queue is closed.
+// drop drops the messages that still wait. The queue must be closed.
 func (q *queue) drop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -17,8 +17,8 @@ type RaftLayer struct{ peers *Peers }
 func (p *Peers) Raft() RaftLayer { return RaftLayer{p} }
 
 // RaftAddress returns an address for Dial that names the node expected there.
-// Without the name, a node that got another node's address would be taken for
-// that one, and its vote would count twice.
+// Without the name, a node that got the address of another one would be taken
+// for it, and its vote would count twice.
 func RaftAddress(node ring.NodeID, address string) string { return node.String() + "@" + address }
 
 // Accept waits for an incoming connection.
@@ -41,8 +41,8 @@ func (r RaftLayer) Close() error {
 // Addr returns the address of the peer port.
 func (r RaftLayer) Addr() net.Addr { return r.peers.listener.Addr() }
 
-// Dial connects to Raft on the node at an address, which is host:port or the
-// result of RaftAddress. It uses the same path as calls to the node.
+// Dial connects to Raft on the node at an address: host:port, or the result of
+// RaftAddress. It uses the path of calls to the node. A timeout of 0 means 2 s.
 func (r RaftLayer) Dial(address string, timeout time.Duration) (net.Conn, error) {
 	p := r.peers
 	expected := func(Identity) error { return nil }
@@ -66,7 +66,8 @@ func (r RaftLayer) Dial(address string, timeout time.Duration) (net.Conn, error)
 	ctx, cancel := context.WithTimeout(p.ctx, timeout)
 	defer cancel()
 
-	// Between two tunnels, the direct path may be silent. Raft would wait long for it.
+	// If one tunnel has ended and the next is not open yet, Dial would take the
+	// direct path, which may be silent. Raft would wait long on it.
 	p.AwaitPath(ctx, id)
 
 	dial := func() (*socket, error) { return p.dial(ctx, address, kindRaft, expected) }

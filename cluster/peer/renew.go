@@ -3,16 +3,16 @@ package peer
 import "time"
 
 const (
-	// renewTime is how long a connection with outdated credentials at one end may
-	// last. By then, one of the ends should have replaced it.
+	// renewTime is how long a connection may last after the credentials of one end
+	// have become outdated. By then, one of the ends should have replaced it.
 	renewTime = 10 * time.Second
 	// renewInterval is the time between two attempts of this end to replace it.
 	renewInterval = 2 * time.Second
 )
 
 // Renew applies a change of the credentials. Connections that this node dialled
-// with other than the current credentials are replaced, without a gap for
-// calls; Raft redials. Connections whose remote would no longer be accepted are
+// with earlier credentials are replaced, without a gap for calls; Raft dials
+// again. Connections whose remote the current credentials do not accept are
 // closed after ten seconds. Renew returns at once.
 func (p *Peers) Renew() {
 	p.closeSockets(func(s *socket) bool { return s.isRaft() && !s.accepted && !s.hasCurrentCredentials() })

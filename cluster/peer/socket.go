@@ -58,13 +58,14 @@ func (s *socket) verify(remote Identity) error {
 	return nil
 }
 
-// hasCurrentCredentials reports whether the connection was made with the current credentials.
+// hasCurrentCredentials reports whether s was made with the current
+// credentials.
 func (s *socket) hasCurrentCredentials() bool {
 	c, ok := s.Conn.(*tls.Conn)
 	return !ok || s.peers.config.TLS.Current(c.ConnectionState(), s.tlsConfig)
 }
 
-// closeWrite signals the remote, once, that no more data follows, if the connection supports that.
+// closeWrite tells the remote that no more data follows, if the socket can.
 func (s *socket) closeWrite() {
 	s.closeWriteOnce.Do(func() {
 		if c, ok := s.raw.(interface{ CloseWrite() error }); ok {
@@ -74,7 +75,7 @@ func (s *socket) closeWrite() {
 }
 
 // discard makes Close drop data that is written but not yet sent. Once the
-// network works again, it would arrive after data of a newer connection.
+// network works again, this data would arrive after that of a newer connection.
 func (s *socket) discard() {
 	switch c := s.raw.(type) {
 	case *socket: // a tunnel
@@ -87,8 +88,8 @@ func (s *socket) discard() {
 // isRaft reports whether this is one of Raft's connections, past its handshake.
 func (s *socket) isRaft() bool { return s.handshakeDone.Load() && s.kind == kindRaft }
 
-// register registers a connection as s. It closes the connection if there are
-// too many or Close has begun.
+// register makes s the socket of a connection, and adds s to Peers. If there
+// are too many connections or Close has begun, it closes the connection.
 func (p *Peers) register(raw net.Conn, s *socket) error {
 	s.Conn = rawconn.Wrap(raw)
 	s.raw = raw
@@ -106,7 +107,7 @@ func (p *Peers) register(raw net.Conn, s *socket) error {
 	}
 	p.mu.Unlock()
 
-	// This is done without mu: below a tunnel is a socket, and its Close takes mu.
+	// This needs mu to be free: below a tunnel is a socket, and its Close takes mu.
 	if err != nil {
 		raw.Close()
 	}

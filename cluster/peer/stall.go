@@ -11,11 +11,11 @@ import (
 
 // A process that did not run for a while, or whose machine was suspended, finds
 // its connections silent or closed: the other nodes had to take it for lost.
-// That says nothing about the network. So for a moment, its paths are unsure:
-// neither working nor failed.
+// That says nothing about the network. So for a moment, paths that are down are
+// unsure: not known to have failed.
 
-// settleSilences is how many times Config.Silence a process has to find a path:
-// since it runs again, or since it last heard the node whose connection it lost.
+// settleSilences is how many times Config.Silence a path may be unsure: since
+// the process runs again, or since it last heard a node that it has lost.
 const settleSilences = 2
 
 // stalls records when this process did not run. Times are readings of Config.Boottime.
@@ -27,11 +27,11 @@ type stalls struct {
 // boottime reads Config.Boottime.
 func (p *Peers) boottime() int64 { return int64(p.config.Boottime()) }
 
-// isStall reports whether a time since the last pulse is so long that this process can't have run.
+// isStall reports whether the time since the last pulse shows a stall.
 func (p *Peers) isStall(passed int64) bool { return passed > int64(p.config.Silence+p.interval()) }
 
-// noteStall records that a pulse takes place. If the process did not run
-// before, it makes the links that have no connection dial at once.
+// noteStall records that a pulse takes place. If the process did not run before
+// it, links without a connection dial at once.
 func (p *Peers) noteStall() {
 	now := p.boottime()
 
@@ -46,20 +46,20 @@ func (p *Peers) noteStall() {
 	}
 }
 
-// pathPause is how often AwaitPath looks. Paths have no signal to wait for, and
-// waits are rare.
+// pathPause is the time between two looks of AwaitPath. Paths have no signal to
+// wait for, and waits are rare.
 const pathPause = 2 * time.Millisecond
 
-// AwaitPath waits until it is known whether a node can be reached, or ctx ends.
+// AwaitPath waits until it is known whether a node has a path, or ctx ends.
 func (p *Peers) AwaitPath(ctx context.Context, to ring.NodeID) {
 	for p.PathUnsure(to) && ctx.Err() == nil {
 		sleep(ctx, pathPause)
 	}
 }
 
-// PathUnsure reports whether a node can't be reached now, and it is not known
-// yet whether there is a path: this process did not run for a while, or a
-// connection has just been lost. That lasts for a fraction of a second.
+// PathUnsure reports whether a node can't be reached now, but may be in a
+// moment, because this process did not run for a while, or has just lost a
+// connection to the node. That lasts for a fraction of a second.
 func (p *Peers) PathUnsure(to ring.NodeID) bool {
 	l := (*p.links.Load())[to]
 	switch {
@@ -75,6 +75,7 @@ func (p *Peers) PathUnsure(to ring.NodeID) bool {
 		return true // this process has only just begun to run again
 	}
 
+	// A dial that has failed since the process runs again has settled it.
 	resumed := p.stalls.resumed.Load()
 	return resumed != 0 && time.Duration(now-resumed) < settleSilences*p.config.Silence && l.failed.Load() < resumed
 }

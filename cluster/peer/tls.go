@@ -16,15 +16,15 @@ import (
 // Credentials secure connections between nodes with mutual TLS. The methods are
 // called from several goroutines.
 type Credentials interface {
-	// Server and Client return the configuration for one handshake, with a node
-	// that dialled or one that is dialled. Each has one certificate.
+	// Server and Client return the configuration for one handshake: Server with a
+	// node that dialled, Client with one that is dialled. Each has one certificate.
 	Server() *tls.Config
 	Client() *tls.Config
 	// Verify returns an error if the current credentials do not accept a connection
 	// to a remote that claims to be node.
 	Verify(s tls.ConnectionState, node [16]byte) error
-	// Current reports whether a connection made with config would be made in the
-	// same way now. See Peers.Renew.
+	// Current reports whether a connection that was made with config would be made
+	// in the same way now. See Peers.Renew.
 	Current(s tls.ConnectionState, config *tls.Config) bool
 }
 
@@ -45,9 +45,9 @@ type loaded struct {
 
 var errNoCA = errors.New("the file has no certificate")
 
-// LoadTLS reads the files, which must be valid. When one changes later, it
-// reads them again; if they are then invalid, the old ones stay in use.
-// Existing connections are kept.
+// LoadTLS reads the files, which must be valid. When a file changes later, all
+// are read again; if they are then invalid, the old ones stay in use.
+// Connections that exist are kept. A nil log means slog.Default.
 func LoadTLS(cert, key, ca string, log *slog.Logger) (*TLS, error) {
 	log = cmp.Or(log, slog.Default())
 	load := func() (loaded, error) { return loadFiles(cert, key, ca) }
@@ -108,7 +108,8 @@ func (t *TLS) Client() *tls.Config {
 	}
 }
 
-// Verify implements Credentials. It accepts every node, because these certificates name none.
+// Verify implements Credentials. It accepts every node, because these
+// certificates name none.
 func (t *TLS) Verify(tls.ConnectionState, [16]byte) error { return nil }
 
 // Current implements Credentials: existing connections are kept.

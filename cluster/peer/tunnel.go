@@ -21,7 +21,7 @@ const (
 	// relayIdle is how long a tunnel may be idle before it is closed.
 	relayIdle = time.Minute
 	// methodReceivesFrom asks a node whether it receives data directly from another
-	// one. This package answers it without a handler.
+	// one. This package answers it, without a registered handler.
 	methodReceivesFrom Method = 255
 )
 
@@ -31,7 +31,7 @@ const (
 	tunnelNotNow = 2
 )
 
-// relayAnswer is a node's answer whether it receives data directly from another one.
+// relayAnswer is a node's answer to methodReceivesFrom.
 type relayAnswer byte
 
 const (
@@ -107,7 +107,7 @@ func (p *Peers) relay(s *socket) {
 	back.Wait()
 }
 
-// onward dials the target of a tunnel. If it succeeds, the caller must decrement p.relayedTunnels.
+// onward dials the target; after success, the caller decrements relayedTunnels.
 func (p *Peers) onward(target ring.NodeID) (*socket, error) {
 	l := (*p.links.Load())[target]
 	if l == nil || !l.receivesDirectly() {
@@ -116,8 +116,8 @@ func (p *Peers) onward(target ring.NodeID) (*socket, error) {
 
 	s := &socket{kind: kindTunnel}
 	err := errNoTunnel
-	// The tunnel is counted before the dial, so that tunnels that are being made
-	// count, too.
+	// The tunnel is counted before the dial, so that the bound also covers tunnels
+	// that are being made.
 	if p.relayedTunnels.Add(1) <= maxRelayed {
 		var raw net.Conn
 
@@ -134,9 +134,9 @@ func (p *Peers) onward(target ring.NodeID) (*socket, error) {
 	return s, nil
 }
 
-// copy copies bytes until one end is closed or fails, and then closes the other
-// one. After an error, buffered data is dropped: it would arrive after data of
-// a newer connection.
+// copy copies bytes from one end of a tunnel until an end is closed or fails,
+// and then closes the other end. After an error, it drops buffered data, which
+// would arrive after data of a newer connection.
 func (p *Peers) copy(to, from *socket) {
 	defer to.Close()
 	b := make([]byte, relayBuffer)
@@ -162,13 +162,13 @@ func (p *Peers) copy(to, from *socket) {
 	}
 }
 
-// Relayed returns the number of bytes that this node has relayed for other
-// nodes, and of tunnels that it relays now.
+// Relayed returns how many bytes this node has relayed for other nodes, and how
+// many tunnels it relays now.
 func (p *Peers) Relayed() (bytes, tunnels int64) {
 	return p.relayedBytes.Load(), p.relayedTunnels.Load()
 }
 
-// answerReceivesFrom answers whether this node has just received data directly from another one.
+// answerReceivesFrom answers a call of methodReceivesFrom.
 func (p *Peers) answerReceivesFrom(c *Call) {
 	answer := relayNo
 	if len(c.Body) == len(ring.NodeID{}) {

@@ -11,7 +11,7 @@ import (
 
 // quietHandler lowers the levels of Raft's log lines. Info lines become debug
 // lines. Warnings and most errors repeat with every failed heartbeat or write,
-// while gossip, the store and this package report the underlying problem, so
+// while gossip, the store and this package report the problem behind them. So
 // they become debug lines, too. The remaining errors become warnings.
 type quietHandler struct{ slog.Handler }
 

@@ -9,9 +9,9 @@ import (
 	"github.com/rlnode/rlnode/internal/wake"
 )
 
-// Logs is a log store that tracks whether writes fail. It also probes the
-// store, because a leader that writes nothing would not notice: heartbeats alone
-// keep it in the lead.
+// Logs is a log store that tracks whether writes fail. It can also probe the
+// store: a leader that writes nothing would not notice a failing store, because
+// heartbeats alone keep it in the lead.
 type Logs struct {
 	raft.LogStore
 	probe       func() error
@@ -49,13 +49,15 @@ func (w *Logs) StoreLogs(logs []*raft.Log) error {
 	return err
 }
 
-// WrittenAfter returns a channel that is closed once an entry after index has been written.
+// WrittenAfter returns a channel that is closed at the next write of entries,
+// or at once if an entry after index has been written already.
 func (w *Logs) WrittenAfter(index uint64) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.waiter == nil {
 		w.waiter = make(chan struct{})
 	}
+
 	waiter := w.waiter
 	// StoreLogs stores the index before it takes the lock. So a write that is
 	// missed here closes the waiter.
@@ -66,7 +68,7 @@ func (w *Logs) WrittenAfter(index uint64) <-chan struct{} {
 	return waiter
 }
 
-// setFailed records whether an operation failed, signals if that has changed, and returns err.
+// setFailed records whether err is nil, signals a change, and returns err.
 func (w *Logs) setFailed(failed *atomic.Bool, err error) error {
 	if failed.Swap(err != nil) != (err != nil) {
 		wake.Signal(w.changed)
@@ -74,12 +76,12 @@ func (w *Logs) setFailed(failed *atomic.Bool, err error) error {
 	return err
 }
 
-// Probe checks whether the store responds.
+// Probe writes a test record to check whether the store works.
 func (w *Logs) Probe() {
 	_ = w.setFailed(&w.probeFailed, w.probe()) // the store logs the error
 }
 
-// Changed receives a value when IsFailing may have changed.
+// Changed returns a channel that has a value if IsFailing may have changed.
 func (w *Logs) Changed() <-chan struct{} { return w.changed }
 
 // IsFailing reports whether the last write or the last probe failed.

@@ -17,12 +17,12 @@ const (
 	// maxPool bounds Raft's idle connections to one node: one each for heartbeats,
 	// entries and votes.
 	maxPool = 3
-	// failureRecheck is how often to check whether to release a held failure; see Transport.
+	// failureRecheck is how often a held failure is checked again; see Transport.
 	failureRecheck = 100 * time.Millisecond
 	// storeRetry is how long to wait before sending entries again to a node that
 	// could not store them.
 	storeRetry = 500 * time.Millisecond
-	// maxRepetitionHold is how long to hold a message that has nothing new for a follower.
+	// maxRepetitionHold is how long a message without news for a follower is held.
 	maxRepetitionHold = 500 * time.Millisecond
 	// heartbeatsPerTimeout is how many heartbeats a follower gets within Config.Heartbeat.
 	heartbeatsPerTimeout = 4
@@ -33,17 +33,17 @@ const (
 //
 // When sending entries to a node fails, Raft backs off after every failure, up
 // to ten seconds. A node that comes back from a long cut would wait that long
-// for the entries that it missed, without authority. Another goroutine of Raft
-// sends heartbeats, and retries them within 200 ms, forever. So Transport holds
-// a failure until a heartbeat to the same node has succeeded: Raft then counts
-// one failure per cut, no matter how long, and retries at once. A node whose
-// store fails rejects entries, and Raft backs off in the same way: Transport
-// holds each rejection for a moment, and tells Raft not to back off.
+// for the entries that it missed, without authority. Raft sends heartbeats from
+// another goroutine, and retries them within 200 ms, forever. So Transport
+// holds a failure until a heartbeat to the same node has succeeded: Raft then
+// counts one failure for each cut, and retries at once. A node whose store
+// fails rejects entries, and Raft backs off in the same way. Transport holds
+// each rejection for half a second, and tells Raft not to back off.
 //
-// Raft repeats the commit index to each follower after its CommitTimeout,
-// whether it has changed or not. The interval is short, so that followers learn
-// a new commit index soon. To let idle nodes sleep, Transport holds repetitions
-// until there is an entry to send.
+// Raft repeats the commit index to each follower after Raft's CommitTimeout,
+// whether the index has changed or not. The interval is short, so that
+// followers learn a new commit index soon. To let idle nodes sleep, Transport
+// holds repetitions until there is an entry to send, or for half a second.
 //
 // Raft sends about seven heartbeats within Config.Heartbeat. To wake nodes less
 // often, Transport sends fewer, and sends them together with this node's other
@@ -66,7 +66,7 @@ type Transport struct {
 	acceptedNotices map[raft.ServerID]commitNotice  // the last message without entries that each node accepted
 	lastHeartbeats  map[raft.ServerID]sentHeartbeat // the last heartbeat to each node
 
-	// Confirmations holds the answers to heartbeats; bounded by the nodes that were ever in Raft.
+	// Confirmations holds the answers to heartbeats, for each node ever in Raft.
 	Confirmations authority.Confirmations
 
 	closing   chan struct{}
@@ -130,8 +130,8 @@ func (t *Transport) AppendEntries(
 ) error {
 	if isHeartbeat(args) {
 		t.holdHeartbeat(id, args.Term)
-		// The heartbeat gets its number after the hold, so that it also confirms
-		// requests that have arrived meanwhile.
+		// The heartbeat gets its number after the hold. So it also confirms requests
+		// for authority that arrived meanwhile.
 		number := t.Confirmations.NextNumber()
 		err := t.NetworkTransport.AppendEntries(id, at, args, resp)
 		if err == nil {
@@ -182,8 +182,8 @@ func (t *Transport) holdHeartbeat(id raft.ServerID, term uint64) {
 
 // holdUntilPulse waits for this node's pulse that comes about heartbeatEvery after last.
 func (t *Transport) holdUntilPulse(last time.Time) {
-	// Pulses come at another interval. A pulse is near enough once three quarters
-	// of heartbeatEvery have passed. Without any pulse, the heartbeat is late by a
+	// Pulses come at another interval, so a pulse counts once three quarters of
+	// heartbeatEvery have passed. Without any pulse, the heartbeat is late by a
 	// quarter at most.
 	timeout := time.After(time.Until(last.Add(t.heartbeatEvery * 5 / 4)))
 	for {
@@ -200,8 +200,8 @@ func (t *Transport) holdUntilPulse(last time.Time) {
 	}
 }
 
-// holdRepetition holds a message that the node has already accepted, if all
-// entries are committed: until there is another entry, but at most for
+// holdRepetition holds a message that the node has accepted before, if all
+// entries are committed. It waits until there is another entry, but at most for
 // maxRepetitionHold.
 func (t *Transport) holdRepetition(id raft.ServerID, now commitNotice) {
 	t.mu.Lock()
@@ -235,8 +235,8 @@ func (t *Transport) InstallSnapshot(
 	return err
 }
 
-// holdFailure waits until the node has answered a heartbeat after number before,
-// or this node need not send it entries any more.
+// holdFailure waits until the node has answered a newer heartbeat than the one
+// with the number before, or this node need not send it entries any more.
 func (t *Transport) holdFailure(id raft.ServerID, term, before uint64) {
 	tick := time.NewTicker(failureRecheck)
 	defer tick.Stop()
@@ -249,9 +249,10 @@ func (t *Transport) holdFailure(id raft.ServerID, term, before uint64) {
 	}
 }
 
-// Close closes all of Raft's connections: Raft reads without a deadline, and waits for its readers.
+// Close closes all of Raft's connections: Raft reads without a deadline, and
+// waits for its readers.
 func (t *Transport) Close() error {
-	// This comes first, so that messages being held don't keep Raft from ending.
+	// Held messages are released first: Raft could not end while they wait.
 	t.closeOnce.Do(func() { close(t.closing) })
 	err := t.NetworkTransport.Close()
 	t.CloseStreams()

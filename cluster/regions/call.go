@@ -20,7 +20,7 @@ const maxCallTime = 30 * time.Second
 // reply, which is valid only during done, or with an error: ErrAway or
 // ErrClosed if certainly nothing was sent; peer.ErrTooLarge; a
 // *peer.RemoteError from the called node; or peer.ErrUnreachable or
-// peer.ErrTimeout if it is unknown whether the call was served. done may run
+// peer.ErrTimeout if nobody knows whether the call was served. done may run
 // before Go returns, or on a goroutine of Peers, so it must not block. body may
 // be reused after Go returns. A timeout of 0 means 30 s, which is also the
 // maximum.
@@ -34,6 +34,7 @@ func (p *Pool) Go(
 		done(nil, ErrClosed)
 		return
 	}
+
 	v := p.view.Load()
 	if r := v.region(region); r != nil && p.callEntry(r, m, body, timeout, done) {
 		return
@@ -41,7 +42,8 @@ func (p *Pool) Go(
 	p.forward(v, region, m, body, timeout, done)
 }
 
-// Call is the blocking form of Go. It takes at most 30 s.
+// Call is the blocking form of Go. It takes at most 30 s. If ctx ends at its
+// deadline, the error is peer.ErrTimeout. The reply belongs to the caller.
 func (p *Pool) Call(ctx context.Context, region string, m peer.Method, body []byte) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, contextError(err)
@@ -76,9 +78,9 @@ func contextError(err error) error {
 	return fmt.Errorf("wait for a reply from another region: %w", err)
 }
 
-// callEntry calls the entry node of r that was called last or, if that can't be
-// reached, another one. It reports whether a node may have received the call.
-// If not, done does not run.
+// callEntry calls the entry node of r that was called last or, if that node
+// can't be reached, another one. It reports whether a node may have received
+// the call. If not, done does not run.
 func (p *Pool) callEntry(r *region, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) bool {
 	var last ring.NodeID
 	if id := r.lastCalled.Load(); id != nil && slices.Contains(r.entries, *id) {
@@ -100,15 +102,15 @@ func (p *Pool) callEntry(r *region, m peer.Method, body []byte, timeout time.Dur
 	return false
 }
 
-// withFailover wraps done. If the call to id times out or fails, it directs the
-// next calls to another entry node: id may be dead, which its link notices only
-// after some silence, or cut off in its own region.
+// withFailover wraps done for a call to id. If the call times out, or id
+// answers with a failure, the next calls go to another node: id may be dead,
+// which its link notices only after some silence, or cut off in its own region.
 func (r *region) withFailover(id ring.NodeID, done func([]byte, error)) func([]byte, error) {
 	return func(reply []byte, err error) {
 		failed := errors.Is(err, peer.ErrTimeout) || errors.As(err, new(*peer.RemoteError))
 		if last := r.lastCalled.Load(); failed && last != nil && *last == id {
 			next := r.entries[(slices.Index(r.entries, id)+1)%len(r.entries)]
-			// Another call may have moved on already.
+			// Another call may have chosen another node already.
 			r.lastCalled.CompareAndSwap(last, &next)
 		}
 		done(reply, err)
@@ -123,10 +125,11 @@ func (p *Pool) callNode(
 	if !p.config.Peers.Reachable(to) {
 		return false
 	}
+
 	unsent := false
 	p.config.Peers.Go(to, m, body, timeout, func(reply []byte, err error) {
 		if errors.Is(err, peer.ErrNotSent) || errors.Is(err, peer.ErrBusy) {
-			unsent = true // set before Go returns
+			unsent = true // this error comes before Go returns
 			return
 		}
 		done(reply, err)

@@ -29,11 +29,13 @@ type Config struct {
 	AnyPort   bool                // see gossip.Config.AnyPort
 	Advertise string              // IP at which other regions reach this node, at this port and the peer port
 	Keyring   *memberlist.Keyring // see gossip.Config.Keyring
-	// host[:wan-port] of nodes in other regions, at most 64; only entry nodes among them answer
+	// Join lists nodes in other regions, as host[:wan-port], at most 64. Only entry
+	// nodes among them answer.
 	Join []string
 
 	Remembered []string // the addresses that an earlier run last passed to Remember
-	// called with the entry nodes' gossip addresses, at most 1,000, on changes. May be nil
+	// Remember is called with the gossip addresses of entry nodes, at most 1,000,
+	// whenever they change. It may be nil.
 	Remember func(addresses []string)
 
 	Peers *peer.Peers // sends the calls
@@ -53,8 +55,8 @@ func (c Config) validate() error {
 }
 
 // gossipConfig returns the configuration for joining the WAN pool. Each time
-// this node joins, it appears as a new process, because the other nodes
-// remember that the previous one left.
+// this node joins, entered makes it a new process there, because the other
+// nodes remember that the previous one left.
 func (c Config) gossipConfig(entered uint64, members int, learned []string) gossip.Config {
 	return gossip.Config{
 		WAN: true,

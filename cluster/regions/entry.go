@@ -24,7 +24,7 @@ const (
 	forgetLeft   = time.Hour
 	// maxAddresses bounds the gossip addresses that entry nodes send each other.
 	maxAddresses = 64
-	// viewInterval is the time after which the view is updated even if gossip signals no change.
+	// viewInterval is how often the view is updated without a change from gossip.
 	viewInterval = 5 * time.Second
 )
 
@@ -44,7 +44,7 @@ type wanState struct {
 	loggedTroubles []trouble                 // current troubles, all logged
 }
 
-// changed returns gossip's channel; nil outside the pool.
+// changed returns gossip's channel, or nil outside the pool.
 func (w *wanState) changed() <-chan struct{} {
 	if w.gossip == nil {
 		return nil
@@ -52,8 +52,8 @@ func (w *wanState) changed() <-chan struct{} {
 	return w.gossip.Changed()
 }
 
-// step enters or leaves the pool as required. In the pool, it updates
-// announcements, the view and addresses.
+// step enters or leaves the pool, as this node should be an entry node or not.
+// In the pool, it updates what this node announces, the view and the addresses.
 func (p *Pool) step(now time.Time) {
 	p.mu.Lock()
 	entry := p.wantEntry
@@ -96,7 +96,7 @@ func (p *Pool) step(now time.Time) {
 	}
 }
 
-// enter opens the pool's ports and joins the pool. If that fails, step retries it after enterPause.
+// enter opens the pool's ports and joins the pool. step tries it again later.
 func (p *Pool) enter(now time.Time, members int, learned []string) {
 	wan := &p.wan
 	wan.nextAttempt = now.Add(enterPause)
@@ -137,8 +137,8 @@ func (p *Pool) enter(now time.Time, members int, learned []string) {
 // exit leaves the pool. Calls in flight may finish; other entry nodes forward new ones.
 func (p *Pool) exit() {
 	p.log.Debug("this node is no longer an entry node of its region", "region", p.config.Self.Region)
-	// This comes first, so that new calls go through other entry nodes while this
-	// one leaves.
+	// The view is emptied first, so that new calls go through other entry nodes
+	// while this one leaves.
 	p.view.Store(emptyView)
 	ctx, cancel := context.WithTimeout(p.ctx, leaveTime)
 	defer cancel()
@@ -242,7 +242,7 @@ func (p *Pool) forgetGone(all []gossip.Member, now time.Time) {
 	wan.goneSince = gone
 }
 
-// remember passes the addresses to join after a restart to Config.Remember.
+// remember passes new addresses to join after a restart to Config.Remember.
 func (p *Pool) remember(learned []string) {
 	if p.config.Remember == nil {
 		return

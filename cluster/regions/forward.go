@@ -15,12 +15,12 @@ import (
 // Methods of calls inside a region. Methods up to 207 belong to this package.
 const (
 	MethodForward peer.Method = 200 // a call to another region for an entry node to forward
-	MethodRegions peer.Method = 201 // asks an entry node for its answer; has no body
+	MethodRegions peer.Method = 201 // asks an entry node what it knows of other regions; has no body
 )
 
 const (
 	maxRegionLen = 100
-	// maxForwarding bounds the forwarded calls in flight.
+	// maxForwarding bounds the calls in flight that this node forwards.
 	maxForwarding = 4096
 	// maxOwnEntries bounds the entry nodes of this region that are tried for one
 	// call, or polled at once.
@@ -29,12 +29,12 @@ const (
 
 var errMessage = errors.New("regions: malformed message")
 
-// First byte of the reply to MethodForward. The other region's reply, or the failure, follows.
+// The first byte of a reply to MethodForward says what follows.
 const (
 	outcomeReply   = iota // the body
 	outcomeFailure        // a code and the detail
 	outcomeNotSent        // nothing was sent
-	outcomeUnknown        // the link broke
+	outcomeUnknown        // the link broke: the call may have been served
 	outcomeTimeout        // no reply in time
 )
 
@@ -84,20 +84,22 @@ func (p *Pool) forward(
 		done(nil, fmt.Errorf("%w: %q is not another region", ErrAway, region))
 		return
 	}
+
 	relays := p.relays(v, region)
 	if len(relays) == 0 {
 		done(nil, ErrAway)
 		return
 	}
+
 	(&forwardedCall{
 		pool: p, request: encodeForward(region, m, timeout, body),
 		deadline: time.Now().Add(timeout), relays: relays, done: done,
 	}).tryNext()
 }
 
-// relays returns the entry nodes of this region to try, best first. If this
-// node is an entry node, it tries only those that report the region as
-// reachable.
+// relays returns the entry nodes of this region to try, best first. An entry
+// node knows the other regions itself, so it tries only those that report the
+// region as reachable.
 func (p *Pool) relays(v *wanView, region string) []ring.NodeID {
 	p.mu.Lock()
 	find, last := p.ownEntries, p.lastOwnEntry
@@ -145,13 +147,13 @@ func (f *forwardedCall) tryNext() {
 	f.done(nil, ErrAway)
 }
 
-// handleReply handles an entry node's reply.
+// handleReply handles an entry node's reply to MethodForward.
 func (f *forwardedCall) handleReply(reply []byte, err error) {
 	if err != nil {
-		// A reply that is too large means that the call was served, so it must
-		// not be sent again.
+		// A reply that is too large means that the call was served. It must not be sent
+		// again.
 		if remote, ok := errors.AsType[*peer.RemoteError](err); ok && remote.Code != peer.CodeTooLarge {
-			f.tryNext() // it does not forward calls: it is starting, or runs an older version
+			f.tryNext() // the node refused the request itself, and so has sent nothing
 			return
 		}
 		f.done(nil, err)

@@ -20,9 +20,9 @@ const (
 	pollInterval       = time.Second
 	urgentPollInterval = 500 * time.Millisecond
 	pollTimeout        = 500 * time.Millisecond // bounds the wait for one answer
-	// pollAllInterval is the time between two polls of all entry nodes by an entry
-	// node that reaches all regions. The addresses in the answers keep the WAN pool
-	// in one piece.
+	// pollAllInterval is the time after which an entry node that reaches all
+	// regions polls the other entry nodes of its region again. The addresses in
+	// their answers keep the WAN pool in one piece.
 	pollAllInterval = 10 * time.Second
 	// freshFor is how long an answer about reachability is trusted.
 	freshFor = 3 * time.Second
@@ -72,8 +72,8 @@ func (r reports) regions() []Region {
 
 func byName(a, b Region) int { return cmp.Compare(a.Name, b.Name) }
 
-// withAnswer returns r with another answer added. An answer from a node that is
-// not an entry node only removes that node's previous answer.
+// withAnswer returns r with another answer in front. An answer from a node that
+// is not an entry node only removes that node's previous answer.
 func (r reports) withAnswer(a answer) reports {
 	var all reports
 	if a.IsEntryNode {
@@ -87,8 +87,8 @@ func (r reports) withAnswer(a answer) reports {
 	return all
 }
 
-// isReachableViaOwnEntry reports whether an entry node of this region can reach
-// the region for this node.
+// isReachableViaOwnEntry reports whether this node can reach the region through
+// an entry node of its own region.
 func (p *Pool) isReachableViaOwnEntry(r reports, region string) bool {
 	return slices.ContainsFunc(r.reaching(region), p.config.Peers.Reachable)
 }
@@ -129,8 +129,8 @@ func (p *Pool) allReachable() bool {
 	return !slices.ContainsFunc(p.Regions(), func(r Region) bool { return !r.Reachable })
 }
 
-// pollOwnEntries polls entry nodes until one has answered and all regions can
-// be reached. If all is true, it polls every one.
+// pollOwnEntries polls up to maxOwnEntries entry nodes, until one has answered
+// and all regions can be reached. If all is true, it does not stop before.
 func (p *Pool) pollOwnEntries(all bool) {
 	p.mu.Lock()
 	find, last := p.ownEntries, p.lastOwnEntry
@@ -142,6 +142,7 @@ func (p *Pool) pollOwnEntries(all bool) {
 		entries[0], entries[i] = entries[i], entries[0]
 	}
 
+	// An entry node knows the other regions itself, and needs no answer.
 	answered := p.view.Load().isEntry
 	for _, id := range entries[:min(len(entries), maxOwnEntries)] {
 		if !all && answered && p.allReachable() {
@@ -168,13 +169,12 @@ func (p *Pool) pollOwnEntry(id ring.NodeID) bool {
 		return false
 	}
 
-	// The answer gets the time of the question, so that a slow answer is not
-	// trusted for longer.
+	// The answer gets the time of the question: a slow answer must not be trusted
+	// for longer.
 	a.from, a.at = id, sent
 	a.Regions = slices.DeleteFunc(a.Regions, func(r Region) bool { return r.Name == p.config.Self.Region })
 
-	// Only the loop of polls stores reports, so none is lost between Load and
-	// Store.
+	// Only runPolls stores reports, so none is lost between Load and Store.
 	updated := (*p.reports.Load()).withAnswer(a)
 	p.reports.Store(&updated)
 
@@ -186,14 +186,14 @@ func (p *Pool) pollOwnEntry(id ring.NodeID) bool {
 	return a.IsEntryNode
 }
 
-// serveRegions replies with what this node knows first-hand, without the reports of other nodes.
+// serveRegions replies with what this node knows itself, without any reports.
 func (p *Pool) serveRegions(c *peer.Call) {
 	v := p.view.Load()
 	a := answer{IsEntryNode: v.isEntry, Addresses: v.addresses}
 	for _, r := range v.regions {
 		a.Regions = append(a.Regions, p.describe(r))
 	}
-	b, _ := json.Marshal(a) // texts and numbers
+	b, _ := json.Marshal(a) // texts, numbers and flags: no error is possible
 	c.Reply(b)
 }
 
@@ -202,17 +202,19 @@ func parseAnswer(b []byte) (a answer, err error) {
 	if err := json.Unmarshal(b, &a); err != nil {
 		return answer{}, fmt.Errorf("%w: %w", errMessage, err)
 	}
+
 	bad := len(a.Regions) > maxRegions || len(a.Addresses) > maxAddresses || !slices.IsSortedFunc(a.Regions, byName) ||
 		slices.ContainsFunc(a.Addresses, func(s string) bool { return len(s) > maxAddressLen }) ||
 		slices.ContainsFunc(a.Regions, func(r Region) bool {
 			return len(r.Name) > maxRegionLen || len(r.Follows) > maxRegionLen ||
 				len(r.Address) > maxAddressLen || r.Members < 0 || r.Members > maxMembers
 		})
+
 	if bad {
 		return answer{}, errMessage
 	}
 	return a, nil
 }
 
-// maxAddressLen is the maximum length of an address: an IPv6 address with zone and port fits.
+// maxAddressLen bounds an address, in bytes: IPv6 with zone and port fits.
 const maxAddressLen = 100

@@ -17,7 +17,7 @@ import (
 )
 
 var (
-	// ErrAway means that the region can't be reached, and that certainly nothing was sent there.
+	// ErrAway means that the region can't be reached. Certainly nothing was sent.
 	ErrAway = errors.New("the region can't be reached")
 	// ErrClosed means that Close has been called. Nothing was sent.
 	ErrClosed = errors.New("the WAN pool is closed")
@@ -32,7 +32,7 @@ var (
 // Region is another region as this node sees it.
 type Region struct {
 	Name      string
-	Primary   bool   // it believes itself to be the primary
+	Primary   bool   // most of its entry nodes believe their region to be the primary
 	Follows   string // the region that most of its entry nodes believe to be the primary
 	Reachable bool   // a call would be sent
 	Members   int    // its node count, as it announces
@@ -101,9 +101,10 @@ func (p *Pool) Close() error {
 }
 
 // Leave announces to the other regions that this node leaves for good, so that
-// they stop dialling it. It waits until the announcement is sent, or ctx ends.
-// Don't call it before a mere restart: without it, other regions find the node
-// again sooner. Afterwards SetEntryNode has no effect.
+// they stop dialling it. It waits until the announcement is sent, or until ctx
+// ends. It returns ErrClosed after Close. Don't call Leave before a mere
+// restart: without it, other regions find the node again sooner. Afterwards
+// SetEntryNode has no effect.
 func (p *Pool) Leave(ctx context.Context) error {
 	p.mu.Lock()
 	p.leaving, p.wantEntry = true, false
@@ -158,8 +159,8 @@ func (p *Pool) change(set func() bool) {
 }
 
 // SetOwnEntryNodes sets the function that returns the reachable entry nodes of
-// this region. They forward calls for a node that can't reach another region
-// itself. find must not block.
+// this region. They forward the calls of a node that can't reach another region
+// itself. find is called from several goroutines, and must not block.
 func (p *Pool) SetOwnEntryNodes(find func() []ring.NodeID) {
 	p.mu.Lock()
 	p.ownEntries = find
@@ -167,7 +168,7 @@ func (p *Pool) SetOwnEntryNodes(find func() []ring.NodeID) {
 	wake.Signal(p.pollNow)
 }
 
-// Changed returns a channel that receives a value after each change of Regions.
+// Changed returns a channel that has a value after Regions has changed.
 func (p *Pool) Changed() <-chan struct{} { return p.changed }
 
 // Accept decides whether to accept a far connection with a node, for
@@ -261,7 +262,7 @@ func (p *Pool) hasLinkTo(r *region) bool {
 	return slices.ContainsFunc(r.entries, p.config.Peers.Reachable)
 }
 
-// signalChange signals Changed and returns true if Regions has changed.
+// signalChange signals Changed, and returns true, if Regions has changed.
 func (p *Pool) signalChange() bool {
 	now := p.Regions()
 	p.mu.Lock()

@@ -17,8 +17,8 @@ import (
 const (
 	// maxRegions bounds the other regions. With its own, a node knows 32.
 	maxRegions = 31
-	// maxEntries bounds the linked entry nodes of a region: 5, and some more while
-	// they are replaced.
+	// maxEntries bounds the entry nodes of a region that this node links to: a
+	// region has 5, and some more while they are replaced.
 	maxEntries = 8
 )
 
@@ -27,14 +27,14 @@ const (
 type wanView struct {
 	isEntry   bool                   // this node is an entry node, in the pool
 	regions   []*region              // sorted by name
-	links     map[ring.NodeID]string // addresses of the entry nodes of all regions
+	links     map[ring.NodeID]string // peer addresses of the entry nodes in regions
 	addresses []string               // gossip addresses of entry nodes, this node's first; at most maxAddresses
 }
 
 // region is another region as the WAN pool shows it.
 type region struct {
 	name       string
-	follows    string
+	follows    string   // see Region.Follows
 	cluster    [16]byte // zero: not known yet
 	members    int
 	alive      bool                         // the pool has live entry nodes of it
@@ -111,8 +111,9 @@ func prioritize(named map[string][]gossip.Member, before *wanView) []string {
 		func(a, b string) int { return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b)) })
 }
 
-// buildRegion builds a region from its entry nodes. If they belong to several
-// clusters, it uses only one of these.
+// buildRegion builds a region from its entry nodes, or from those of one
+// cluster if they belong to several. before is its previous form; nil if it is
+// new.
 func buildRegion(name string, all []gossip.Member, before *region) (*region, trouble) {
 	r := &region{name: name, lastCalled: new(atomic.Pointer[ring.NodeID])}
 
@@ -165,7 +166,9 @@ func buildRegion(name string, all []gossip.Member, before *region) (*region, tro
 }
 
 // chooseCluster decides which cluster owns the region's name: the one that had
-// it before, as long as it is there, otherwise the one with the most nodes.
+// it before, otherwise the one with the most nodes. Clusters with live nodes
+// come before others. If several have live nodes, it returns a message about
+// them.
 func (r *region) chooseCluster(all []gossip.Member) trouble {
 	alive, listed := make(map[[16]byte]int), make(map[[16]byte]int)
 	for _, m := range all {

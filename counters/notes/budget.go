@@ -70,9 +70,9 @@ type budget struct {
 	most   int64
 	used   int64
 	inline int64 // of used: notes of subjects that came with their limits
-	open   int64 // reservations that are not settled
-	// made holds the notes that this node made and may drop to make room, and
-	// madeInline those that are inline.
+	open   int64 // reservations that are Open
+	// made and madeInline list the notes that this node made and may drop to make
+	// room: madeInline those that are inline, made the others.
 	made, madeInline madeNotes
 
 	byRule    map[uint32]int64 // of reservations, rates and slots: bytes by rule
@@ -88,13 +88,13 @@ func (b *budget) madeOf(inline bool) *madeNotes {
 	return &b.made
 }
 
-// madeNotes are notes by group, oldest first. Some may be gone already. Others
-// were made anew since, and are listed again.
+// madeNotes lists notes by group, oldest first. Some may be gone already.
+// Others were made anew since, and are listed twice.
 type madeNotes struct {
 	byGroup map[uint32][]madeNote
 	count   int
-	// isPartial means that older notes may be missing for a moment. No note gives
-	// way meanwhile, because it could be the newest.
+	// isPartial is true while compactMade sorts out older notes. No note gives way
+	// meanwhile: the oldest one listed could be the newest.
 	isPartial bool
 }
 
@@ -130,15 +130,15 @@ func (m *madeNotes) takeFirst(group uint32) *madeNote {
 	return &first
 }
 
-// groupsSeen bounds the groups among which one is chosen to give way. Strangers
-// can make very many groups, one for each namespace.
+// groupsSeen bounds the groups that evict looks at. Strangers can make very
+// many groups, one for each namespace.
 const groupsSeen = 64
 
-// evict removes and returns the note that must go so that a group can have
-// another one; nil if there is none. It takes the oldest note of that group, if
-// the group has its even share already, and otherwise of a group that has more.
-// So no group loses notes to others while it has few. evict looks at no more
-// than groupsSeen groups, in random order.
+// evict removes and returns the note that must go so that group can have
+// another one; nil if there is none. If group already has its even share, its
+// own oldest note goes, and otherwise the oldest of a group that has more. So a
+// group with few notes loses none to others. evict looks at no more than
+// groupsSeen groups, in random order.
 func (m *madeNotes) evict(group uint32) *madeNote {
 	if m.isPartial {
 		return nil
@@ -193,13 +193,14 @@ func addTo[K comparable](sums *map[K]int64, key K, n int64) {
 }
 
 // Reservations, the rates of their buckets, and slots each have a budget, which
-// rules and subjects share. The more take part, the less each may take: one
-// subject alone may have two thirds of the budget, and a second one a part of
-// what is left. A share may be at most a multiple of what stays free, so
-// something always stays free.
+// rules and subjects share. What one of them may have depends on what is free:
+// at most greed times as much, apart from a reserve for those who have little.
+// So something always stays free, and the more take part, the less each may
+// have. One subject alone may have two thirds of the budget, and a second one a
+// part of what is left.
 const (
-	greed    = 4    // a share is at most that many times what is free
-	spare    = 10   // one part in that many is reserved for those who have little
+	greed    = 4    // one may have that many times what is free
+	spare    = 10   // one part in that many is the reserve
 	pittance = 1024 // those with less than one part in that many have little
 )
 
@@ -209,9 +210,9 @@ func mayTake(total, free int64) int64 {
 	return max(greed*(free-total/spare), total/pittance)
 }
 
-// allows reports whether there is room for size more bytes of the rule and
-// subject of n: the rules share the budget, and the subjects of a rule what the
-// rule may have.
+// allows reports whether the rule and the subject of n may have size more
+// bytes. The rules share the budget. The subjects of a rule share what the rule
+// may have.
 func (b *budget) allows(n *Note, size int64) bool {
 	if size <= 0 {
 		return true

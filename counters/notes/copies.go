@@ -10,8 +10,8 @@ import (
 
 // Copy returns all notes of p.
 func (s *Store) Copy(p int) []Note {
-	// copied is set before the notes are read: from now on, changes are listed for
-	// replicas.
+	// copied is set before the notes are read, so every change from now on is
+	// listed for replicas.
 	s.copied.Store(true)
 	part := s.partitions[p].Load()
 	if part == nil {
@@ -27,9 +27,10 @@ func (s *Store) Copy(p int) []Note {
 	return list
 }
 
-// Changes appends the notes of p that changed since reader last received
-// changes, and marks them as received. A note that was removed has only its
-// key. With wanted, it leaves notes of other kinds for a later call.
+// Changes appends to list the notes of p that changed since reader last
+// received changes, and marks them as received. A note that was removed has
+// only its key. If wanted is not nil, notes of the kinds that it rejects stay
+// for a later call.
 func (s *Store) Changes(p int, reader Readers, wanted func(Kind) bool, list []Note) []Note {
 	if reader == Replicas {
 		s.copied.Store(true)
@@ -41,12 +42,13 @@ func (s *Store) Changes(p int, reader Readers, wanted func(Kind) bool, list []No
 
 	part.mu.Lock()
 	defer part.mu.Unlock()
+
 	changed := &part.unsaved
 	if reader == Replicas {
 		changed = &part.unsent
 	} else if !part.isSaved {
-		// Nothing was listed before the first call, so all notes are listed now.
-		// Notes from disk are not marked, and are left out below.
+		// Nothing was listed before this first call, so all notes are listed now. Those
+		// from disk are not marked as changed, and are left out below.
 		part.isSaved = true
 		part.unsaved = slices.Collect(maps.Keys(part.notes))
 	}
@@ -120,7 +122,8 @@ func (s *Store) Replace(n *Note, steady int64) {
 	}
 
 	if stored, found := lp.Get(n.Key); found && n.Kind == Resets {
-		// This node may have forgotten resets that it was sent, if it owned the partition before.
+		// If this node owned the partition before, it may have forgotten resets that
+		// the owner still knows.
 		merged := *n
 		merged.mergeForgotten(&stored)
 		n = &merged
@@ -130,7 +133,7 @@ func (s *Store) Replace(n *Note, steady int64) {
 }
 
 // Merge combines n with the store's own copy when neither is known to be newer.
-// It keeps the one that is later in the order of yieldsTo.
+// It keeps the one that yieldsTo prefers, for as long as either would be kept.
 func (s *Store) Merge(n *Note, steady int64) {
 	lp := s.Lock(n.Partition(), steady)
 	defer lp.Unlock()
@@ -152,7 +155,8 @@ func (s *Store) Merge(n *Note, steady int64) {
 	lp.Put(&merged)
 }
 
-// Restore puts back a note read from disk, unless there is one with its key.
+// Restore puts back a note read from disk, and reports whether it did. It skips
+// an expired note, and one whose key is in use.
 func (s *Store) Restore(n *Note, steady int64) bool {
 	lp := s.Lock(n.Partition(), steady)
 	defer lp.Unlock()
@@ -192,11 +196,12 @@ func (lp Locked) forget(k Key) {
 	delete(lp.part.notes, k)
 }
 
-// Sweep drops what has expired from the next fraction (0…1) of the partitions,
-// and the answers of settlements that are older than AnswerLife. Reservations
-// that are over and were not settled give way while reservations take more than
-// half of their room, and so do rates that only late settlements need. Slots
-// that ended count as expired if this node owns their partition.
+// Sweep drops expired notes from the next fraction (0…1) of the partitions, and
+// the answers of settlements that are older than AnswerLife. While reservations
+// take more than half of their room, Sweep also drops those that are over but
+// were not settled, and shortens the life of rates that only late settlements
+// need. If this node owns a partition, Sweep also ends its slots, and counts
+// them as expired.
 func (s *Store) Sweep(steady int64, fraction float64, owned func(p int) bool) {
 	for range int(fraction * ring.Partitions) {
 		p := int(uint64(s.sweepNext.Add(1)) % ring.Partitions)
@@ -231,8 +236,8 @@ func (s *Store) sweep(p int, steady int64, owned bool) {
 }
 
 // sweepReservation drops the answer of a reservation once it is old, or the
-// whole reservation if others need its room. The standby sweeps its copy by
-// itself, so an old answer is not sent again.
+// whole reservation if others need its room. An old answer is dropped without
+// telling the standby, which sweeps its copy by itself.
 func (lp Locked) sweepReservation(n Note, steady int64) {
 	isOver := n.Status() == Ended || n.IsDue(steady) && n.Body == ""
 	switch {
@@ -245,8 +250,7 @@ func (lp Locked) sweepReservation(n Note, steady int64) {
 }
 
 // sweepRate shortens the life of a rate that only late settlements need, if
-// others need its room. What was taken before can then no longer come back
-// late.
+// others need its room. What those settlements would put back is then lost.
 func (lp Locked) sweepRate(n Note, steady int64) {
 	shorter := lp.second + RateMemory
 	isLate := n.MaxRate() > 0 && n.Until-LateSettling <= lp.second && n.Until > shorter
@@ -258,9 +262,9 @@ func (lp Locked) sweepRate(n Note, steady int64) {
 	lp.markRatesForgotten(n.Subject, steady)
 }
 
-// isCrowdedFor reports whether notes that are kept for late settlements must
-// give way: more than half of the room is taken, and the rule of n has more
-// than a little of it.
+// isCrowdedFor reports whether n, which is kept for late settlements, must give
+// way: more than half of the room is taken, and n's rule has more than a little
+// of it.
 func (lp Locked) isCrowdedFor(n *Note) bool {
 	lp.store.mu.Lock()
 	defer lp.store.mu.Unlock()
@@ -271,8 +275,8 @@ func (lp Locked) isCrowdedFor(n *Note) bool {
 // smallPartition is the number of notes up to which a partition's memory is not worth freeing.
 const smallPartition = 64
 
-// shrink frees the memory that a flood of notes has left, once the map has
-// become nearly empty. The caller must hold p.
+// shrink frees the memory that a flood of notes has left, once the map is
+// nearly empty. The caller must hold p.
 func (p *partition) shrink() {
 	if p.most > smallPartition && p.most > 4*len(p.notes) {
 		smaller := make(map[Key]entry, len(p.notes))
@@ -282,9 +286,9 @@ func (p *partition) shrink() {
 	}
 }
 
-// forgetMade shortens the lists of what this node made, once about half of
-// their notes are gone or were made anew since. So the cost for each note stays
-// small.
+// forgetMade compacts the lists of what this node made, once about half of the
+// notes listed are gone or were made anew since. So the cost for each note
+// stays small.
 func (s *Store) forgetMade(steady int64) {
 	for i := range s.budgets {
 		b := &s.budgets[i]
@@ -307,7 +311,8 @@ func (s *Store) compactMade(m *madeNotes, steady int64) {
 	s.mu.Unlock()
 
 	for group, list := range old {
-		// The store is unlocked here: a partition is locked before it.
+		// The store is unlocked here, because has locks a partition, which must come
+		// first.
 		var kept []madeNote
 		for _, one := range list {
 			if s.has(one, steady) {
@@ -339,7 +344,7 @@ func (s *Store) has(one madeNote, steady int64) bool {
 
 // Stats describes a store.
 type Stats struct {
-	Open             int64 // reservations that are not settled yet
+	Open             int64 // reservations whose end was not carried out, and which are not settled
 	Reservations     int64 // bytes that reservations take
 	MaxReservations  int64
 	Answers          int64 // bytes that answers to checks with a request id take

@@ -19,9 +19,9 @@ const (
 	// charge it. Once it is settled or its end was carried out, Body is the
 	// answer, for AnswerLife, and Minor is 1 if it was settled late.
 	Reservation Kind = iota
-	// Rate: the part of a bucket's past that its state lacks. Rank is the highest
-	// rate, in units per window, at which the bucket has drained since the oldest of
-	// its reservations was made; 0 if the bucket has no reservation. Minor is how
+	// Rate: the part of a bucket's past that the bucket's state lacks. Rank is the
+	// highest rate, in units per window, at which the bucket has drained since the
+	// oldest of its reservations was made; 0 if it has no reservation. Minor is how
 	// many units were put back into the bucket since the note was made. ID is the
 	// counter's.
 	Rate
@@ -31,12 +31,12 @@ const (
 	Write
 	// Retry: the answer to a request that a node repeats by itself, likewise.
 	Retry
-	// Reset: a subject, or its counter ID, was reset at At. That was the Rank-th
-	// reset in its partition. ID is 0 for all counters.
+	// Reset: a subject was reset at At, or only its counter ID; ID is 0 if all
+	// counters were. It was the Rank-th reset in its partition.
 	Reset
-	// Resets: a partition has had Rank resets, of which those up to Minor are no
-	// longer all known. At is when it last forgot rates that late settlements may
-	// still need. Key is PartitionKey.
+	// Resets: a partition has had Rank resets. Of those up to Minor, some are no
+	// longer known. At is when the partition last forgot rates that late
+	// settlements may still need. Key is PartitionKey.
 	Resets
 	// Debtor: the counters of a partition include all debts of a node up to the number Rank, Minor.
 	Debtor
@@ -44,7 +44,8 @@ const (
 	// of a counter does. Minor is how long after At it ends, in nanoseconds. Body
 	// has its units and nonce, and then who holds it. See slots.go.
 	Slot
-	// Lost: slots of a partition may have been lost at At, with all copies. Key is PartitionKey.
+	// Lost: slots of a partition may have been lost at At, together with all copies
+	// of them. Key is PartitionKey.
 	Lost
 	numKinds
 )
@@ -61,10 +62,12 @@ const (
 	// MaxBody bounds the body of a note, in bytes. The answer of a reservation of
 	// 256 limits fits, unless names are very long.
 	MaxBody = 64 << 10
-	// Bytes is what a note takes of its budget, besides its body. It takes at most
-	// that much memory; maps double, so most notes take less.
+	// Bytes is what a note takes of its budget, besides its body. It is the most
+	// memory that a note can take: a map doubles when it grows, so most notes take
+	// less.
 	Bytes = 256
-	// dueBytes is what the schedule takes for a reservation, at most; slices double.
+	// dueBytes is the most memory that a reservation takes in the schedule, a slice
+	// that doubles when it grows.
 	dueBytes = 64
 	// maxSlotTime bounds how long a slot may be held, renewed again and again: nanoseconds.
 	maxSlotTime = math.MaxInt64 / 4
@@ -88,9 +91,9 @@ func PartitionKey(kind Kind, p int, id uint64) Key {
 // Note is a fact kept with the counters of its partition until it expires.
 type Note struct {
 	Key
-	// The meaning of Rank and Minor depends on the Kind: see its constants. If
-	// neither of two copies of a note is known to be newer, yieldsTo decides which
-	// stays.
+	// The meaning of Rank and Minor depends on the Kind: see its constants. They
+	// also decide, in yieldsTo, which of two copies of a note stays if neither is
+	// known to be newer.
 	Rank, Minor uint64
 	At          int64  // when it was made, or settled: steady nanoseconds
 	Until       int64  // when it expires: Unix seconds on the steady clock; 0 if it was removed
@@ -99,7 +102,7 @@ type Note struct {
 	Body        string
 }
 
-// size returns what n takes of its budget.
+// size returns how many bytes n takes of its budget.
 func (n *Note) size() int64 {
 	size := Bytes + int64(len(n.Body))
 	if n.schedules() {
@@ -111,8 +114,8 @@ func (n *Note) size() int64 {
 	return size
 }
 
-// end returns when n ends, an open reservation or a slot: steady nanoseconds.
-// Minor is how long after At that is.
+// end returns when n ends, in steady nanoseconds. n must be an open reservation
+// or a slot, whose Minor is how long after At that is.
 func (n *Note) end() int64 { return n.At + int64(n.Minor) }
 
 // yieldsTo reports whether m replaces n if neither of the two copies of a note
@@ -147,7 +150,9 @@ func (n *Note) Append(b []byte, steady int64) []byte {
 	return wire.AppendText(b, n.Body)
 }
 
-// Decode reads, as of steady, what Append wrote.
+// Decode reads, as of steady, what Append wrote. n must have its key. Decode
+// reads the times as counted from now, so a note that was in transit expires
+// late, never early.
 func (n *Note) Decode(d *wire.Decoder, steady int64) {
 	if n.Kind >= numKinds {
 		d.Fail()

@@ -1,8 +1,8 @@
 package notes
 
-// What a note's two numbers, Rank and Minor, mean depends on its kind. Code that
-// reads a note asks for them by these names. Rank and Minor themselves are for
-// what makes, copies, compares or encodes notes.
+// The meaning of a note's two numbers, Rank and Minor, depends on its kind.
+// Code that reads a note calls the methods below. Only code that makes, copies,
+// compares or encodes notes uses Rank and Minor themselves.
 
 // Status returns whether a reservation is Open, Ended or Settled.
 func (n *Note) Status() uint64 { return n.Rank }
@@ -27,7 +27,7 @@ func (n *Note) MaxRate() uint64 { return n.Rank }
 // was made.
 func (n *Note) Returned() uint64 { return n.Minor }
 
-// SetPast makes n say what a bucket's past was; see MaxRate and Returned.
+// SetPast sets both numbers of a Rate: see MaxRate and Returned.
 func (n *Note) SetPast(maxRate, returned uint64) { n.Rank, n.Minor = maxRate, returned }
 
 // RaiseMaxRate records that a bucket has drained at a rate. It changes nothing
@@ -49,8 +49,8 @@ func (n *Note) DebtNumber() (bootIndex, number uint64) { return n.Rank, n.Minor 
 // number among them.
 func (n *Note) numResets() uint64 { return n.Rank }
 
-// forgottenResets returns the number up to which the resets of a partition are
-// no longer all known.
+// forgottenResets returns a number of a reset: of the resets up to that one,
+// some are no longer known.
 func (n *Note) forgottenResets() uint64 { return n.Minor }
 
 // limit returns what identifies the limit of a slot.

@@ -10,8 +10,9 @@ package notes
 func ResetKey(subject, counter uint64) Key { return Key{Subject: subject, ID: counter, Kind: Reset} }
 
 // Reset records a reset at steady, under a ResetKey, for which MakeRoom made
-// room. It is kept until the given time, in Unix seconds on the steady clock:
-// after that, nothing that was taken before the reset can come back.
+// room. The note is kept until the given time, in Unix seconds on the steady
+// clock. By then, nothing can come back any more that was taken before the
+// reset.
 func (lp Locked) Reset(k Key, inline bool, steady, until int64) {
 	numbers, _ := lp.Get(lp.resetsKey(k.Subject))
 	numbers.Key = lp.resetsKey(k.Subject)
@@ -30,8 +31,8 @@ func (lp Locked) resetsKey(subject uint64) Key {
 	return PartitionKey(Resets, Key{Subject: subject}.Partition(), 0)
 }
 
-// MayBeResetSince reports whether a counter was, or may have been, reset after its
-// partition had had that many resets.
+// MayBeResetSince reports whether a counter was, or may have been, reset after
+// its partition's reset number resets.
 func (lp Locked) MayBeResetSince(subject, counter, resets uint64) bool {
 	numbers, found := lp.Get(lp.resetsKey(subject))
 	if !found {
@@ -52,8 +53,8 @@ func (lp Locked) IsKnownResetAfter(subject, counter uint64, steady int64) bool {
 	return found && all.At > steady
 }
 
-// markResetsForgotten records that resets of the partition of subject, up to the given
-// one, are no longer all known.
+// markResetsForgotten records that of the resets of subject's partition, up to
+// the given number, some are no longer known.
 func (lp Locked) markResetsForgotten(subject, number uint64) {
 	numbers, found := lp.Get(lp.resetsKey(subject))
 	if found {
@@ -72,8 +73,8 @@ func (lp Locked) markRatesForgotten(subject uint64, steady int64) {
 	lp.Put(&numbers)
 }
 
-// mergeForgotten makes n, a note of a partition's resets, cover what another copy
-// of it has forgotten.
+// mergeForgotten makes n, of kind Resets, also say what another copy of it says
+// was forgotten.
 func (n *Note) mergeForgotten(other *Note) {
 	n.Minor = max(n.Minor, other.Minor)
 	n.At = max(n.At, other.At)

@@ -7,13 +7,13 @@ import (
 	"github.com/rlnode/rlnode/internal/wake"
 )
 
-// A reservation may say what becomes of it if nobody settles it in time. Its
-// Body says so while it is open, and its home carries it out. So a store keeps
-// such reservations in the order of their ends. It includes those of copies,
+// A reservation may say, in its Body, what becomes of it if nobody settles it
+// in time. Its home then carries that out. So a store keeps such reservations
+// in the order of their ends. The reservations of copies are among them,
 // because this node may own them by then.
 
-// schedule holds the open reservations with a Body, soonest end first. One that
-// was settled or removed stays until its end.
+// schedule lists the open reservations with a Body, soonest end first. A
+// reservation that was settled or removed stays listed until its end.
 type schedule struct {
 	mu   sync.Mutex // locked after a partition
 	list dueList
@@ -73,9 +73,9 @@ func (n *Note) IsDue(steady int64) bool {
 // schedules reports whether n is a reservation to be carried out at its end.
 func (n *Note) schedules() bool { return n.Kind == Reservation && n.Status() == Open && n.Body != "" }
 
-// TakeDue returns, up to most, the open reservations with a Body that ended at
-// or before steady, each once. The caller must put off those that it does not
-// carry out.
+// TakeDue returns the open reservations with a Body that ended at or before
+// steady, but no more than most. It returns each only once, so the caller must
+// put off (see PutOff) those that it does not carry out.
 func (s *Store) TakeDue(steady int64, most int) (list []Note) {
 	for len(list) < most {
 		k, isDue := s.schedule.take(steady)
@@ -83,8 +83,8 @@ func (s *Store) TakeDue(steady int64, most int) (list []Note) {
 			break
 		}
 
-		// take has unlocked the schedule, which must not be locked before a
-		// partition.
+		// take has unlocked the schedule again, because a partition must be locked
+		// before it.
 		lp := s.Lock(k.Partition(), steady)
 		n, found := lp.Get(k)
 		lp.Unlock()
@@ -110,5 +110,6 @@ func (s *Store) NextDue() (at int64, found bool) {
 	return s.schedule.list[0].at, true
 }
 
-// DueChanged receives a value when NextDue may return another time.
+// DueChanged returns a channel that receives a value when NextDue may return an
+// earlier time.
 func (s *Store) DueChanged() <-chan struct{} { return s.schedule.wake }

@@ -11,17 +11,18 @@ import (
 )
 
 // A slot is a note of kind Slot. What is held of a limit is the sum of its
-// slots that have not ended, wherever they came from. So the store keeps a sum
-// and the next ends for each limit, which it derives only from the notes.
+// slots that have not ended, wherever the notes came from. So that nobody has
+// to add them up for each check, the store keeps for each limit that sum and a
+// heap of ends. Both are derived only from the notes.
 
 const (
 	// MaxWho bounds what a slot says of its holder, in bytes.
 	MaxWho = 32
-	// slotBytes is what a slot takes of its budget besides what every note does:
-	// its ends in the list, at most.
+	// slotBytes is what a slot takes of its budget besides what every note takes:
+	// the most that its ends take in the heap.
 	slotBytes = 64
-	// exactEnds is the number of slots of a limit up to which the time of the last
-	// end is always exact.
+	// exactEnds bounds the slots of a limit for which the time of the last end is
+	// always exact.
 	exactEnds = 64
 )
 
@@ -34,8 +35,8 @@ type SlotsKey struct {
 // SlotInfo is a slot that is held.
 type SlotInfo struct {
 	ID uint64 // of the slot, among those of a limit
-	// Nonce is that of the attempt that acquired the slot. Requests that were
-	// meant for an earlier slot with the same ID do not concern it.
+	// Nonce is that of the attempt that acquired the slot. It keeps requests that
+	// were meant for an earlier slot with the same ID away from this one.
 	Nonce    uint64
 	Units    int64  // how many it takes of the limit
 	Granted  bool   // the attempt that acquired it was admitted as a whole, and has paid
@@ -53,6 +54,7 @@ func (s SlotsKey) Key(id uint64) Key { return Key{Subject: s.Subject, ID: id ^ s
 func (s SlotsKey) Note(i *SlotInfo, group uint32, inline bool) Note {
 	n := Note{Key: s.Key(i.ID), Rank: s.Counter, At: i.Acquired, Group: group, Inline: inline}
 	b := make([]byte, 0, 2*binary.MaxVarintLen64+len(i.Who))
+
 	units := uint64(i.Units)
 	if i.Granted {
 		units |= grantedBit
@@ -60,6 +62,7 @@ func (s SlotsKey) Note(i *SlotInfo, group uint32, inline bool) Note {
 	if i.Repeated {
 		units |= repeatedBit
 	}
+
 	b = binary.AppendUvarint(b, units)
 	b = binary.LittleEndian.AppendUint64(b, i.Nonce)
 	n.Body = string(append(b, i.Who...))
@@ -69,7 +72,7 @@ func (s SlotsKey) Note(i *SlotInfo, group uint32, inline bool) Note {
 
 // setEnd sets when n, a slot, ends.
 func (n *Note) setEnd(at int64) {
-	// Minor has no sign, so a slot can't end before it was made.
+	// Minor has no sign, so a slot can't end before it was made: At moves instead.
 	n.At = min(n.At, at)
 	n.Minor = uint64(at - n.At)
 	n.Until = (at+1e9-1)/1e9 + 1
@@ -106,12 +109,12 @@ const (
 type limitSlots struct {
 	held  int64 // units
 	count int   // notes
-	// ends has the end of each slot, and earlier ends of those that were renewed or
-	// released since: a heap.
+	// ends is a heap with the end of each slot. It also has earlier ends of slots
+	// that were renewed or released since.
 	ends endList
 	// latest is a time after which no slot ends. Up to exactEnds slots, each read
-	// computes it. Beyond that, it is computed again when more than a quarter of
-	// the slots have changed. changes counts the changes since then.
+	// computes it anew. Beyond that, a read does so only if more than a quarter of
+	// the slots have changed since; changes counts them.
 	latest  int64
 	changes int
 }
@@ -122,7 +125,8 @@ type slotEnd struct {
 	id uint64 // Key.ID
 }
 
-// compare orders ends by their time, and equal ones next to each other.
+// compare orders ends by their time, and then by slot, so that equal ends lie
+// next to each other.
 func (e slotEnd) compare(o slotEnd) int {
 	return cmp.Or(cmp.Compare(e.at, o.at), cmp.Compare(e.id, o.id))
 }
@@ -166,15 +170,15 @@ func (lp Locked) countSlot(n *Note, sign int64) {
 		return
 	}
 
-	// Each renewal and release leaves an end behind. At twice the number of slots,
-	// compacting costs each of them only a small part. A standby answers nothing
-	// about slots, so it compacts here.
+	// Each renewal and release leaves an end behind. Compacting at twice the number
+	// of slots costs each of them only a small part. It happens here, too, because
+	// a standby changes slots, but is never asked about them.
 	if len(slots.ends) > 2*slots.count+exactEnds {
 		lp.compact(key, slots)
 	}
 
 	// The end of a slot that goes stays in the heap, because finding it would mean
-	// reading the whole heap. It is passed over when it is first.
+	// reading the whole heap. It is dropped when it comes to the front.
 	if sign > 0 {
 		heap.Push(&slots.ends, slotEnd{n.end(), n.ID})
 		slots.latest = max(slots.latest, n.end())
@@ -188,12 +192,12 @@ func (lp Locked) current(key SlotsKey, e slotEnd) bool {
 }
 
 // endSlots drops the slots of key that ended at or before steady, and returns
-// what is held then; nil if nothing is.
+// what is still held; nil if nothing is.
 func (lp Locked) endSlots(key SlotsKey, steady int64) *limitSlots {
 	slots := lp.part.slots[key]
 
-	// Ends that are not current go as well, so that the first end is that of a
-	// slot: nextEnd relies on it.
+	// Ends that are not current go as well, so that the first end is always that of
+	// a slot. nextEnd relies on it.
 	for slots != nil && len(slots.ends) > 0 && (slots.ends[0].at <= steady || !lp.current(key, slots.ends[0])) {
 		e, _ := heap.Pop(&slots.ends).(slotEnd)
 		if !lp.current(key, e) {
@@ -220,8 +224,9 @@ func (lp Locked) compact(key SlotsKey, slots *limitSlots) {
 // HeldSlots returns how many units of key are held at steady. It also returns
 // how long it takes, in nanoseconds, until no more than rest of them are held
 // (untilFits), and until none is (untilAll), provided that no slot is renewed.
-// Both are 0 if nothing is held. With more than exactEnds slots, untilAll may
-// be somewhat too long.
+// Both are 0 if nothing is held. untilFits may be too short if very many slots
+// must end first. With more than exactEnds slots, untilAll may be somewhat too
+// long.
 func (lp Locked) HeldSlots(key SlotsKey, steady, rest int64) (held, untilFits, untilAll int64) {
 	slots := lp.endSlots(key, steady)
 	if slots == nil {
@@ -243,15 +248,16 @@ func (lp Locked) HeldSlots(key SlotsKey, steady, rest int64) (held, untilFits, u
 const (
 	// maxEndsRead bounds the ends that are read for one answer.
 	maxEndsRead = 64
-	// maxEndsListed bounds the ends that are read for a list. If there are too few
-	// slots among them, the ends are compacted first, which takes long if there
-	// are very many. Compacting is needed again only after about as many slots
-	// were renewed.
+	// maxEndsListed bounds the ends that are read for a list. If too few of them
+	// are ends of slots, the heap is compacted first, which takes long if it is
+	// large. It must be compacted again only after about as many slots were
+	// renewed.
 	maxEndsListed = 4096
 )
 
-// nextEnd returns when enough slots have ended that at most rest units are held
-// or, if it would have to read too many ends, an earlier time.
+// nextEnd returns when enough slots have ended that at most rest units are
+// held. It returns an earlier time if it would have to read more than
+// maxEndsRead ends.
 func (lp Locked) nextEnd(key SlotsKey, slots *limitSlots, rest int64) int64 {
 	at := slots.ends[0].at
 	held := slots.held
@@ -266,8 +272,9 @@ func (lp Locked) nextEnd(key SlotsKey, slots *limitSlots, rest int64) int64 {
 // readEnds calls read with the slots of key in the order of their ends, until
 // read returns false or most ends were read.
 func (lp Locked) readEnds(key SlotsKey, slots *limitSlots, most int, read func(SlotInfo) bool) {
-	// The heap is neither changed nor sorted. No end is before its parent, so a
-	// second heap, of indexes into the first, has the next end in front.
+	// The heap is not changed. No end is before its parent in the heap. So a second
+	// heap, of indexes into the first, always has the next end in front: it begins
+	// with the root, and each end that is read is replaced by its children.
 	next := indexHeap{slots.ends, []int{0}}
 	var last slotEnd
 	for range most {
@@ -384,17 +391,18 @@ func (lp Locked) CountersWithSlots(subject uint64) (counters []uint64) {
 	return counters
 }
 
-// MarkLost records that slots of p may have been lost by steady, with all
-// copies: p refuses new ones for as long as the lost ones may be held. The loss
-// is known until the given time, in Unix seconds on the steady clock.
+// MarkLost records that slots of p may have been lost by steady, together with
+// all copies of them. The table then grants none for as long as the lost ones
+// may be held. The note is kept until the given time, in Unix seconds on the
+// steady clock.
 func (s *Store) MarkLost(p int, steady, until int64) {
 	lp := s.Lock(p, steady)
 	defer lp.Unlock()
 	lp.Put(&Note{Key: PartitionKey(Lost, p, 0), At: steady, Until: until})
 }
 
-// LostAt returns when slots of the partition of subject were last lost, as far
-// as that still matters.
+// LostAt returns when slots of the partition of subject were last lost, and
+// whether that is still known.
 func (lp Locked) LostAt(subject uint64) (steady int64, lost bool) {
 	n, found := lp.Get(PartitionKey(Lost, Key{Subject: subject}.Partition(), 0))
 	return n.At, found
@@ -414,11 +422,12 @@ func (s *Store) AddHeldSlots(p int, steady int64, held map[uint32]int64) {
 }
 
 // maxLimitsEnded bounds the limits whose slots one reading of metrics may end
-// in each partition, because others wait for the partition's lock. The next
-// readings end the rest, because iteration over a map begins anywhere.
+// in each partition, because others wait for the partition's lock. Iteration
+// over a map begins anywhere, so the next readings end the rest.
 const maxLimitsEnded = 4096
 
-// endSlotsOf drops slots that ended at or before steady, of at most so many limits.
+// endSlotsOf drops the slots that ended at or before steady, of up to most
+// limits.
 func (lp Locked) endSlotsOf(most int, steady int64) {
 	limits := 0
 	for key := range lp.part.slots {

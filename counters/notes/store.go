@@ -9,15 +9,15 @@ import (
 )
 
 // AnswerLife is how long, in nanoseconds, the answer to a settlement is kept.
-// Afterwards only its fact remains.
+// Afterwards, the note only says that the reservation was settled.
 const AnswerLife = int64(60e9)
 
 // Store holds the notes of a node. All methods may be called concurrently.
 // Times are readings of the node's steady clock.
 type Store struct {
 	partitions [ring.Partitions]atomic.Pointer[partition] // nil before the first note
-	// copied is set once partitions were copied or replicated: from then on,
-	// replicas must receive changes.
+	// copied is set by the first Copy or Changes for replicas: from then on,
+	// changes are listed for replicas.
 	copied    atomic.Bool
 	rates     atomic.Int64 // notes of kind Rate
 	sweepNext atomic.Int64
@@ -26,8 +26,8 @@ type Store struct {
 	mu      sync.Mutex // guards everything below; locked after a partition
 	budgets [purposes]budget
 	// expiredSlots counts, by rule or under InlineGroup, the slots that ended by
-	// themselves while this node owned them. It has no more rules than ever had
-	// slots here.
+	// themselves here. It has an entry for each rule that ever had such slots, and
+	// no more.
 	expiredSlots map[uint32]int64
 }
 
@@ -36,13 +36,14 @@ const (
 	// after its end, unless its room is needed.
 	LateSettling = 600
 	// RateMemory is how long, in seconds, a note of kind Rate is kept after a cost
-	// was put back. After a later Take, it is kept for at least half as long: a
-	// grant, or the cost of a refused check, comes back sooner. A reservation
-	// keeps the rate as long as its place.
+	// was put back. A later Take makes it last for at least half as long, which is
+	// enough for a grant, or for the cost of a refused check, to come back. A
+	// reservation keeps the note as long as its place.
 	RateMemory = 120
 )
 
-// New returns an empty store, with room for reservations of that many bytes.
+// New returns an empty store, with a budget of forReservations bytes for
+// reservations.
 func New(forReservations int64) *Store {
 	s := &Store{schedule: schedule{wake: make(chan struct{}, 1)}}
 	s.BoundReservations(forReservations)
@@ -54,9 +55,9 @@ func New(forReservations int64) *Store {
 	return s
 }
 
-// BoundReservations changes the room for reservations to that many bytes. The
-// rates of their buckets have a budget of the same size. Notes beyond the new
-// bound stay.
+// BoundReservations sets the budget for reservations, in bytes. The rates of
+// their buckets have another budget of the same size. If more is taken already,
+// nothing is removed.
 func (s *Store) BoundReservations(bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,8 +65,8 @@ func (s *Store) BoundReservations(bytes int64) {
 	s.budgets[rates].most = bytes
 }
 
-// BoundSlots changes the room for slots to that many bytes. Slots beyond the
-// new bound stay.
+// BoundSlots sets the budget for slots, in bytes. If more is taken already,
+// nothing is removed.
 func (s *Store) BoundSlots(bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,13 +79,15 @@ type partition struct {
 	// only under it.
 	mu    sync.Mutex
 	notes map[Key]entry
-	most  int // notes since the map was made, at most; a map keeps the memory that it once needed
-	// unsaved and unsent hold the notes that changed since checkpoints and replicas
-	// last received changes, each once. Some may be gone. Until checkpoints first
-	// receive changes, which a node without a disk never does, unsaved is empty.
+	most  int // the most notes that the map has held; its memory does not shrink with them
+	// unsaved and unsent list, once each, the notes that changed since checkpoints
+	// and replicas last received changes. Some may be gone. Until checkpoints first
+	// receive changes, which never happens on a node without a disk, unsaved is
+	// empty.
 	unsaved, unsent []Key
 	isSaved         bool // checkpoints receive changes
-	// released holds the slots that are gone, but that are on disk.
+	// released lists the slots that are gone, but still on disk. The next
+	// checkpoint must say so, or they would come back.
 	released []Key
 
 	resets atomic.Uint64 // Rank of the note of kind Resets
@@ -137,7 +140,7 @@ func (s *Store) in(p int) *partition {
 		return have
 	}
 
-	// Several callers may be here: the first one's partition counts.
+	// Several callers may get here at once. All return the partition of the first.
 	s.partitions[p].CompareAndSwap(nil, &partition{notes: make(map[Key]entry)})
 	return s.partitions[p].Load()
 }
@@ -169,8 +172,9 @@ func (s *Store) Wait(p int) {
 	defer part.mu.Unlock()
 }
 
-// Locked is a partition that its user has locked. The holder of a shard of
-// counters may lock a partition of notes, but not the other way round.
+// Locked is a partition that its user has locked. Who holds a shard of counters
+// may lock a partition of notes, but not the other way round. A Locked must not
+// be used after Unlock.
 type Locked struct {
 	store  *Store
 	part   *partition
@@ -228,8 +232,8 @@ func (lp Locked) Remove(k Key) {
 
 	lp.count(before.note(k), -1)
 	delete(lp.part.notes, k)
-	// Replicas must drop it as well. On disk it may stay until it expires, unless
-	// it is a slot.
+	// Replicas must drop the note as well. On disk, it may stay until it expires,
+	// unless it is a slot: a slot that came back would count again.
 	if k.Kind == Slot && before.isOnDisk {
 		lp.part.released = append(lp.part.released, k)
 	}
@@ -255,11 +259,12 @@ func (lp Locked) count(n Note, sign int64) {
 
 // mark stores e under k, marked as changed for the given readers.
 func (lp Locked) mark(k Key, e entry, by Readers) {
-	// While there is no replica, nothing is listed for it, because nobody would
-	// ever empty the list.
+	// While there is no replica, nothing is listed for replicas: nobody would ever
+	// empty the list.
 	if !lp.store.copied.Load() {
 		by &^= Replicas
 	}
+
 	if by&Checkpoints&^e.dirty != 0 && lp.part.isSaved {
 		lp.dropGone()
 		lp.part.unsaved = append(lp.part.unsaved, k)
@@ -267,13 +272,14 @@ func (lp Locked) mark(k Key, e entry, by Readers) {
 	if by&Replicas&^e.dirty != 0 {
 		lp.part.unsent = append(lp.part.unsent, k)
 	}
+
 	e.dirty |= by
 	lp.part.notes[k] = e
 	lp.part.most = max(lp.part.most, len(lp.part.notes))
 }
 
-// dropGone takes notes that are gone out of unsaved once most are: while the
-// disk is full, nothing else empties it.
+// dropGone removes from unsaved what no longer needs writing, once that is most
+// of it. While the disk is full, nothing else shortens the list.
 func (lp Locked) dropGone() {
 	p := lp.part
 	if len(p.unsaved) < minUnsaved || len(p.unsaved) < 2*len(p.notes) {
@@ -289,18 +295,19 @@ func (lp Locked) dropGone() {
 const minUnsaved = 1024
 
 // PutIfRoom adds the notes of a reservation: at most one of kind Reservation,
-// and any number of kind Rate. It adds all or none. It fails with
-// ErrReservations if the reservation would take more than its rule and its
-// subject may have of the budget, or the rates more than those may have of
-// theirs.
+// and any number of kind Rate. All are of one rule and subject. It adds all or
+// none. It fails with ErrReservations if that rule or that subject would then
+// have more than its part of the budget for reservations, or of the one for
+// rates.
 func (lp Locked) PutIfRoom(list ...Note) error {
 	if !lp.hasRoom(list) {
 		lp.store.budgets[reservations].refused.Add(1)
 		return ErrReservations
 	}
 
-	// Notes of another partition may use the same room meanwhile. So the bound may
-	// be exceeded, but only by notes that are being made at the same time.
+	// Between the test and here, notes of another partition may use the same room.
+	// So the bound may be exceeded, but only by notes that are made at the same
+	// time.
 	for i := range list {
 		lp.Put(&list[i])
 	}
@@ -340,11 +347,11 @@ func (lp Locked) sizeOf(k Key) int64 {
 // HasRoom reports whether there is room for n, of kind Rate, Reservation or Slot.
 func (lp Locked) HasRoom(n *Note) bool { return lp.hasRoom([]Note{*n}) }
 
-// MakeRoom makes room for a note of a kind that is not a reservation's, if need
+// MakeRoom makes room for a note of kind Answer, Write, Retry or Reset, if need
 // be by dropping older notes that this node made. Answers to writes are never
-// dropped: if n is one and there is no room, it fails with ErrWrites. Notes
-// that are made at the same time may exceed the bound. The caller must hold no
-// partition.
+// dropped: for one that finds no room, MakeRoom fails with ErrWrites. Otherwise
+// it never fails. Notes that are made at the same time may exceed the bound.
+// The caller must hold no partition.
 func (s *Store) MakeRoom(n *Note, steady int64) error {
 	b := &s.budgets[n.Kind.purpose()]
 	for {
@@ -360,19 +367,18 @@ func (s *Store) MakeRoom(n *Note, steady int64) error {
 			return ErrWrites
 		}
 		if oldest == nil {
-			return nil // copies from other nodes fill the budget, and will expire
+			return nil // copies from other nodes fill the budget, or older notes are being sorted out: see isPartial
 		}
 
-		// The note is dropped with the store unlocked: a partition is locked before
-		// the store.
+		// The store is unlocked here, because a partition must be locked before it.
 		s.drop(*oldest, steady)
 	}
 }
 
-// takeOldest reports whether there is no room for n. If so, it takes the note
-// that should go from those made here; nil if none should. Notes of subjects
-// that came with their limits give way to each other beyond half of the room.
-// Otherwise the other notes give way first.
+// takeOldest reports whether there is no room for n. If so, it removes from the
+// lists the note that must go, and returns it; nil if none can. Inline notes
+// fill at most half of the room: beyond that, they give way to each other.
+// Otherwise, notes that are not inline give way first.
 func (b *budget) takeOldest(n *Note) (oldest *madeNote, full bool) {
 	size := n.size()
 	isBeyondHalf := n.Inline && b.inline+size > b.most/2
@@ -390,8 +396,8 @@ func (b *budget) takeOldest(n *Note) (oldest *madeNote, full bool) {
 	return oldest, true
 }
 
-// drop removes a note that this node made, to make room, unless the note was
-// made anew since: then it is listed again, among the newer ones.
+// drop removes a note that this node made, to make room. If the note was made
+// anew since, drop leaves it: it is listed again, among the newer ones.
 func (s *Store) drop(oldest madeNote, steady int64) {
 	lp := s.Lock(oldest.Partition(), steady)
 	defer lp.Unlock()
@@ -400,16 +406,16 @@ func (s *Store) drop(oldest madeNote, steady int64) {
 		return
 	}
 
-	// The floor rises with the reset's number. What was taken before this reset
-	// would otherwise seem to be of the present life.
+	// The partition must note that it no longer knows this reset. Otherwise, what
+	// was taken before the reset would seem to be of the present life.
 	if oldest.Kind == Reset {
 		lp.markResetsForgotten(oldest.Subject, before.rank)
 	}
 	lp.Remove(oldest.Key)
 }
 
-// ListMade records that this node made n, for which MakeRoom made room, so that
-// it may go when room is needed. The answer to a write never does.
+// ListMade records that this node made n, for which MakeRoom made room. From
+// now on, n may be dropped to make room, unless it is the answer to a write.
 func (s *Store) ListMade(n *Note) {
 	if n.Kind == Write {
 		return

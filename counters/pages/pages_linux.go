@@ -10,9 +10,10 @@ import (
 // madviseCollapse is MADV_COLLAPSE of Linux 6.1 and later.
 const madviseCollapse = 25
 
-// Reserve maps addresses for n bytes, which begin at a large page. The system
-// counts no memory for them, even if it never promises more than it has. The
-// area is nil if the system refuses.
+// Reserve maps addresses for n bytes. area begins at a large page; mapped is
+// what Unreserve needs. No memory counts as used, even on a system that never
+// promises more than it has, until MakeUsable. Both are nil if the system
+// refuses.
 func Reserve(n int) (mapped, area []byte) {
 	b, err := syscall.Mmap(-1, 0, n+Large, syscall.PROT_NONE,
 		syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)
@@ -42,9 +43,10 @@ func Discard(pages []byte) {
 // largePagesMode says which programs get large pages: [always], [madvise] or [never].
 const largePagesMode = "/sys/kernel/mm/transparent_hugepage/enabled"
 
-// Enlarge moves the contents of a stretch the size of a large page to one. It
-// returns false if the system has none to spare, can't do that, or is set to
-// never use large pages, which madvise alone would disregard.
+// Enlarge moves the contents of a stretch, which must be a large page's size
+// and begin at one's address, to a large page. It returns false if the system
+// has none to spare, can't do that, or is set to never use large pages. That
+// setting must be read, because madvise alone would disregard it.
 func Enlarge(stretch []byte) bool {
 	mode, err := os.ReadFile(largePagesMode)
 	if err != nil || bytes.Contains(mode, []byte("[never]")) {

@@ -12,9 +12,9 @@ import (
 const (
 	// CPUInterval is how often NodeCPU must be measured.
 	CPUInterval = time.Second
-	// newLoadWeight is the weight of a new measurement in the smoothed load: a jump
-	// shows in full after some seconds, and a single busy second hardly lowers
-	// limits.
+	// newLoadWeight is the weight of a new measurement in the smoothed load. A
+	// lasting jump shows almost in full after a few seconds, and a single busy
+	// second only by half.
 	newLoadWeight = 0.5
 )
 
@@ -29,10 +29,11 @@ type CPU struct {
 	root    string // of the file system
 	last    usage
 	load    float64
-	measure bool // last is set
+	measure bool // last is a measurement
 }
 
-// usage is the processor time used, and available, since some fixed point.
+// usage is the processor time used, and available, since some fixed point. For
+// the machine, both are in ticks: only their ratio counts.
 type usage struct {
 	group       string // control group; empty for the machine
 	used, there time.Duration
@@ -42,7 +43,8 @@ type usage struct {
 func NewCPU() *CPU { return &CPU{root: "/"} }
 
 // Load returns the load since the last call, 0…1, smoothed over several calls.
-// It reports false on the first call, and if the load can't be measured.
+// now is a reading of a monotonic clock. Load reports false on the first call,
+// if the control group has changed, and if the load can't be measured.
 func (c *CPU) Load(now time.Duration) (load float64, ok bool) {
 	u, err := c.read(now)
 	if err != nil {
@@ -135,7 +137,7 @@ func parseQuota(file string) (processors float64, limits bool) {
 	return most / period, true
 }
 
-// readMachine parses the first line of /proc/stat, in ticks since the system started.
+// readMachine reads the first line of /proc/stat, in ticks since the start.
 func (c *CPU) readMachine() (usage, error) {
 	text, err := os.ReadFile(filepath.Join(c.root, "proc/stat"))
 	if err != nil {
@@ -149,8 +151,8 @@ func (c *CPU) readMachine() (usage, error) {
 	}
 
 	var u usage
-	// The fields are user, nice, system, idle, iowait, irq, softirq and steal. The
-	// first one includes guests.
+	// The fields are user, nice, system, idle, iowait, irq, softirq and steal.
+	// Those for guests, which follow, are part of user and nice already.
 	for i, field := range fields[1:min(len(fields), 9)] {
 		n, err := strconv.ParseInt(field, 10, 64)
 		if err != nil {

@@ -24,9 +24,9 @@ const NodeCPU = "node-cpu"
 const (
 	MaxName = 128  // bytes of a source's name
 	MaxLoad = 1000 // as in rules
-	// MaxSources bounds the known sources: it has room for one per rule. When it is
-	// reached, a source that no rule follows is evicted for one that some rule
-	// follows.
+	// MaxSources bounds the sources that a node keeps: one for each rule of a
+	// document. When the bound is reached, a new source replaces an expired one. A
+	// source that some rule follows may also replace one that no rule follows.
 	MaxSources = 1024
 
 	MinTTL     = 100 * time.Millisecond
@@ -38,7 +38,7 @@ const (
 	numberRetention = 5 * time.Minute
 )
 
-// ErrFull is returned by Report if there is no room for another source.
+// ErrFull means that there is no room for another source.
 var ErrFull = errors.New("too many sources of load")
 
 // ReportError says which field of a report is wrong, and its bounds.
@@ -89,8 +89,8 @@ func New(c Config) *Loads {
 		steps: make(map[string]*ruleSteps)}
 }
 
-// Changed returns a channel that has a value if Steps may have changed since
-// the last one was received.
+// Changed returns a channel that has a value if the result of Steps may have
+// changed since the last value was received.
 func (l *Loads) Changed() <-chan struct{} { return l.changed }
 
 func (l *Loads) signal() {
@@ -140,7 +140,7 @@ func (l *Loads) Report(source string, load float64, ttl time.Duration) error {
 	return nil
 }
 
-// put makes r the latest report of source. It reports false if there is no
+// put makes r the latest report about source. It reports false if there is no
 // room. The caller must hold l.mu.
 func (l *Loads) put(now time.Duration, source string, r report) bool {
 	if l.known[source] == nil && len(l.known) >= MaxSources && !l.evict(now, source) {
@@ -152,9 +152,9 @@ func (l *Loads) put(now time.Duration, source string, r report) bool {
 	return true
 }
 
-// evict drops one report, the one that expires first among the candidates: the
-// expired ones and, if some rule follows source, also those that no rule
-// follows. It reports false if there is no candidate. The caller must hold l.mu.
+// evict drops one report, and reports whether it could. It may drop expired
+// reports and, if some rule follows source, those that no rule follows. It
+// drops the one of them that expires first. The caller must hold l.mu.
 func (l *Loads) evict(now time.Duration, source string) bool {
 	followed := make(map[string]bool, len(l.steps))
 	for _, h := range l.steps {
@@ -170,7 +170,7 @@ func (l *Loads) evict(now time.Duration, source string) bool {
 	return first != ""
 }
 
-// sends returns how many packets must carry a report so that it almost surely reaches every node.
+// sends returns how many packets almost surely carry a report to every node.
 func (l *Loads) sends() int {
 	nodes := 1
 	if l.config.Nodes != nil {
@@ -179,7 +179,7 @@ func (l *Loads) sends() int {
 	return 4 * int(math.Ceil(math.Log10(float64(nodes)+1)))
 }
 
-// Measure sets this node's own load, 0…1.
+// Measure sets the load of NodeCPU, bounded to 0…1.
 func (l *Loads) Measure(cpu float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -188,7 +188,7 @@ func (l *Loads) Measure(cpu float64) {
 	l.signal()
 }
 
-// load returns a source's current load, if known. The caller must hold l.mu.
+// load is Load at now. The caller must hold l.mu.
 func (l *Loads) load(now time.Duration, source string) (load float64, known bool) {
 	if source == NodeCPU {
 		return l.cpu, l.cpuSet
@@ -221,15 +221,15 @@ func (l *Loads) Sources() []Source {
 	return out
 }
 
-// Load returns the load of one source, if known.
+// Load returns the current load of one source, and whether it is known.
 func (l *Loads) Load(source string) (load float64, known bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.load(l.config.Now(), source)
 }
 
-// Left returns how long the load of a source is known if no other is reported;
-// 0 if it is unknown, or measured all the time.
+// Left returns how much longer the load of a source is known if nobody reports
+// another; 0 if the load is unknown, or measured all the time.
 func (l *Loads) Left(source string) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -239,9 +239,9 @@ func (l *Loads) Left(source string) time.Duration {
 	return 0
 }
 
-// Steps returns the step of each rule of set that is in force now, by
-// Rule.Index; -1: none. It returns nil if no rule is adaptive. Call it when
-// Changed fires, and at least every TickInterval while some rule is Followed.
+// Steps returns which step of each rule of set is in force, by Rule.Index; −1
+// if none is. It returns nil if no rule is adaptive. Call it when Changed has a
+// value, and at least every TickInterval while Followed returns true.
 func (l *Loads) Steps(set *rules.Set) []int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -261,6 +261,7 @@ func (l *Loads) Steps(set *rules.Set) []int {
 
 		h := l.steps[r.Name]
 		if h == nil || !h.follows(r.Adaptive) {
+			// Followed becomes true, and Changed must say so.
 			if len(l.steps) == 0 {
 				l.signal()
 			}
@@ -279,8 +280,8 @@ func (l *Loads) Steps(set *rules.Set) []int {
 	return steps
 }
 
-// Followed reports whether the set given to the last Steps has an adaptive
-// rule. Changed fires when that becomes true.
+// Followed reports whether the set given to the last call of Steps has an
+// adaptive rule. Changed gets a value when that becomes true.
 func (l *Loads) Followed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -32,8 +32,8 @@ func (r *report) append(b []byte, now time.Duration, source string) []byte {
 	return wire.AppendShortText(b, source)
 }
 
-// Packets returns messages with news for other nodes. Together they have at
-// most limit bytes, counting overhead bytes extra for each.
+// Packets returns messages with one new report each, for other nodes. Together
+// they have at most limit bytes, counting overhead bytes extra for each.
 func (l *Loads) Packets(overhead, limit int) [][]byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -48,7 +48,7 @@ func (l *Loads) Packets(overhead, limit int) [][]byte {
 		b := r.append([]byte{messageFormat}, now, source)
 		limit -= overhead + len(b)
 		if limit < 0 {
-			break // left for the next packet
+			break // left for the next call
 		}
 		r.sends--
 		out = append(out, b)
@@ -69,7 +69,8 @@ func (l *Loads) FullState() []byte {
 	return b
 }
 
-// Receive accepts a message from another node.
+// Receive accepts a message from another node, and keeps nothing of b. If b is
+// malformed, the reports before the malformed one are accepted all the same.
 func (l *Loads) Receive(b []byte) error {
 	d := wire.NewDecoder(b)
 	if d.Byte() != messageFormat {
@@ -91,8 +92,8 @@ func (l *Loads) Receive(b []byte) error {
 	return nil
 }
 
-// hear accepts one report from another node if it is later than the known one.
-// A known report that arrives again does not last longer.
+// hear accepts one report from another node if it supersedes the known one and
+// there is room. A known report that arrives again does not last longer.
 func (l *Loads) hear(source string, r report, left time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,7 +104,7 @@ func (l *Loads) hear(source string, r report, left time.Duration) {
 	old := l.known[source]
 	switch {
 	case old == nil && left == 0:
-		// An expired report of an unknown source has nothing to end.
+		// An expired report about an unknown source has nothing to end.
 	case old == nil || r.supersedes(old):
 		l.put(now, source, r)
 	case r.number == old.number && r.node == old.node:
@@ -111,7 +112,7 @@ func (l *Loads) hear(source string, r report, left time.Duration) {
 	}
 }
 
-// supersedes reports whether r supersedes old.
+// supersedes reports whether r is later than old; see the package comment.
 func (r *report) supersedes(old *report) bool {
 	if r.number != old.number {
 		return r.number > old.number

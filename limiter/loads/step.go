@@ -11,8 +11,8 @@ const (
 	// SettleTime is how long a load must stay at or only slightly below a step in
 	// force before the step goes out of force.
 	SettleTime = 10 * time.Second
-	// TickInterval is how often Steps must be called while a rule is adaptive,
-	// because reports expire and loads settle.
+	// TickInterval is how often Steps must be called while some rule is adaptive.
+	// Reports expire and loads settle without any report that would say so.
 	TickInterval = 200 * time.Millisecond
 )
 
@@ -21,7 +21,7 @@ const (
 // step if it is less than 0.1.
 func Margin(above float64) float64 { return min(above/2, max(0.05, above/20)) }
 
-// ruleSteps tracks the steps of a rule in force. If one is in force, all below it are.
+// ruleSteps tracks a rule's steps. If one is in force, so are all below it.
 type ruleSteps struct {
 	source string
 	steps  []document.AdaptiveStep
@@ -34,13 +34,13 @@ func newRuleSteps(a *document.Adaptive) *ruleSteps {
 		above: make([]time.Duration, len(a.Steps))}
 }
 
-// follows reports whether r fits a: the same source and steps. The factors don't matter.
+// follows reports whether a has r's source and steps. Factors don't matter.
 func (r *ruleSteps) follows(a *document.Adaptive) bool {
 	return r.source == a.Source &&
 		slices.EqualFunc(r.steps, a.Steps, func(x, y document.AdaptiveStep) bool { return x.Above == y.Above })
 }
 
-// step returns the highest step in force at a load that may be unknown; -1: none.
+// step updates which steps are in force, and returns the highest, or −1.
 func (r *ruleSteps) step(now time.Duration, load float64, known bool) int {
 	highest := -1
 	for i := range r.steps {

@@ -31,11 +31,13 @@ type Change struct {
 	Body   []byte // the piece as YAML or JSON
 }
 
-// Apply returns a copy of d with one piece changed, and without a text. A
-// rule's body may leave out the name; if it has one, it must be c.Name. A new
-// rule or tier goes to the end; an existing one keeps its place.
+// Apply returns a copy of d with one piece changed. The copy has no text,
+// unless c writes the whole document. A rule's body may leave out the name; if
+// it has one, the name must be c.Name. A new rule or tier goes to the end; an
+// existing one keeps its place.
 //
-// The error is of type [Errors], with positions in the body, or wraps [ErrNotFound].
+// The error is of type [Errors], with positions in the body, or wraps
+// [ErrNotFound].
 func (d *Document) Apply(c Change) (*Document, error) {
 	if c.Part == WholeDocument && c.Delete {
 		return nil, Errors{{Message: "the whole document can't be deleted"}}
@@ -82,8 +84,8 @@ type application struct {
 }
 
 // applyChange replaces, adds or removes the piece in root, the tree of a
-// document. A nil body removes it. Only the body's nodes have
-// positions: those of others would mean nothing to the writer.
+// document. A nil body removes it. Only the body's nodes have positions: other
+// nodes are in no text that the writer has.
 func (e *application) applyChange(root, body *yaml.Node) error {
 	found := false
 	c := e.change
@@ -142,8 +144,8 @@ func replacePair(n *yaml.Node, key string, value *yaml.Node) (found bool) {
 	return found
 }
 
-// replaceItems puts items at index at. If found is true, they replace the step
-// items there. If the last item is nil, none are added.
+// replaceItems puts items at index at. If found is true, they replace as many
+// items there as step says. If the last of items is nil, none are added.
 func replaceItems(n *yaml.Node, at, step int, found bool, items ...*yaml.Node) {
 	end := at
 	if found {
@@ -166,7 +168,8 @@ func (e *application) nameRule(body *yaml.Node) {
 	e.path = nil
 }
 
-// checkRuleName reports a rule that is written under another name than its own.
+// checkRuleName reports a rule whose body has another name than the one that it
+// is written under.
 func (e *application) checkRuleName(doc *Document) {
 	if e.change.Part != RulePart || e.change.Delete {
 		return

@@ -19,7 +19,7 @@ const maxZones = 1000 // different names of time zones; about 600 exist
 // faulty node.
 type decoder struct {
 	collector
-	shapes   *shapes                   // not nil: note what values would be accepted; see Schema
+	shapes   *shapes                   // not nil: read no values, but note which would be accepted; see Schema
 	path     []byte                    // of the current node
 	days     bool                      // some duration was written in days
 	loose    collector                 // values that are written as neither text nor plain integers
@@ -177,8 +177,9 @@ func (dec *decoder) checkName(n *yaml.Node, s string) string {
 	return ""
 }
 
-// value reads an attribute's value. A value that no check could send, such as
-// true or 7.0, counts as its text, and is noted: see typed.
+// value reads an attribute's value. A value that is written as something that
+// no check could send, such as true or 7.0, counts as its text, and is noted in
+// loose: see typed.
 func (dec *decoder) value(n *yaml.Node) (string, bool) {
 	s, ok := dec.text(n)
 	if ok && len(s) > MaxValueBytes {
@@ -194,7 +195,8 @@ func (dec *decoder) value(n *yaml.Node) (string, bool) {
 	return s, ok
 }
 
-// isPlainInteger reports whether n is an integer in plain decimal digits. -0 is none.
+// isPlainInteger reports whether n is an integer in plain decimal digits.
+// Neither -0 nor an integer with leading zeros is one.
 func isPlainInteger(n *yaml.Node) bool {
 	digits := strings.TrimPrefix(n.Text, "-")
 	isPadded := len(digits) > 1 && digits[0] == '0'
@@ -295,7 +297,7 @@ func (dec *decoder) span(n *yaml.Node, low, high time.Duration) Span {
 	return Span{}
 }
 
-// need returns false if n lacks a key, and reports so by message.
+// need returns false if n lacks a key, and reports message as the mistake.
 func (dec *decoder) need(n *yaml.Node, key, message string) bool {
 	if dec.shapes != nil {
 		if f := dec.shapes.byNode[n]; f != nil && !slices.Contains(f.required, key) {
@@ -329,8 +331,8 @@ func (dec *decoder) alsoWords(n *yaml.Node, words ...string) {
 	}
 }
 
-// isAny notes that n may be any mapping, and reports whether it has noted so.
-// If it has, the caller must not read n.
+// isAny notes that n may be any mapping. It returns true if it has: then a
+// schema is being made, and the caller must not read n.
 func (dec *decoder) isAny(n *yaml.Node) bool {
 	return dec.shapes != nil && dec.shapes.acceptKind(n, yaml.Map, object("type", yaml.Text("object")))
 }

@@ -248,8 +248,8 @@ func nodeDetails(before, after *yaml.Node) (out []string) {
 	return out
 }
 
-// limitDetails compares two lists of limits. Limits that agree in unit, window,
-// algorithm and zone are one limit whose amount changes.
+// limitDetails compares two lists of limits. Two limits that agree in unit,
+// window, algorithm and zone count as one limit, of which other keys change.
 func limitDetails(before, after *yaml.Node) (out []string) {
 	id := func(n *yaml.Node) string {
 		text := ""
@@ -313,8 +313,9 @@ func sameBut(a, b *yaml.Node, key string) bool {
 	return true
 }
 
-// noteAnew says for each rule why its counts begin anew, if they do. A change
-// of the defaults may be the reason, too.
+// noteAnew says for each rule why its counts begin anew, if they do. It adds a
+// change for a rule that is as before if the reason lies elsewhere, such as in
+// the defaults.
 func noteAnew(out []PieceChange, before, after *Document) []PieceChange {
 	for _, r := range after.Rules {
 		i := before.ruleIndex(r.Name)
@@ -502,8 +503,8 @@ func noteRenames(out []PieceChange, before, after []docPiece) {
 	}
 }
 
-// NotIn returns those of changes, which [Diff] returned, that d lacks: the new
-// piece is absent from d, or a removed piece is still in d.
+// NotIn returns those of changes that d lacks: the new piece is absent from d,
+// or a removed piece is still in d. changes are what [Diff] returned.
 func NotIn(changes []PieceChange, d *Document) (out []PieceChange) {
 	type id struct{ kind, name string }
 	have := map[id][]string{}

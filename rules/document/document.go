@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Document is a complete and valid rules file. It is immutable:
-// [Document.Apply] returns a changed copy that shares the unchanged parts. An
-// empty string or a 0 means that the key was left out.
+// Document is a complete and valid rules file. It is immutable: a change
+// returns a new one. Where no comment says otherwise, an empty string or a 0
+// means that the key was left out.
 type Document struct {
 	Attributes  []*AttributeSpec // nil if left out: any attribute may be named
 	Defaults    Defaults
@@ -23,14 +23,15 @@ type Document struct {
 	Envoy       []*EnvoySpec
 
 	declared  map[string]*AttributeSpec // Attributes by name; nil if left out
-	source    string                    // the text it was parsed from; empty after a change
+	source    string                    // the text it was parsed from; empty in what Apply returns for a piece
 	asJSON    bool                      // source is JSON
 	days      bool                      // some duration was written in days
 	positions positions
 	loose     []Error // values that are written as neither text nor plain integers
 }
 
-// Source returns the text that d was parsed from; empty after a change.
+// Source returns the text that d was parsed from. It is empty if d is what
+// [Document.Apply] has returned for a change of a piece.
 func (d *Document) Source() string { return d.source }
 
 // TextSize returns the length of the text that d was parsed from, in bytes.
@@ -102,7 +103,8 @@ func (d *Document) FeatureLevel() int {
 }
 
 // eachLimits yields each list of limits that the document gives a rule, for any
-// subject, with its origin. If only is not empty, it yields those of that rule.
+// subject, with the list's origin. If only is not empty, it yields the lists of
+// that rule.
 func (d *Document) eachLimits(only string, yield func(rule string, from Origin, limits []*LimitSpec)) {
 	for _, r := range d.Rules {
 		if only != "" && r.Name != only {

@@ -18,7 +18,8 @@ type Span struct {
 }
 
 // ParseDuration reads a duration as time.ParseDuration does, and also days: 7d,
-// 1.5d, 1d12h. Days come first and have no sign. A day is always 24 hours.
+// 1.5d, 1d12h. Days come first, and have no sign. A day is always 24 hours,
+// also when the clocks change.
 func ParseDuration(s string) (time.Duration, error) {
 	days, rest, ok := strings.Cut(s, "d")
 	if !ok {

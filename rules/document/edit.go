@@ -7,19 +7,20 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// WithChange returns d with one piece changed. Its text is that of d with only
-// this piece replaced, so that the order and all comments outside the piece
-// stay. (Those right above a removed piece go with it.) If the piece can't be
-// told apart in the text, as in a mapping on one line, the whole text is
-// written anew. Errors are those of [Document.Apply].
+// WithChange returns d with one piece changed. In the new document's text only
+// this piece is replaced: the order and the comments outside the piece stay,
+// but comments right above a removed piece go with it. If the piece has no
+// lines of its own, as in a mapping on one line, the whole text is written
+// anew. The error is as for [Document.Apply], and also of type [Errors] if the
+// new text would exceed [MaxDocument].
 func (d *Document) WithChange(c Change) (*Document, error) {
 	next, err := d.Apply(c)
 	if err != nil || c.Part == WholeDocument {
 		return next, err
 	}
 
-	// The edited text counts only if it parses to exactly the changed document, so
-	// that no heuristic decides.
+	// editText guesses where the piece is. Its text counts only if it parses to
+	// exactly the changed document.
 	edited := d.editText(c, next)
 	if edited != "" && len(edited) <= MaxDocument {
 		if doc, err := Parse([]byte(edited)); err == nil && bytes.Equal(doc.JSON(), next.JSON()) {
@@ -35,8 +36,8 @@ func (d *Document) WithChange(c Change) (*Document, error) {
 	return Parse(text)
 }
 
-// editText returns d's text with the change, or "" if it finds no place for it.
-// next is the changed document.
+// editText returns d's text with the change, or "" if it does not know where in
+// the text the change belongs. next is the changed document.
 func (d *Document) editText(c Change, next *Document) string {
 	if d.source == "" || d.asJSON {
 		return ""
@@ -82,7 +83,8 @@ type textEdit struct {
 	end   int      // the line after the last one of the section being changed
 }
 
-// enter limits t to the value of a key of the root, and returns both.
+// enter looks for a section of the root, and returns its key and value, or nil.
+// It makes t.end the end of the section.
 func (t *textEdit) enter(root *yaml.Node, section string) (key, value *yaml.Node) {
 	for k, v := range root.Pairs {
 		switch {
@@ -96,8 +98,9 @@ func (t *textEdit) enter(root *yaml.Node, section string) (key, value *yaml.Node
 	return key, value
 }
 
-// before goes up from line i over comments and empty lines, which belong to what
-// follows them, and returns the first of them. It never goes above line least.
+// before goes up from line i over the comments and empty lines right above it,
+// and returns the first of these, but no line above least. Such lines belong to
+// what follows them.
 func (t *textEdit) before(i, least int) int {
 	for i > least {
 		text := strings.TrimSpace(t.lines[i-1])
@@ -149,7 +152,7 @@ func (t *textEdit) change(c Change, name string, section, piece *yaml.Node) stri
 	}
 
 	if len(starts) == 1 {
-		return "" // its section goes, too
+		return "" // nothing is left of the section, so its key must go, too
 	}
 
 	return t.join(t.before(starts[at], 0), end, "")

@@ -8,7 +8,9 @@ import (
 )
 
 // YAML renders the document. If it was parsed from YAML, the result is the
-// original text with its comments; otherwise the keys are in the usual order.
+// original text with its comments. Otherwise the keys are in the usual order.
+// If the YAML of a document that was parsed from JSON exceeds MaxDocument, the
+// result is that JSON.
 func (d *Document) YAML() []byte {
 	if d.source != "" && !d.asJSON {
 		return []byte(d.source)

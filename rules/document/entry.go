@@ -98,7 +98,8 @@ func (d *Document) SubjectForm(attribute, value string) EntryForm {
 }
 
 // ReadBlock reads a block: rule, key (a text, or a list of them), for, until
-// and note. The error is as for [ReadListed]. Rule and Key are as written.
+// and note. It leaves Rule and Key as they are written, whether or not a
+// document has them. The error is as for [Document.ReadListed].
 func ReadBlock(body []byte) (EntryForm, error) {
 	f := EntryForm{Entry: &entries.Entry{Kind: entries.Block}}
 	n, err := f.readMeta(body)
@@ -158,6 +159,8 @@ func (f *EntryForm) readMeta(body []byte) (*yaml.Node, error) {
 	return &rest, nil
 }
 
+// readMetaField reads one of metaFields. Callers don't set by and when: only an
+// entry that is stored has them.
 func (f *EntryForm) readMetaField(name string, v *yaml.Node) (err error) {
 	if f.stored {
 		switch name {
@@ -203,7 +206,7 @@ func readTime(name, text string) (int64, error) {
 }
 
 // ReadStored reads an entry as [EntryJSON] renders it. It may name tiers and
-// rules that no document has. The error is as for [ReadListed].
+// rules that no document has. The error is as for [Document.ReadListed].
 func ReadStored(kind entries.Kind, body []byte) (*entries.Entry, error) {
 	f := EntryForm{Entry: &entries.Entry{Kind: kind}, stored: true}
 	n, err := f.readMeta(body)
@@ -245,8 +248,8 @@ func (f *EntryForm) readStoredSubject(d *decoder, n *yaml.Node) {
 }
 
 // typed returns an error if a value was written as something that no check
-// could send. A document only gets a warning, because it may be older than the
-// warning.
+// could send. Documents get only a warning for it: those that earlier releases
+// accepted must stay readable.
 func (dec *decoder) typed() error {
 	if len(dec.loose.errs) == 0 {
 		return nil
@@ -301,7 +304,8 @@ func NamesOneValue(e *entries.Entry) bool {
 }
 
 // EntryJSON renders an entry as callers see it: what it says, as in the
-// document, and its end, note, author and time.
+// document, and its end, note, author, time and origin. Without an origin, that
+// is left out.
 func EntryJSON(e *entries.Entry, origin string) []byte {
 	n := entryNode(e)
 	addMeta(n, e)

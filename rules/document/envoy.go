@@ -124,10 +124,10 @@ var (
 	replaceFields = fieldsOf(of("name", nameCodec, func(name *string) *string { return name }))
 )
 
-// newEnvoyDescriptorFields returns the keys of a descriptor. They refer to
-// themselves, because descriptors nest.
+// newEnvoyDescriptorFields returns the keys of a descriptor. Descriptors nest,
+// so the table refers to itself.
 func newEnvoyDescriptorFields() *fields[EnvoyDescriptorSpec] {
-	f := &fields[EnvoyDescriptorSpec]{} // known before it is filled, because descriptors hold descriptors
+	f := &fields[EnvoyDescriptorSpec]{}
 
 	limitNode := unlessZero(func(l *EnvoyLimitSpec) *yaml.Node { return envoyLimitFields.node(l).OnOneLine() })
 	metadataNode := func(n *yaml.Node) *yaml.Node { return n }
@@ -188,6 +188,7 @@ func (dec *decoder) envoyDescriptors(n *yaml.Node, f *fields[EnvoyDescriptorSpec
 	before := dec.envoyNodes
 	dec.envoyNodes += len(n.Items)
 	if dec.envoyNodes > maxEnvoyNodes {
+		// Only the first list that exceeds the bound is reported.
 		if before <= maxEnvoyNodes {
 			dec.fail(n, "more than %d descriptors in all domains", maxEnvoyNodes)
 		}
@@ -304,8 +305,9 @@ func (dec *decoder) plainValue(n *yaml.Node) {
 	}
 }
 
-// setText sets the text of n, but does not write a text that n already has: a
-// changed document shares these nodes with the one before.
+// setText sets the text of n, unless n already has it. Documents share
+// metadata, and may be read at the same time. What they share has such a text
+// already.
 func setText(n *yaml.Node, text string) {
 	if n.Text != text {
 		n.Text = text

@@ -9,10 +9,10 @@ import (
 )
 
 // ReadEnvoy reads a configuration file of the reference server. changed lists
-// the keys whose meaning differs here, the keys that were left out because
-// documents reject them, and each missing requests_per_unit, which the
-// reference server reads as 0. The error is of type [Errors]; positions refer
-// to src.
+// the keys that mean something else here, the keys that were left out because
+// documents reject them, and each missing requests_per_unit. The reference
+// server reads a missing one as 0, and so does ReadEnvoy. The error is of type
+// [Errors]; positions refer to src.
 func ReadEnvoy(src []byte) (s *EnvoySpec, changed []Error, err error) {
 	root, err := parseText(src)
 	if err != nil {
@@ -48,7 +48,7 @@ func (dec *decoder) adaptEnvoy(n *yaml.Node) {
 		return
 	}
 
-	// The list is filtered in place: what is kept never overtakes what is read.
+	// The list is filtered in place: a kept pair only overwrites what has been read.
 	kept := n.Items[:0]
 	for key, v := range n.Pairs {
 		mark := dec.push(key.Text)

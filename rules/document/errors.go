@@ -25,7 +25,8 @@ type Error struct {
 	Column  int    `json:"column"` // in characters, from 1; 0 without a position
 	Path    string `json:"path"`   // such as rules[2].limits[0].per; empty for the document
 	Message string `json:"message"`
-	// File is the file that Line is in, if the document was joined from several.
+	// File is the name of the file that Line is in, if the document was joined from
+	// several.
 	File string `json:"file,omitempty"`
 }
 

@@ -15,7 +15,7 @@ type Folding struct{ trim, lower, nfc, path bool }
 
 // Fold returns the spelling that stands for s. Folding the result again changes
 // nothing. If the result is neither s nor a part of s, Fold appends it to b,
-// and returns b extended.
+// and returns b extended. folded shares the memory of s or of extended.
 func (f Folding) Fold(b []byte, s string) (folded string, extended []byte) {
 	start := len(b)
 	if f.path && strings.IndexByte(s, '%') >= 0 {

@@ -9,7 +9,8 @@ import (
 )
 
 // kind returns a limit's algorithm: its own; else fixed-window for a calendar
-// window, or the default.
+// window, or the default. A fixed window that begins with its first hit is a
+// kind of its own.
 func (d *Document) kind(l *LimitSpec) algorithms.Kind {
 	kind := d.kindByClock(l)
 	if kind == algorithms.FixedWindow && l.From == FromFirst {
@@ -37,8 +38,8 @@ func (d *Document) ZoneOf(r *RuleSpec) string {
 type CounterIdentity struct {
 	Unit string
 	Kind algorithms.Kind
-	// window is 0 for calendar windows, which have word and zone instead, and
-	// for slots, whose ttl may change.
+	// Window is 0 for calendar windows, which have Word and Zone instead, and for
+	// slots, whose ttl may change without another counter.
 	Window time.Duration
 	Word   string
 	Zone   string

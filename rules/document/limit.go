@@ -38,8 +38,8 @@ func (l *LimitSpec) calendar() bool {
 	return ok
 }
 
-// IsSlots reports whether l limits slots. The algorithm has no default: it
-// decides which keys a limit has.
+// IsSlots reports whether l limits slots. It does not look at the default
+// algorithm, which can't be concurrency.
 func (l *LimitSpec) IsSlots() bool { return l.Algorithm == algorithms.Concurrency.String() }
 
 // needsLevel2 reports whether l has a key or value that builds of level 1 can't read.
@@ -197,7 +197,7 @@ func (dec *decoder) slotTTL(n *yaml.Node, l *LimitSpec) {
 	l.Per, l.Window = span.Text, span.Duration
 }
 
-// checkSlots checks n, which was read as l, a limit of slots.
+// checkSlots checks l, a limit of slots, which was read from n.
 func (dec *decoder) checkSlots(n *yaml.Node, l *LimitSpec) {
 	for _, key := range []string{"burst", "tz", "from"} {
 		if n.Get(key) != nil {

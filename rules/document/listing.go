@@ -128,8 +128,8 @@ func (m *mergedSubject) node() *yaml.Node {
 	return n
 }
 
-// mergeWith makes an entry's fields replace those of spec. spec must not share
-// its overrides with others.
+// mergeWith makes an entry's fields replace those of spec. spec itself must not
+// be part of a document; its list of overrides may be, because it is copied.
 func (spec *SubjectSpec) mergeWith(entry *SubjectSpec) {
 	if entry.Tier != "" {
 		spec.Tier = entry.Tier

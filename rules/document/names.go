@@ -56,8 +56,9 @@ func (d *Document) eachName(yield func(name string, at nameUse)) {
 	}
 }
 
-// warnNames looks for misspelled attributes: those named only once that are
-// almost the same as another, unless the document declares its attributes.
+// warnNames looks for misspelled attributes: those that are named only once,
+// and whose names are almost those of others. A document that declares its
+// attributes has none: others are mistakes there.
 func (d *Document) warnNames(w *collector) {
 	if d.declared != nil {
 		return

@@ -58,9 +58,9 @@ func parseText(src []byte) (*yaml.Node, error) {
 }
 
 // refuseManyRules returns an error if src, in block style, has more rules than
-// are allowed. It looks only at the lines that begin a rule: the tree of a
-// document that is refused anyway would take fifty times the memory of its
-// text.
+// are allowed. It counts the lines that begin a rule, before the text is
+// parsed: the tree of a document takes fifty times the memory of its text, and
+// this one will be refused anyway.
 func refuseManyRules(src string) error {
 	var begin, line, count int
 	indent := -1

@@ -169,8 +169,8 @@ func (dec *decoder) refusalBody(n *yaml.Node, r *RefusalSpec) {
 	}
 }
 
-// readObject reads the text of a JSON object. A nil object means that body is
-// none. meant reports whether body would be one with a number in place of each
+// readObject reads body as a JSON object; object is nil if it is none. meant is
+// true if body is an object, or would be one with a number in place of each
 // placeholder.
 func readObject(body string) (object *yaml.Node, meant bool) {
 	if json.Valid([]byte(body)) {

@@ -12,9 +12,9 @@ import (
 // whole. It also refuses what Parse accepts because earlier releases accepted
 // it: see [Document.Objections]. The error is of type [Errors].
 //
-// Nothing else may refuse such a document. One that is stored, followed or
-// adopted stays readable in every release, and a write of a single piece must
-// not fail for a mistake elsewhere.
+// Nothing else may refuse such a document. A document that is stored, or comes
+// from another region, must stay readable in every release, and a write of a
+// single piece must not fail for a mistake elsewhere.
 func Review(src []byte) (*Document, error) {
 	doc, err := Parse(src)
 	if err != nil {

@@ -93,8 +93,8 @@ func (spec *RuleSpec) keyHas(attribute string) bool {
 	return slices.ContainsFunc(spec.Key, func(p KeyPart) bool { return slices.Contains(p, attribute) })
 }
 
-// Choices yields every choice of one attribute for each part of spec's key. The
-// slice is valid until the next one.
+// Choices yields every choice of one attribute for each part of spec's key. It
+// overwrites the slice with the next choice.
 func (spec *RuleSpec) Choices(yield func(key []string) bool) {
 	key := make([]string, len(spec.Key))
 	var choose func(i int) bool

@@ -6,14 +6,15 @@ import (
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
-// Schema returns a JSON Schema (2020-12) of the rules file. It never marks what
-// [Parse] accepts. It marks unknown keys, missing ones, and values of the wrong
-// kind or outside their bounds. It can't check one part of a document against
-// another.
+// Schema returns a JSON Schema (2020-12) of the rules file. The schema accepts
+// all that [Parse] accepts. It rejects unknown keys, missing ones, and values
+// of the wrong kind or outside their bounds. It can't check one part of a
+// document against another.
 //
-// The parser writes the schema itself: it reads an empty node of each kind in
-// place of every value, and the decoder's primitives note what they would
-// accept. So the schema can't disagree with the tables that parse.
+// The parser writes the schema itself. In place of every value it reads an
+// empty node of each kind, and the decoder's primitives, such as integer and
+// word, note what they would accept. So the schema can't disagree with the
+// tables that parse.
 var Schema = sync.OnceValue(func() []byte {
 	d := &decoder{shapes: &shapes{defs: map[*string]*def{}, byNode: map[*yaml.Node]*def{}, name: "document"}}
 	root := d.shapes.describe(func(n *yaml.Node) { documentFields.read(d, n, &Document{}, positions{}) })

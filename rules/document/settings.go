@@ -83,6 +83,8 @@ func (dec *decoder) zone(n *yaml.Node) string {
 		return ""
 	}
 
+	// Each name is looked up once. Beyond maxZones names, many must be mistakes:
+	// any further one counts as a mistake, too, and is not looked up.
 	valid, known := dec.zones[s]
 	if !known && len(dec.zones) < maxZones {
 		_, err := algorithms.Zone(s)

@@ -21,7 +21,7 @@ type shapes struct {
 
 	value    *yaml.Node   // that is being read, an empty node
 	accepted []*yaml.Node // schemas of what it may be
-	refused  bool         // it may be nothing of its kind, unless something is accepted
+	refused  bool         // a primitive has refused its kind, and only accepted counts
 }
 
 // def is the definition of a mapping with known keys.
@@ -156,6 +156,7 @@ func (sh *shapes) describeFields(n *yaml.Node, keys []string, field func(i int, 
 			f.name = sh.name + "-" + strconv.Itoa(i)
 		}
 
+		// The definition is stored before it is filled, because it may refer to itself.
 		sh.defs[&keys[0]] = f
 		sh.order = append(sh.order, f)
 

@@ -50,9 +50,9 @@ func ConditionsOf(e *entries.Entry) []Condition {
 }
 
 // SameAs returns those of the entries beside the document that are about the
-// same subject or the same checks as e, sorted by ID. There may be several: if a
-// new document folds values, entries keep the spelling in which they were
-// written. A block is only the same as itself.
+// same subject or the same checks as e, sorted by ID. There may be several: an
+// entry keeps the spelling in which it was written, and a newer document may
+// fold two spellings into one. A block is only the same as itself.
 func (d *Document) SameAs(e *entries.Entry, beside *entries.State) (list []*entries.Entry) {
 	switch {
 	case e.Kind != entries.Block && d.folds(e):
@@ -115,8 +115,8 @@ func (d *Document) FindEntry(e *entries.Entry) (line int, found bool) {
 		return 0, true
 	}
 
-	// After changes of pieces, positions refer to the pieces. So the text is
-	// parsed again to find the line.
+	// After a change of a piece, positions refer to the text of the piece. So the
+	// whole text is parsed to find the line in it.
 	written, err := Parse([]byte(text))
 	if err != nil {
 		return 0, true

@@ -7,12 +7,13 @@ import (
 	"strconv"
 )
 
-// Split divides amount among names in whole units. Each gets its part rounded
-// down. The remaining units go, one each, to the names that lost most by
-// rounding; ties go to the first by name (Hamilton's method). parts are a
-// rule's `regions`, and amount is divided among all of them: a name that is not
-// in parts gets 0, and nobody gets the part of a region that is not in names.
-// If parts is empty or has none of the names, all names get equal parts.
+// Split divides amount among names in whole units. parts are a rule's
+// `regions`, and amount is divided among all of them: a name that is not in
+// parts gets 0, and nobody gets the part of a region that is not in names. If
+// parts is empty or has none of the names, all names get equal parts.
+//
+// Each part is rounded down. The remaining units go, one each, to the parts
+// that lost most by rounding; ties go to the first by name (Hamilton's method).
 //
 // The shares are in the order of names, which must be distinct. Their sum never
 // exceeds amount; it equals amount if names has all regions in parts.

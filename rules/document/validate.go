@@ -13,9 +13,9 @@ import (
 // limits: each pair compiles to its own limit.
 const maxTierLimits = 1_000_000
 
-// checker finds contradictions between the parts of a document; the decoder
-// finds mistakes within one part. Where the decoder found a mistake, it left a
-// zero value, which the checker does not report again.
+// checker finds contradictions between the parts of a document; the decoder has
+// found the mistakes within one part. In place of a faulty value the decoder
+// has left a zero, which the checker does not report again.
 type checker struct {
 	*collector
 	doc   *Document
@@ -68,6 +68,7 @@ func newChecker(doc *Document, errs *collector) *checker {
 		index: make(map[string]int, len(doc.Rules)),
 		tiers: make(map[string]*TierSpec, len(doc.Tiers)),
 	}
+	// Of rules with the same name, the first counts. validate reports the others.
 	for i, r := range doc.Rules {
 		if c.rules[r.Name] == nil {
 			c.rules[r.Name] = r
@@ -137,6 +138,7 @@ func (ch *checker) checkRule(path string, r *RuleSpec) {
 		ch.checkGlobal(path, r, t.Limits)
 		ch.checkSlots(path, r, t.Limits)
 		ch.checkNames(path, t.Limits, r.Name)
+		// The zone of r may be that of another limit of the tier.
 		if mixesZones(t.Limits) {
 			ch.checkDistinct(path, t.Limits, ch.doc.ZoneOf(r))
 		}
@@ -227,8 +229,8 @@ func (ch *checker) checkDistinct(path string, limits []*LimitSpec, zone string) 
 	}
 }
 
-// checkNames rejects the name of a limit if answers give that name to another
-// limit, which has none of its own.
+// checkNames rejects the name of a limit if another limit, which has none of
+// its own, gets the same name in answers.
 func (ch *checker) checkNames(path string, limits []*LimitSpec, rule string) {
 	for i, l := range limits {
 		isTaken := func(j int) bool { return limits[j].Name == "" && ch.doc.LimitName(rule, limits, j) == l.Name }
@@ -275,6 +277,9 @@ func (ch *checker) checkSlots(path string, r *RuleSpec, limits []*LimitSpec) {
 	}
 }
 
+// mixesZones reports whether a limit with a calendar window names its zone. A
+// limit that names none may then have the same counter, by the zone of the
+// rule.
 func mixesZones(limits []*LimitSpec) bool {
 	return slices.ContainsFunc(limits, func(l *LimitSpec) bool { return l.TZ != "" && l.calendar() })
 }
@@ -361,7 +366,8 @@ func (ch *checker) checkEnvoyDescriptors(path string, length int, list []*EnvoyD
 	}
 }
 
-// OverrideChecker says which overrides fit a document.
+// OverrideChecker says which overrides fit a document. It is not safe for
+// concurrent use.
 type OverrideChecker struct{ checker *checker }
 
 // NewOverrideChecker returns the checker of d's overrides.

@@ -8,10 +8,15 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Warnings lists the objections of a review to d, the settings that have no
-// effect, values that are written as neither text nor plain integers, what
-// looks misspelled, and the global limits of which some region gets nothing.
-// Errors have positions only if d is unchanged since it was parsed.
+// Warnings lists what is legal in d, but probably a mistake:
+//
+//   - what [Review] would refuse;
+//   - settings that have no effect;
+//   - values that are written as neither text nor plain integers;
+//   - names that look misspelled, and values that no check has;
+//   - global limits of which some region gets nothing.
+//
+// The warnings have positions only if d is unchanged since it was parsed.
 func (d *Document) Warnings() []Error {
 	w := collector{errs: d.Objections()}
 	for i, r := range d.Rules {
@@ -58,8 +63,8 @@ func (d *Document) Warnings() []Error {
 }
 
 // mayBeLeaky reports whether some subject of r has a leaky bucket. A leaky
-// bucket delays checks by itself, and max_delay bounds how long a check with
-// `wait: true` is held.
+// bucket delays checks without on_limit: delay, and max_delay bounds how long a
+// check with `wait: true` is held.
 func (d *Document) mayBeLeaky(r *RuleSpec) bool {
 	return d.someLimit(r, func(l *LimitSpec) bool { return d.kind(l) == algorithms.LeakyBucket })
 }

@@ -51,7 +51,9 @@ func appendJSON(b []byte, v any) ([]byte, error) {
 	return wire.AppendText(b, text), nil
 }
 
-// Parse is the inverse of AppendBinary.
+// Parse is the inverse of AppendBinary. The error says what is wrong with b; it
+// wraps ErrInvalid if an entry breaks a bound or the parts contradict each
+// other.
 func Parse(b []byte) (*State, error) {
 	d := wire.NewDecoder(b)
 	var h head
@@ -104,8 +106,8 @@ func Parse(b []byte) (*State, error) {
 	return s, d.Done("entries")
 }
 
-// shared returns r with s's own entries in place of equal ones, so that the log
-// and the state share their memory.
+// shared returns r with entries of s in place of equal ones, so that the log
+// and the state keep each entry in memory once.
 func (s *State) shared(r Record) Record {
 	for _, e := range []**Entry{&r.Before, &r.After} {
 		if *e == nil {

@@ -17,7 +17,7 @@ const (
 	MaxValue     = 1024     // bytes of an attribute's value
 	MaxEntrySize = 64 << 10 // bytes of one entry
 	MaxChanges   = 10_000   // kept in the log
-	// MaxLogBytes bounds the entries that the log alone keeps.
+	// MaxLogBytes bounds what the log keeps in memory beside the state's entries.
 	MaxLogBytes = 32 << 20
 
 	// At most half of MaxEntries may have an end, and at most a quarter may have
@@ -86,8 +86,8 @@ type Condition struct {
 type Entry struct {
 	Kind Kind `json:"kind"`
 
-	// Match is for Deny and Allow: sorted by attribute, with sorted values. All
-	// conditions must hold.
+	// Match is for Deny and Allow. All conditions must hold. They are sorted by
+	// attribute, and their values are sorted, too.
 	Match []Condition `json:"match,omitempty"`
 
 	// The next four are for Subject. Limits is a JSON object: by rule, the limits
@@ -114,7 +114,7 @@ type Entry struct {
 	id string // see ID; empty until it is part of a State
 }
 
-// ErrInvalid means that an entry breaks a bound.
+// ErrInvalid means that an entry, or a change of one, breaks a bound.
 var ErrInvalid = errors.New("not a valid entry")
 
 // ID returns the entry's identity: its kind, and the checks or the subject that

@@ -11,16 +11,17 @@ import (
 var ErrDiverged = errors.New("these changes of entries do not follow the ones before")
 
 // Page is a part of the entries of another region's state: those whose IDs are
-// above After and at most UpTo; all above After if UpTo is empty. A region that
-// applies all pages, and then the records since the version of the first page,
-// has the source's state, even if that state changed meanwhile.
+// above After and at most UpTo, or all above After if UpTo is empty. The state
+// may change from page to page. A region that applies all pages, and then the
+// records since the version of the first page, has the other region's state all
+// the same.
 type Page struct {
 	After   string   `json:"after,omitempty"`
 	UpTo    string   `json:"up_to,omitempty"`
 	Entries []*Entry `json:"entries,omitempty"` // sorted by ID
-	// Version and Digest are those of the state that the page is from. The
-	// follower replaces them by those of its first page. FollowPage uses them only
-	// for the last page.
+	// Version and Digest are those of the state that the page is from. FollowPage
+	// uses them only on the last page, where the follower must first replace them
+	// by those of the first page.
 	Version int64  `json:"version"`
 	Digest  Digest `json:"digest"`
 }
@@ -59,8 +60,8 @@ func (s *State) FollowPage(p *Page) (*State, error) {
 	next.log = changeLog{}
 	next.edit()
 
-	// The loop walks s, whose nodes stay as they are: next copies a node before it
-	// changes the node.
+	// The loop walks s while next changes. That is safe: next copies a node of the
+	// tree before it changes the node.
 	for e := range s.All {
 		if e.id > p.After && (p.IsLast() || e.id <= p.UpTo) {
 			next.remove(e)
@@ -122,7 +123,8 @@ func (s *State) follow(r *Record) error {
 			return err
 		}
 
-		// A page may have brought s a newer entry than r.Before.
+		// Whatever s has under this ID goes, even if it is not r.Before: a page may
+		// have brought something newer than r.
 		if have := s.Get(e.ID()); have != nil {
 			s.remove(have)
 		}

@@ -15,7 +15,8 @@ type Record struct {
 	digest Digest // of all changes up to this one
 }
 
-// size returns about how many bytes r keeps in memory besides what the state has.
+// size returns about how many bytes r keeps in memory beside what the state
+// has. The state has r.After, at least at first.
 func (r *Record) size() int {
 	n := entryBytes
 	if r.Before != nil {
@@ -28,8 +29,8 @@ func (r *Record) size() int {
 const logChunk = 128
 
 // changeLog is an immutable list of the last records, oldest first. All chunks
-// but the last have logChunk records. Whole chunks are dropped at the front, so
-// it may have some more than MaxChanges.
+// but the last have logChunk records. Old records are dropped a chunk at a
+// time, so the list may have some more than MaxChanges.
 type changeLog struct {
 	chunks [][]Record
 	n      int
@@ -96,9 +97,9 @@ func (s *State) RecordAt(version int64) *Record {
 	return list[0]
 }
 
-// Since returns the records after a version, oldest first, at most as many as
-// fit in most bytes, but at least one. ok is false if s does not continue the
-// history that had this digest at that version, or does not keep all of these
+// Since returns the records after a version, oldest first: as many as fit in
+// most bytes, but at least one. ok is false if s had another digest at that
+// version, and so another history, or if the log no longer has all of these
 // records.
 func (s *State) Since(version int64, digest Digest, most int) (list []*Record, ok bool) {
 	if version == s.version {

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Errors of changes. The state stays as it was.
+// Errors of changes.
 var (
 	// ErrFull means that there is no room for another entry.
 	ErrFull = errors.New("there are too many entries")
@@ -22,7 +22,8 @@ var (
 	ErrScope = errors.New("the scope entries may only change what was written under it")
 )
 
-// Digest stands for the whole history of changes.
+// Digest stands for the whole history of changes: each change is hashed
+// together with the digest before it.
 type Digest [16]byte
 
 // MarshalText returns hexadecimal digits.
@@ -110,7 +111,8 @@ func (s *State) Diff(old *State, yield func(before, after *Entry)) {
 	})
 }
 
-// With returns s after a change. The error wraps ErrInvalid, ErrFull, ErrNotFound or ErrScope.
+// With returns s after a change; s stays as it is. The error wraps ErrInvalid,
+// ErrFull, ErrNotFound or ErrScope.
 func (s *State) With(c Change) (*State, error) {
 	if c.Entry == nil {
 		return nil, fmt.Errorf("%w: a change without an entry", ErrInvalid)
@@ -207,6 +209,8 @@ func (s *State) remove(e *Entry) {
 	}
 }
 
+// countEnding adds by to the numbers of entries with an end: of all, and of
+// those that e's token wrote.
 func (s *State) countEnding(e *Entry, by int) {
 	s.ending += by
 	n, _ := s.byToken.Get(Text(e.Token))
@@ -248,8 +252,8 @@ func (s *State) HasEnded(now int64) bool {
 }
 
 // End returns s without the entries that have ended by now, in Unix ms, and how
-// many it has removed: at most maxEnded, those that ended first. If there are
-// none, it returns s itself.
+// many it has removed. If more than maxEnded have ended, it removes those that
+// ended first. If none have, it returns s itself.
 func (s *State) End(now int64) (*State, int) {
 	var ended []*Entry
 	next := *s

@@ -11,7 +11,7 @@ import (
 // 100,000 keys, a bucket has one or two.
 const fanOut = 256
 
-// The places of keys are unpredictable, so that nobody can choose keys that share a bucket.
+// Hashes are unpredictable, so that nobody can choose keys that share a bucket.
 var (
 	seed         = maphash.MakeSeed()
 	secret       = rand.Uint64()
@@ -40,8 +40,8 @@ func HashText(s string) uint64 { return maphash.String(seed, s) }
 func HashWords(a, b uint64) uint64 {
 	high, low := bits.Mul64(a^secret, bits.RotateLeft64(b, hashRotation)^otherSecret)
 	h := high ^ low
-	// A second product follows: if a factor of the first product is 0, the other
-	// word is lost there.
+	// If one factor is 0, the first product loses the other word. The second
+	// product brings it back.
 	high, low = bits.Mul64(h^otherSecret, b^secret)
 	return high ^ low
 }
@@ -56,7 +56,8 @@ type Tree[K Key, V any] struct {
 	edit *edit // nil: all nodes may be shared
 }
 
-// edit says which nodes of a tree are not shared, so that many changes copy each of them once.
+// edit says which nodes a tree has copied already. It does not share these, so
+// further changes may be made in place.
 type edit struct {
 	root     bool
 	branches [fanOut]bool
