@@ -39,8 +39,8 @@ func (t *Table) NoteReservation(now algorithms.Instant, place *Place, isHome boo
 	lp := t.notes.Lock(p, now.Steady)
 	defer lp.Unlock()
 
-	// Shut also waits for whoever holds the partition's notes. So here and below,
-	// the gate may be read without a shard.
+	// Shut also waits for the lock of the partition's notes. So code that holds it,
+	// here and below, may read the gate without a shard.
 	if t.gates.isShut(p) {
 		return ErrShut
 	}

@@ -170,7 +170,7 @@ func (g *group) takePlain(slot int, now algorithms.Instant, op *Op) bool {
 // nothing while a gate is shut. attempt is who acquires slots by ops; nil if
 // nobody does. The caller must hold the shards of ops.
 func (t *Table) take(now algorithms.Instant, ops []Op, attempt *SlotAttempt, gated bool) Verdict {
-	// The gates are read under the locks. Shut waits for whoever holds them, so it
+	// Take reads the gates under the locks. Shut waits for these locks, so it
 	// returns only once this check is decided.
 	if gated && t.gates.anyShut(ops) {
 		return Undecided

@@ -21,6 +21,7 @@ func TestSize(t *testing.T) {
 	}{
 		{"what is wanted", 10, 1000, 0, 0, 3, 10},
 		{"its part of the headroom under the threshold", 5000, 1000, 0, 0, 3, 212},
+		{"the second grant of docs/design/leases.md", 600, 787, 106, 106, 3, 159},
 		{"half of it, on one node", 5000, 1000, 0, 0, 1, 425},
 		{"its part of what is left of it", 5000, 550, 0, 0, 3, 100},
 		{"above it, a part of what may be idle", 5000, 100, 0, 0, 3, 6},

@@ -233,8 +233,8 @@ func (g *guardedLogs) write(w *logWrite) error {
 	timer := time.NewTimer(g.timeout)
 	defer timer.Stop()
 
-	// The error is checked before waiting for a turn: whoever undoes a failed write
-	// keeps the turn until the undo succeeds.
+	// Check for the error before waiting for a turn: the goroutine that undoes a
+	// failed write keeps the turn until it has succeeded.
 	if err := g.checkWritable(); err != nil {
 		return err
 	}

@@ -185,8 +185,8 @@ func (l *ledger) addExisting(hi, lo uint64, cost, checks int64) bool {
 	row := sh.find(hi, lo)
 	found := row >= 0 && !sh.closed
 
-	// The round is read under the lock. So whoever locks the shard after a round
-	// has ended finds all that was counted in that round.
+	// Read the round under the lock. So once a round has ended, a goroutine that
+	// locks the shard finds all that was counted in that round.
 	if found {
 		sh.add(row, cost, checks, l.round.Load())
 	}

@@ -99,8 +99,9 @@ func (k *Keeper) pushPartitions(list *partitionSet) {
 func (k *Keeper) collect(push func(pushing *partitionSet)) {
 	k.debitMu.Lock()
 
-	// The flag is set and the partitions are read under one lock. So whoever takes
-	// a token later sees the flag, and has complete copies of the partition sent.
+	// Set the flag and read the partitions under one lock. So if the Keeper takes
+	// over a token later, it sees the flag, and sends complete copies of the
+	// partition.
 	k.mu.Lock()
 	k.collecting = true
 	pushing := k.pushing

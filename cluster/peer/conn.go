@@ -458,7 +458,7 @@ func (c *conn) startCall(m Method, body []byte, timeout time.Duration, done func
 
 	c.next++
 	o.id = c.next
-	// The timer is set under the lock: whoever removes the call then stops it.
+	// Set the timer under the lock: the goroutine that removes the call stops it.
 	o.timer = time.AfterFunc(timeout, o.expire)
 	c.pending[o.id] = o
 	isAlone := len(c.pending) == 1
