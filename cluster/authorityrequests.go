@@ -54,9 +54,10 @@ func (nt *nodeTracker) requestStatus() authority.Request {
 	return r
 }
 
-// askLeader sends a request for authority to the leader. If the leader answers
-// that this node's state has diverged, askLeader stops the state machine.
-func (nt *nodeTracker) askLeader(ctx context.Context, r authority.Request) (reply authority.Reply, err error) {
+// askForAuthority sends a request for authority to the leader. If the leader
+// answers that this node's state has diverged, askForAuthority stops the state
+// machine.
+func (nt *nodeTracker) askForAuthority(ctx context.Context, r authority.Request) (reply authority.Reply, err error) {
 	err = nt.callJSON(ctx, toLeader, authority.MethodAsk, r, &reply)
 	switch {
 	case err != nil:
@@ -83,9 +84,9 @@ func (nt *nodeTracker) stopDiverged(r authority.Request) {
 	nt.machine.stop(&Stuck{Err: fmt.Errorf("as of entry %d %w", r.StateHash.Index, errDiverged)})
 }
 
-// answerRequest answers a request for authority on the leader, and records how
+// answerAuthority answers a request for authority on the leader, and records how
 // far the node has applied.
-func (nt *nodeTracker) answerRequest(ctx context.Context, r authority.Request) (authority.Reply, error) {
+func (nt *nodeTracker) answerAuthority(ctx context.Context, r authority.Request) (authority.Reply, error) {
 	refusal, differs := nt.refuseDiverged(r)
 	if differs {
 		return refusal, nil

@@ -34,18 +34,18 @@ const (
 // Gossip logs what single members did. Only writeChronicle uses it.
 type chronicle struct {
 	*core
-	tracker  *nodeTracker
-	led      bool
-	lastSeen time.Time // the last look at which this node had authority, or had never had any
-	lost     string    // what was logged as missing; empty if nothing is
-	epoch    int64     // of the last ring seen
-	ring     *ring.Table
-	began    time.Time       // when that ring was first seen
-	moving   int             // how many partitions move to it
-	moves    bool            // they still move
-	saidMove bool            // the log says that they move
-	rules    int64           // the version last logged; 0: none yet
-	twice    map[string]bool // names that the log says several living nodes have
+	tracker     *nodeTracker
+	led         bool
+	lastSeen    time.Time // the last look at which this node had authority, or had never had any
+	lost        string    // what was logged as missing; empty if nothing is
+	epoch       int64     // of the last ring seen
+	ring        *ring.Table
+	began       time.Time       // when that ring was first seen
+	movingCount int             // how many partitions move to it
+	isMoving    bool            // they still move
+	saidMove    bool            // the log says that they move
+	rules       int64           // the version last logged; 0: none yet
+	twice       map[string]bool // names that the log says several living nodes have
 }
 
 // writeChronicle is the loop that keeps the chronicle.
@@ -121,7 +121,7 @@ func (ch *chronicle) missingVoters() string {
 // beginning only of a move that still goes on at the next look.
 func (ch *chronicle) noteMove(s *agreement.State) {
 	before := ch.ring
-	moved := ch.moves
+	wasMoving := ch.isMoving
 	changed := s.Epoch != ch.epoch
 	if changed {
 		ch.ring = s.To
@@ -129,20 +129,20 @@ func (ch *chronicle) noteMove(s *agreement.State) {
 		ch.began = time.Now()
 		ch.saidMove = false
 	}
-	ch.moves = !s.Settled
+	ch.isMoving = !s.Settled
 	if !ch.led || before == nil {
 		return
 	}
 	if changed {
-		ch.moving = movedPartitions(before, s.To)
+		ch.movingCount = movedPartitions(before, s.To)
 	}
 
-	log := ch.config.Logger.With("epoch", s.Epoch, "nodes", len(s.To.Members()), "partitions", ch.moving)
+	log := ch.config.Logger.With("epoch", s.Epoch, "nodes", len(s.To.Members()), "partitions", ch.movingCount)
 	switch {
-	case ch.moves && !changed && !ch.saidMove:
+	case ch.isMoving && !changed && !ch.saidMove:
 		log.Info("partitions move")
 		ch.saidMove = true
-	case !ch.moves && (changed || moved):
+	case !ch.isMoving && (changed || wasMoving):
 		log.Info("partitions have moved", "took", time.Since(ch.began).Round(time.Millisecond))
 	}
 }

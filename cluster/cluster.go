@@ -103,7 +103,7 @@ func (c *Cluster) makeAuthority() {
 		Now:          func() time.Duration { return time.Since(began) }, Logger: c.config.Logger,
 	})
 	c.holder = authority.NewHolder(authority.HolderConfig{
-		Self: self.ID, Boot: self.Boot, Boottime: c.config.Boottime, Ask: c.tracker.askLeader,
+		Self: self.ID, Boot: self.Boot, Boottime: c.config.Boottime, Ask: c.tracker.askForAuthority,
 		Status:   c.tracker.requestStatus,
 		OnChange: func() { wake.Signal(c.reconcileNeeded) }, Logger: c.config.Logger,
 	})
@@ -123,7 +123,7 @@ func (c *Cluster) localHandlers() map[peer.Method]handler {
 		MethodFollowNow:           jsonHandler(c.sharedRules.serveFollowNow),
 		MethodWriteEntries:        c.sharedRules.serveWriteEntries,
 		MethodRaise:               jsonHandler(c.reconciler.raise),
-		authority.MethodAsk:       jsonHandler(c.tracker.answerRequest),
+		authority.MethodAsk:       jsonHandler(c.tracker.answerAuthority),
 		authority.MethodCommitted: jsonHandler(c.serveCommitted),
 	}
 }

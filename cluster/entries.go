@@ -124,7 +124,7 @@ func (sr *sharedRules) serveWriteEntries(ctx context.Context, r request) ([]byte
 		return nil, err
 	}
 
-	e := agreement.Entries{Request: w.Request}
+	e := agreement.ChangeEntries{Request: w.Request}
 	now := time.Now().UnixMilli()
 	for i := range w.Changes {
 		if w.Changes[i].Entry == nil || w.Changes[i].For < 0 {

@@ -94,15 +94,15 @@ func (h *hashReports) add(id ring.NodeID, c agreement.HashAt, members int) (diff
 }
 
 // countHashes counts the nodes for each hash, and returns a hash with the highest count.
-func countHashes(byNode map[ring.NodeID]agreement.Hash) (votes map[agreement.Hash]int, most agreement.Hash) {
+func countHashes(byNode map[ring.NodeID]agreement.Hash) (votes map[agreement.Hash]int, commonest agreement.Hash) {
 	votes = map[agreement.Hash]int{}
 	for _, hash := range byNode {
 		votes[hash]++
-		if votes[hash] >= votes[most] {
-			most = hash
+		if votes[hash] >= votes[commonest] {
+			commonest = hash
 		}
 	}
-	return votes, most
+	return votes, commonest
 }
 
 // refuseDiverged checks the hash in a request for authority, on the leader. If

@@ -45,7 +45,7 @@ type plan struct {
 	// Derived from the members:
 	voters, failedVoters int            // number of voters, and how many of them have failed
 	votersByZone         map[string]int // voters by zone
-	candidate            *member        // the node to make a voter next; nil if there is none
+	nextVoter            *member        // the node to make a voter next; nil if there is none
 }
 
 // next returns the one change to make now. Each change results in a new
@@ -144,7 +144,7 @@ func (pl *plan) countVoters() {
 	pl.voters = 0
 	pl.failedVoters = 0
 	pl.votersByZone = map[string]int{}
-	pl.candidate = nil
+	pl.nextVoter = nil
 
 	for _, m := range pl.members {
 		if m.Voter {
@@ -160,8 +160,8 @@ func (pl *plan) countVoters() {
 		m := &pl.members[i]
 		fits := m.inRaft && !m.Voter && m.isAlive() && !m.excluded && m.health.healthy &&
 			pl.now.Sub(m.health.healthySince) >= pl.timings.Stable
-		if fits && (pl.candidate == nil || pl.votersByZone[m.Zone] < pl.votersByZone[pl.candidate.Zone]) {
-			pl.candidate = m
+		if fits && (pl.nextVoter == nil || pl.votersByZone[m.Zone] < pl.votersByZone[pl.nextVoter.Zone]) {
+			pl.nextVoter = m
 		}
 	}
 }
@@ -173,7 +173,7 @@ func (pl *plan) canDropFailedVoter() bool { return pl.voters-pl.failedVoters >= 
 // either a candidate can take its place or the number of voters is even: with
 // one voter fewer, a smaller majority suffices.
 func (pl *plan) planDemotion() change {
-	if pl.candidate == nil && pl.voters%2 == 1 || pl.failedVoters == 0 || !pl.canDropFailedVoter() {
+	if pl.nextVoter == nil && pl.voters%2 == 1 || pl.failedVoters == 0 || !pl.canDropFailedVoter() {
 		return change{}
 	}
 	return pl.firstMember(demoteNode, func(m *member) bool {
@@ -185,20 +185,20 @@ func (pl *plan) planDemotion() change {
 // maxVoters. If a voter has failed, it waits until planDemotion has demoted
 // that voter, because an additional voter would enlarge the majority needed.
 func (pl *plan) planPromotion() change {
-	if pl.candidate == nil || pl.voters >= maxVoters || pl.failedVoters > 0 {
+	if pl.nextVoter == nil || pl.voters >= maxVoters || pl.failedVoters > 0 {
 		return change{}
 	}
-	return change{kind: promoteNode, node: *pl.candidate}
+	return change{kind: promoteNode, node: *pl.nextVoter}
 }
 
 // planSpread demotes a voter in a zone that has at least two more voters than
 // the candidate's zone. planPromotion then makes the candidate a voter, which
 // spreads the voters better over the zones.
 func (pl *plan) planSpread() change {
-	if pl.candidate == nil || pl.voters < maxVoters || pl.failedVoters > 0 {
+	if pl.nextVoter == nil || pl.voters < maxVoters || pl.failedVoters > 0 {
 		return change{}
 	}
 	return pl.firstMember(demoteNode, func(m *member) bool {
-		return m.Voter && m.ID != pl.self && pl.votersByZone[m.Zone] >= pl.votersByZone[pl.candidate.Zone]+2
+		return m.Voter && m.ID != pl.self && pl.votersByZone[m.Zone] >= pl.votersByZone[pl.nextVoter.Zone]+2
 	})
 }

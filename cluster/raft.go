@@ -198,14 +198,14 @@ func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result
 			return agreement.Result{}, fmt.Errorf("encode an entry: %w", err)
 		}
 
-		if prepared != nil && prepared.Refused() != nil {
+		if prepared != nil && prepared.Refusal() != nil {
 			// Agreeing on an empty entry proves that this node leads and has applied the
 			// newest state.
 			if r, err := c.propose(ctx, agreement.Empty{}); err != nil {
 				return r, err
 			}
 			if prepared.Holds(c.State()) {
-				return agreement.Result{Err: prepared.Refused()}, nil
+				return agreement.Result{Err: prepared.Refusal()}, nil
 			}
 			continue
 		}

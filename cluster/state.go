@@ -42,10 +42,10 @@ func (c *core) reliesOnMemory() bool {
 	return c.memory.inUse.Load() && !c.holder.EverValid()
 }
 
-// olderThanMemory reports whether s is older than the remembered state in
+// skipForMemory reports whether s is older than the remembered state in
 // force. The rules of such a state are not passed on, so that rules never go
-// back. Once s has caught up, olderThanMemory drops the remembered state.
-func (c *core) olderThanMemory(s *agreement.State) bool {
+// back. Once s has caught up, skipForMemory drops the remembered state.
+func (c *core) skipForMemory(s *agreement.State) bool {
 	m := c.memory.state.Load()
 	if m == nil || !c.memory.inUse.Load() {
 		return false

@@ -39,7 +39,7 @@ func (c *Cluster) publish(before, now *agreement.State) {
 		c.config.OnState(now)
 	}
 
-	if !c.olderThanMemory(now) {
+	if !c.skipForMemory(now) {
 		c.publishRules(now)
 		c.publishEntries(now)
 	}

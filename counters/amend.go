@@ -213,6 +213,6 @@ func (t *Table) noteAmendment(now algorithms.Instant, a *Amendment) {
 		a.Memo.Answer = a.Answer(a)
 		n := a.Memo.note(now)
 		lp.Put(n)
-		t.notes.ListMade(n)
+		t.notes.RecordMade(n)
 	}
 }

@@ -175,14 +175,14 @@ func (t *Table) Drop(p int) {
 		found = t.dropFrom(&shards[i], p) || found
 	}
 	if found {
-		t.drops.Add(1)
+		t.dropCalls.Add(1)
 	}
 }
 
 // Drops returns how many calls of Drop have removed counters or notes. Drop
 // does not report what it removes, so the file still has it. If the partition
 // comes back, the file may then hold outdated counters of it.
-func (t *Table) Drops() int64 { return t.drops.Load() }
+func (t *Table) Drops() int64 { return t.dropCalls.Load() }
 
 // dropFrom removes p's counters from s and reports whether there were any.
 func (t *Table) dropFrom(s *shard, p int) (found bool) {

@@ -38,15 +38,15 @@ func (v *victim) isGood() bool { return v.chosen && v.rank < lastResort }
 // of magnitude of the time it has left. So a monthly quota that is hardly used
 // goes before one that is half used, and a bucket that is full again in a
 // second goes before both.
-func (v *victim) consider(loc location, k Key, packed kindFullness, freshAt uint32, second int64) {
+func (v *victim) offer(loc location, k Key, packed kindFullness, freshAt uint32, second int64) {
 	rank := uint64(0)
 	if left := int64(freshAt) - second; left > 0 {
 		rank = (1+uint64(packed.fullness()))*uint64(bits.Len64(uint64(left)))<<32 | uint64(freshAt)
 	}
-	v.keepLower(loc, k, rank)
+	v.offerRanked(loc, k, rank)
 }
 
-func (v *victim) keepLower(loc location, k Key, rank uint64) {
+func (v *victim) offerRanked(loc location, k Key, rank uint64) {
 	if !v.chosen || rank < v.rank {
 		*v = victim{location: loc, key: k, rank: rank, chosen: true}
 	}
@@ -269,9 +269,9 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 				freeAt = min(freeAt, int64(g.freshAt[slot]))
 			case isKeyOf(k, ops):
 			case g.isUnreadReset(slot, readers):
-				v.keepLower(sub.locationAt(at), k, lastResort)
+				v.offerRanked(sub.locationAt(at), k, lastResort)
 			default:
-				v.consider(sub.locationAt(at), k, g.kindFullnesses[slot], g.freshAt[slot], second)
+				v.offer(sub.locationAt(at), k, g.kindFullnesses[slot], g.freshAt[slot], second)
 			}
 		}
 	}
@@ -292,9 +292,9 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 			freeAt = min(freeAt, int64(e.freshAt))
 		case isKeyOf(k, ops):
 		case e.dirty&readers != 0 && e.log.Fresh():
-			v.keepLower(loc, k, lastResort)
+			v.offerRanked(loc, k, lastResort)
 		default:
-			v.consider(loc, k, e.kindFullness, e.freshAt, second)
+			v.offer(loc, k, e.kindFullness, e.freshAt, second)
 		}
 	}
 

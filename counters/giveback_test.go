@@ -636,7 +636,7 @@ func (h *giveBackHistory) fromOf(op *pendingOp) algorithms.TakeRecord {
 func (h *giveBackHistory) settlementOf(p *pendingCost, used []int64) *SettlePlan {
 	now := h.now()
 	s := &SettlePlan{
-		Place: p.place, HasPlace: true, Life: p.life,
+		Place: p.place, HadPlace: true, Life: p.life,
 		Answer: func(*SettlePlan) []byte { return []byte("settled") },
 	}
 	left := max(0, p.until-now.Wall)

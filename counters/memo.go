@@ -86,6 +86,6 @@ func (t *Table) Remember(now algorithms.Instant, m *Memo) error {
 		return ErrShut
 	}
 	lp.Put(n)
-	t.notes.ListMade(n)
+	t.notes.RecordMade(n)
 	return nil
 }

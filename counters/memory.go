@@ -44,7 +44,7 @@ type slab struct {
 	owners       []*subtable // by piece; nil for a hole; the last piece is never a hole
 	holes        int         // pieces that were freed while the shard of the last piece was busy
 	usable       int         // bytes at the beginning of area that may be accessed
-	large        int         // bytes at the beginning of area that are in large pages
+	largeBytes   int         // bytes at the beginning of area that are in large pages
 	isMoving     bool        // memory is being moved to a large page, so area must not be unmapped
 }
 
@@ -185,7 +185,7 @@ func (sb *slab) unreserveIfEmpty() {
 		sb.area = nil
 		sb.owners = nil
 		sb.usable = 0
-		sb.large = 0
+		sb.largeBytes = 0
 	}
 }
 
@@ -214,7 +214,7 @@ func (m *memory) tidy() {
 	for range m.slabs {
 		m.turn = (m.turn + 1) % len(m.slabs)
 		sb := &m.slabs[m.turn]
-		if end := sb.large + pages.Large; end <= len(sb.owners)*sb.bytes && !sb.isMoving {
+		if end := sb.largeBytes + pages.Large; end <= len(sb.owners)*sb.bytes && !sb.isMoving {
 			m.enlarge(sb, end)
 			return
 		}
@@ -224,7 +224,7 @@ func (m *memory) tidy() {
 // enlarge moves the stretch of sb that ends at end to a large page. It unlocks
 // m meanwhile, because the system may first have to make room.
 func (m *memory) enlarge(sb *slab, end int) {
-	sb.large, sb.isMoving = end, true // a discard meanwhile lowers large again
+	sb.largeBytes, sb.isMoving = end, true // a discard meanwhile lowers large again
 	m.mu.Unlock()
 	moved := pages.Enlarge(sb.area[end-pages.Large : end])
 	m.mu.Lock()
@@ -237,7 +237,7 @@ func (m *memory) enlarge(sb *slab, end int) {
 	if moved {
 		m.failures = 0
 	} else {
-		sb.large = min(sb.large, end-pages.Large)
+		sb.largeBytes = min(sb.largeBytes, end-pages.Large)
 		m.failures++
 		m.pauseLeft = min(1<<min(m.failures, 10), maxPause)
 	}
@@ -264,5 +264,5 @@ func (sb *slab) indexOf(groups []group) (i int, ok bool) {
 // discard zeroes piece i and gives its memory back to the system.
 func (sb *slab) discard(i int) {
 	pages.Discard(sb.piece(i))
-	sb.large = min(sb.large, i*sb.bytes/pages.Large*pages.Large)
+	sb.largeBytes = min(sb.largeBytes, i*sb.bytes/pages.Large*pages.Large)
 }

@@ -36,9 +36,9 @@ func memoryAddsUp(t interface {
 			}
 		}
 		n := len(s.owners)
-		if holes != s.holes || n > 0 && s.owners[n-1] == nil || n == 0 && s.area != nil || n*s.bytes < s.large {
+		if holes != s.holes || n > 0 && s.owners[n-1] == nil || n == 0 && s.area != nil || n*s.bytes < s.largeBytes {
 			t.Fatalf("a slab has %d pieces, %d holes of %d counted, %d bytes in large pages", n,
-				holes, s.holes, s.large)
+				holes, s.holes, s.largeBytes)
 		}
 	}
 	for i := range table.shards {
@@ -297,7 +297,7 @@ func TestLargePages(t *testing.T) {
 		table.Sweep(epoch, 0)
 		have := 0
 		for i := range table.memory.slabs {
-			have += table.memory.slabs[i].large / pages.Large
+			have += table.memory.slabs[i].largeBytes / pages.Large
 		}
 		if table.memory.failures > 0 {
 			t.Skip("the system has no more large pages to spare")
@@ -397,12 +397,12 @@ func TestLargePagesAreNotForced(t *testing.T) {
 			attempts = append(attempts, call)
 		}
 	}
-	if len(attempts) < 10 || len(attempts) > 20 || s.large != 0 {
+	if len(attempts) < 10 || len(attempts) > 20 || s.largeBytes != 0 {
 		t.Errorf("tidy tried at calls %v", attempts)
 	}
 	s.area, m.pauseLeft = area, 0
 	area[0] = 1
-	if m.tidy(); s.large > 0 && m.failures > 0 {
+	if m.tidy(); s.largeBytes > 0 && m.failures > 0 {
 		t.Errorf("have %d failures after a success", m.failures)
 	}
 }

@@ -11,13 +11,13 @@ import (
 // most once: the place records that it was made.
 type SettlePlan struct {
 	Place Place
-	// HasPlace says that the place was made with the reservation, on this node or
+	// HadPlace says that the place was made with the reservation, on this node or
 	// elsewhere. Suppose that it is missing. If the counters are still of the same
 	// lineage, the reservation is over. If they are of another lineage, the place
 	// was lost with its node. Settle then makes it anew, even beyond the bound,
-	// unless the settlement is late or an end. Without HasPlace, Settle makes the
+	// unless the settlement is late or an end. Without HadPlace, Settle makes the
 	// place only if there is room.
-	HasPlace bool
+	HadPlace bool
 	// Late says that the reservation's time is over, so the place must still be
 	// there. Settle sets it if it finds that the settlement is late. TooLate says
 	// that the time for late settlements is over, too: Settle then only looks for
@@ -92,7 +92,7 @@ func (t *Table) Settle(now algorithms.Instant, st *SettlePlan) (repeated, done b
 	}
 
 	st.SameLineage = st.Life.Lineage != 0 && t.Lineage(home.Partition()) == st.Life.Lineage
-	place, err := t.findPlace(now, st)
+	place, err := t.findOrMakePlace(now, st)
 
 	switch {
 	case err != nil:
@@ -143,17 +143,17 @@ func (t *Table) Settle(now algorithms.Instant, st *SettlePlan) (repeated, done b
 	return false, true, nil
 }
 
-// findPlace returns the settlement's place. If there is none, it makes one, or
-// sets TooLate if the reservation must be over: because it had a place in this
-// lineage, or because st is Late or CarriesOutEnd.
-func (t *Table) findPlace(now algorithms.Instant, st *SettlePlan) (place notes.Note, err error) {
+// findOrMakePlace returns the settlement's place. If there is none, it makes
+// one, or sets TooLate if the reservation must be over: because it had a place
+// in this lineage, or because st is Late or CarriesOutEnd.
+func (t *Table) findOrMakePlace(now algorithms.Instant, st *SettlePlan) (place notes.Note, err error) {
 	lp := t.notes.Lock(st.Place.Key.Partition(), now.Steady)
 	defer lp.Unlock()
 	place, found := lp.Get(st.Place.Key)
 	if found {
 		return place, nil
 	}
-	if st.HasPlace && st.SameLineage || st.Late || st.CarriesOutEnd {
+	if st.HadPlace && st.SameLineage || st.Late || st.CarriesOutEnd {
 		st.TooLate = true
 	}
 	if st.TooLate {
@@ -163,7 +163,7 @@ func (t *Table) findPlace(now algorithms.Instant, st *SettlePlan) (place notes.N
 	// A place that was made with the reservation had room. If it was lost, Settle
 	// stores it again even beyond the bound.
 	place = st.Place.note(now)
-	if !st.HasPlace {
+	if !st.HadPlace {
 		err = lp.PutIfRoom(place)
 	}
 	return place, err

@@ -84,7 +84,7 @@ func TestPlaces(t *testing.T) {
 	reserve := func(id uint64) *SettlePlan {
 		t.Helper()
 		s := settled(table, now, algorithms.TakeRecord{}, subject, id)
-		s.HasPlace = true
+		s.HadPlace = true
 		expect.NoError(t, table.NoteReservation(now, &s.Place, true, ops))
 		table.Take(now, ops)
 		s.Changes[0].From = ops[0].TakeRecord()
@@ -109,7 +109,7 @@ func TestPlaces(t *testing.T) {
 		t.Error("a reservation was settled after its place had expired, by a clock that says that it is not over")
 	}
 	lost := settled(table, now, algorithms.TakeRecord{}, subject, 4)
-	lost.HasPlace, lost.Life.Lineage = true, 99
+	lost.HadPlace, lost.Life.Lineage = true, 99
 	if !settle(0, lost) || lost.SameLineage {
 		t.Error("a reservation whose place was lost with its node could not be settled")
 	}
@@ -407,7 +407,7 @@ func TestSettleWithMoreAfterTheRateFell(t *testing.T) {
 	_, done, err := table.Settle(later, &SettlePlan{
 		Place: Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation},
 			Open: time.Minute, Until: later.Steady/1e9 + 60, SettledUntil: later.Steady/1e9 + 60},
-		HasPlace: true, Life: life,
+		HadPlace: true, Life: life,
 		Changes: []SettledCost{{Key: k, Limit: fast, Used: 1}},
 		Answer:  func(*SettlePlan) []byte { return nil },
 	})
@@ -476,7 +476,7 @@ func TestLateSettlingAfterRatesGaveWay(t *testing.T) {
 
 		before, _ := table.Usage(later, k, slow)
 		s := &SettlePlan{
-			Place: place, HasPlace: true, Late: true, Life: life,
+			Place: place, HadPlace: true, Late: true, Life: life,
 			Changes: []SettledCost{{Key: k, Limit: slow, Reserved: 50, AtExpiry: 50, From: ops[0].TakeRecord()}},
 			Answer:  func(*SettlePlan) []byte { return nil },
 		}
@@ -496,7 +496,7 @@ func TestLateSettlingNeedsItsPlace(t *testing.T) {
 	table := newTable(t, 100)
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
 	s := settled(table, now, algorithms.TakeRecord{}, 7<<52, 4)
-	s.HasPlace, s.Late, s.Life.Lineage = true, true, 99
+	s.HadPlace, s.Late, s.Life.Lineage = true, true, 99
 	if _, done, err := table.Settle(now, s); done || err != nil {
 		t.Errorf("it was settled: %t, %v", done, err)
 	}

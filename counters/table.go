@@ -43,7 +43,7 @@ type Table struct {
 	logs        [numClasses]atomic.Int64
 	logEntries  [numClasses]atomic.Int64
 	sweepCursor atomic.Int64 // the shard that Sweep visited last
-	drops       atomic.Int64 // see Drops
+	dropCalls   atomic.Int64 // see Drops
 	aheadCount  atomic.Int64 // in all shards
 	// budget is the room that no shard has drawn yet. Invariant: budget, the room
 	// of all shards and the counters in them add up to maxCounters.
@@ -130,7 +130,7 @@ func (t *Table) Close() {
 		s.subtables = nil
 		s.unsaved = 0
 		s.unsent = 0
-		s.aheadClocks = nil
+		s.followedClocks = nil
 
 		t.budget.Add(int64(s.room))
 		s.room = 0

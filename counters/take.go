@@ -105,7 +105,7 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	// counted. A plain bucket drains by Steady, so it does without.
 	op.At = now
 	if !l.IsPlain() || !g.takePlain(slot, now, op) {
-		if s.aheadClocks != nil {
+		if s.followedClocks != nil {
 			op.At = s.timeIn(op.Key.Partition(), now)
 		}
 

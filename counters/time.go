@@ -27,7 +27,7 @@ func (s *shard) advance(now algorithms.Instant) algorithms.Instant {
 
 // timeIn returns now as partition p counts its windows. The caller must hold s.
 func (s *shard) timeIn(p int, now algorithms.Instant) algorithms.Instant {
-	if s.aheadClocks == nil {
+	if s.followedClocks == nil {
 		return now
 	}
 	return s.timeAhead(p, now)
@@ -36,7 +36,7 @@ func (s *shard) timeIn(p int, now algorithms.Instant) algorithms.Instant {
 // timeAhead is timeIn for a shard with a partition that follows another clock.
 // It forgets such a clock once this node's own has caught up.
 func (s *shard) timeAhead(p int, now algorithms.Instant) algorithms.Instant {
-	lead, follows := s.aheadClocks[p]
+	lead, follows := s.followedClocks[p]
 	if !follows {
 		return now
 	}
@@ -51,14 +51,14 @@ func (s *shard) timeAhead(p int, now algorithms.Instant) algorithms.Instant {
 
 // dropAheadClock makes the shard count p's windows by this node's clock. The caller must hold s.
 func (s *shard) dropAheadClock(p int) {
-	if _, follows := s.aheadClocks[p]; !follows {
+	if _, follows := s.followedClocks[p]; !follows {
 		return
 	}
 
 	s.table.aheadCount.Add(-1)
-	delete(s.aheadClocks, p)
-	if len(s.aheadClocks) == 0 {
-		s.aheadClocks = nil
+	delete(s.followedClocks, p)
+	if len(s.followedClocks) == 0 {
+		s.followedClocks = nil
 	}
 }
 
@@ -86,13 +86,13 @@ func (s *shard) follow(now algorithms.Instant, p int, wall int64) {
 		return
 	}
 
-	if s.aheadClocks == nil {
-		s.aheadClocks = make(map[int]algorithms.Course)
+	if s.followedClocks == nil {
+		s.followedClocks = make(map[int]algorithms.Course)
 	}
-	if _, follows := s.aheadClocks[p]; !follows {
+	if _, follows := s.followedClocks[p]; !follows {
 		s.table.aheadCount.Add(1)
 	}
-	s.aheadClocks[p] = algorithms.Course{Steady: now.Steady, Wall: wall, Surplus: wall - now.Wall}
+	s.followedClocks[p] = algorithms.Course{Steady: now.Steady, Wall: wall, Surplus: wall - now.Wall}
 }
 
 // WallIn returns the reading at now of the wall clock by which p counts its
@@ -125,7 +125,7 @@ func (t *Table) MaxClockLead(now algorithms.Instant) (most int64) {
 		at := s.advance(now)
 
 		// timeIn may delete p from the map, which is safe during the loop.
-		for p := range s.aheadClocks {
+		for p := range s.followedClocks {
 			most = max(most, s.timeIn(p, at).Wall-at.Wall)
 		}
 		s.mu.Unlock()

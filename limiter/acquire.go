@@ -56,7 +56,7 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 func (l *Limiter) acquire(q *Query, a *Answer, acq *acquisition, done bool) (slot Slot, err error) {
 	// A lease has no slots. In a cluster, a check that bypasses leases is always a
 	// cluster check, whose subjects confirmHere reads.
-	defer a.addOptions(func(o *options) { o.bypassesLeases = true })()
+	defer a.addOptions(func(o *options) { o.isRevocable = true })()
 	if !done {
 		err = l.resolveAcquisition(q, a, acq, func() error { return l.resolve(q, a) })
 	}
@@ -160,7 +160,7 @@ func (l *Limiter) tryAcquire(q *Query, a *Answer, acq *acquisition, attempt func
 		err = ErrTooManySlots
 	}
 
-	rest := acq.taken
+	rest := acq.maybeStored
 	if acq.isRepetition && (err != nil || !a.Allowed) {
 		// The caller of the earlier attempt may hold them.
 		rest = nil

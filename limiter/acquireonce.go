@@ -72,7 +72,7 @@ func (l *Limiter) acquireOnce(q *Query, a *Answer) (Slot, error) {
 	req := &acquireRequest{query: q}
 	req.ticket = ticketOf(q.RequestID, req.hashContent(), 0)
 
-	ctx, cancel := context.WithTimeout(context.Background(), homeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), ownerTimeout)
 	slot, err := l.acquireAtHome(ctx, req, a)
 	cancel()
 	if !errors.Is(err, ErrNoOwner) {
@@ -158,7 +158,7 @@ func (l *Limiter) acquireHere(ctx context.Context, req *acquireRequest, subject 
 	case err != nil:
 		return Slot{}, err
 	case held:
-		acq.becomeEarlier(earlier, a)
+		acq.adoptEarlierAttempt(earlier, a)
 		l.requests.repeated.Add(1)
 	}
 
@@ -182,9 +182,9 @@ func (l *Limiter) acquireHere(ctx context.Context, req *acquireRequest, subject 
 	return Slot{}, counters.ErrShut
 }
 
-// becomeEarlier turns acq into the acquisition of the earlier attempt with that
-// nonce, which holds the slots.
-func (acq *acquisition) becomeEarlier(nonce uint64, a *Answer) {
+// adoptEarlierAttempt turns acq into the acquisition of the earlier attempt
+// with that nonce, which holds the slots.
+func (acq *acquisition) adoptEarlierAttempt(nonce uint64, a *Answer) {
 	acq.nonce = nonce
 	acq.isRepetition = true
 	a.dropPaidCosts()
@@ -220,7 +220,7 @@ func (l *Limiter) askToAcquire(ctx context.Context, to ring.NodeID, req *acquire
 
 // serveAcquire decides req for another node.
 func (l *Limiter) serveAcquire(req *acquireRequest) (*acquireReply, error) {
-	ctx, cancel := context.WithTimeout(l.membership.ctx, homeTimeout)
+	ctx, cancel := context.WithTimeout(l.membership.ctx, ownerTimeout)
 	defer cancel()
 
 	a, err := l.prepareForAsker(ctx, req.query, req.version, true)

@@ -22,9 +22,9 @@ type acquisition struct {
 	sources map[counters.Key]uint64
 	// taken has the slots that owners may have stored. They are released unless
 	// the check is admitted.
-	taken    []slotPart
-	alone    bool // some were granted here, by on_partition: allow
-	isAtHome bool // this node decides as the owner of the first slots; see acquireHere
+	maybeStored []slotPart
+	alone       bool // some were granted here, by on_partition: allow
+	isAtHome    bool // this node decides as the owner of the first slots; see acquireHere
 	// isRepetition means that an earlier attempt holds the slots, and that its
 	// caller may know of them.
 	isRepetition bool
@@ -59,21 +59,21 @@ func (acq *acquisition) markStored(ops []counters.Op) {
 		op := &ops[i]
 		isNoted := func(part slotPart) bool { return part.Key == op.Key }
 		if op.Limit.Kind == algorithms.Concurrency && op.Mode == counters.CheckMode &&
-			!slices.ContainsFunc(acq.taken, isNoted) {
-			acq.taken = append(acq.taken, acq.partOf(op))
+			!slices.ContainsFunc(acq.maybeStored, isNoted) {
+			acq.maybeStored = append(acq.maybeStored, acq.partOf(op))
 		}
 	}
 }
 
 // mayHold reports whether the owner of subject may have stored slots.
 func (acq *acquisition) mayHold(subject uint64) bool {
-	return acq != nil && slices.ContainsFunc(acq.taken, func(part slotPart) bool { return part.Key.Subject == subject })
+	return acq != nil && slices.ContainsFunc(acq.maybeStored, func(part slotPart) bool { return part.Key.Subject == subject })
 }
 
 // forget records that the owner of subject has certainly stored nothing.
 func (acq *acquisition) forget(subject uint64) {
 	if acq != nil {
-		acq.taken = slices.DeleteFunc(acq.taken, func(part slotPart) bool { return part.Key.Subject == subject })
+		acq.maybeStored = slices.DeleteFunc(acq.maybeStored, func(part slotPart) bool { return part.Key.Subject == subject })
 	}
 }
 

@@ -31,7 +31,7 @@ func (l *Limiter) UpdateSteps() {
 	defer l.mu.Unlock()
 	active := l.inForce.Load()
 	if active != nil && active.adapt(l.loadSteps) {
-		l.noteOtherRates()
+		l.noteRatesMayChange()
 	}
 }
 
@@ -87,9 +87,10 @@ const (
 	// longestReduced bounds the RetryAfter of a check whose cost exceeds a reduced
 	// capacity, if nobody knows when the capacity changes.
 	longestReduced = time.Minute
-	// shortestStep is the RetryAfter if a step has lowered the capacity and nobody
-	// knows when the step ends: its load is measured all the time, or is unknown.
-	shortestStep = time.Second
+	// retryWhileLowered is the RetryAfter if a step has lowered the capacity
+	// and nobody knows when the step ends: its load is measured all the time,
+	// or is unknown.
+	retryWhileLowered = time.Second
 )
 
 // markReduced corrects refusals of the limits first to end−1. Where a refusal
@@ -124,7 +125,7 @@ func (a *Answer) timeToChange(rule *rules.Rule, limit *rules.Limit) time.Duratio
 // load is reported.
 func (active *activeRules) stepLeft(rule *rules.Rule) time.Duration {
 	if active.loadLeft == nil || rule.Adaptive == nil {
-		return shortestStep
+		return retryWhileLowered
 	}
-	return cmp.Or(active.loadLeft(rule.Adaptive.Source), shortestStep)
+	return cmp.Or(active.loadLeft(rule.Adaptive.Source), retryWhileLowered)
 }

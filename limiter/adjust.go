@@ -121,7 +121,7 @@ func (l *Limiter) Reset(q *Query) (*Usage, error) {
 
 	ch := newChange(verbReset, u, nil)
 	if u.limitName != "" {
-		ch.verb = verbResetSome
+		ch.verb = verbResetLimits
 	}
 	if u.coversAllCounters() {
 		ch = &change{verb: verbClear, inlineSubject: u.Hash.Hi}
@@ -160,8 +160,8 @@ func (l *Limiter) Unblock(q *Query) (*Usage, error) {
 }
 
 // billOf returns where a change of u's limits is billed.
-func billOf(u *Usage) *bill {
-	bi := &bill{hashLo: u.Hash.Lo, rule: u.Rule.Name, key: u.Key, billedOnly: u.billedOnly}
+func billOf(u *Usage) *billCorrection {
+	bi := &billCorrection{hashLo: u.Hash.Lo, rule: u.Rule.Name, key: u.Key, billedOnly: u.billedOnly}
 	for i := range u.Limits {
 		bi.units = append(bi.units, u.Limits[i].Limit.Unit)
 	}

@@ -16,8 +16,8 @@ import (
 // applied once. The error is or wraps counters.ErrShut, ErrNoRoom,
 // ErrRequestIDReused or ErrTooManyRequestIDs.
 func (ch *change) amend(l *Limiter, now algorithms.Instant) error {
-	am := counters.Amendment{Ops: ch.ops, Reset: ch.verb == verbReset || ch.verb == verbResetSome,
-		Partial: ch.verb == verbResetSome}
+	am := counters.Amendment{Ops: ch.ops, Reset: ch.verb == verbReset || ch.verb == verbResetLimits,
+		Partial: ch.verb == verbResetLimits}
 	if ch.verb == verbCharge {
 		am.OldRates = l.mayHaveNewRate(&ch.ops[0], ch.made, now)
 		ch.describeTaken(l, now, &am)

@@ -192,13 +192,13 @@ type scratch struct {
 	isRepeatable  bool         // another check may reuse the ops if only the subjects of its hits differ
 	// soleStats are the counts of the check's only rule if the check is repeatable,
 	// has a single limit, no shadow rule and no bill; nil otherwise.
-	soleStats *ruleCounts
-	isCounted bool   // the rules' metrics have counted the check, but not yet its latency
-	isTop     bool   // with soleStats: the list of refused subjects may hold the check's subject
-	unsampled uint32 // checks since one was sampled
-	hasLocal  bool   // some rule has `consistency: local`
-	hasBlocks bool   // ops include blocks, each after the limits of its hit
-	isByHand  bool   // the check is a count of a subject that is blocked by hand
+	soleStats  *ruleCounts
+	isCounted  bool   // the rules' metrics have counted the check, but not yet its latency
+	mayBeInTop bool   // with soleStats: the list of refused subjects may hold the check's subject
+	unsampled  uint32 // checks since one was sampled
+	hasLocal   bool   // some rule has `consistency: local`
+	hasBlocks  bool   // ops include blocks, each after the limits of its hit
+	isByHand   bool   // the check is a count of a subject that is blocked by hand
 	options
 	place   *placeRequest // asks for the place of a reservation; nil if none is needed
 	failure error         // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
@@ -212,13 +212,13 @@ type scratch struct {
 // query; see "Layers" in the package comment. A plain check has none.
 type options struct {
 	takesSlots bool // the check is an acquire or a reservation, so limits of slots apply
-	// bypassesLeases means that the check spends no lease and waits in no queue. In
+	// isRevocable means that the check spends no lease and waits in no queue. In
 	// a cluster, it is decided as a clusterCheck even if this node owns all of it,
 	// which tells what was taken from each subject's counters.
-	bypassesLeases bool
-	isAtMost       bool         // the check takes at most its cost; leases at this node do not count as remaining
-	acquiring      *acquisition // of a check that acquires slots; nil for all others
-	deadline       time.Time    // the check must be decided by then; zero for the usual deadline
+	isRevocable bool
+	isAtMost    bool         // the check takes at most its cost; leases at this node do not count as remaining
+	acquiring   *acquisition // of a check that acquires slots; nil for all others
+	deadline    time.Time    // the check must be decided by then; zero for the usual deadline
 }
 
 // addOptions changes the options until restore is called.

@@ -16,8 +16,8 @@ import (
 // ErrAtMost means that a check with AtMost asks several limits or subjects.
 var ErrAtMost = errors.New("mode at_most is for checks of one subject and one limit")
 
-// maxLooks bounds how often a check peeks because others took what was left.
-const maxLooks = 8
+// maxPeeks bounds how often a check peeks because others took what was left.
+const maxPeeks = 8
 
 func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 	now := l.clock.Now()
@@ -42,14 +42,14 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 	}
 
 	defer a.addOptions(func(o *options) {
-		o.bypassesLeases = true
+		o.isRevocable = true
 		o.isAtMost = true
 	})()
 
-	for range maxLooks {
+	for range maxPeeks {
 		// Peek to learn how much is left.
-		look := q.withCost(counters.PeekMode, unit, 0)
-		if err := l.Check(look, a); err != nil {
+		peek := q.withCost(counters.PeekMode, unit, 0)
+		if err := l.Check(peek, a); err != nil {
 			return err
 		}
 

@@ -140,7 +140,7 @@ func (bl *backlog) takeDue(closed bool) (due []waitingTask, waiting int) {
 
 // attempt tries task, and keeps it for another attempt if need be.
 func (bl *backlog) attempt(ctx context.Context, task waitingTask) {
-	ctx, cancel := context.WithTimeout(ctx, homeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, ownerTimeout)
 	defer cancel()
 	if !task.try(ctx, bl.limiter, task.until-bl.limiter.membership.Boottime()) {
 		bl.put(task)

@@ -113,7 +113,7 @@ func (b *batch) check(i int) {
 	}
 
 	if verdict == counters.Undecided {
-		b.start(i)
+		b.decideOrAsk(i)
 		return
 	}
 
@@ -143,7 +143,7 @@ func (b *batch) completeIfAuthorized() {
 
 	for _, i := range b.unconfirmed[:n] {
 		if !b.authorized {
-			b.start(i)
+			b.decideOrAsk(i)
 			continue
 		}
 		m.recordDecision(ByOwner, b.answers[i].scratch.ops, began, 1)
@@ -153,7 +153,7 @@ func (b *batch) completeIfAuthorized() {
 }
 
 // start has Limiter.tryDecide decide the i-th check, or begin to ask other nodes.
-func (b *batch) start(i int) {
+func (b *batch) decideOrAsk(i int) {
 	q, a := b.queries[i], b.answers[i]
 	a.scratch.isDecidedHere = false // it may have been decided here without authority
 

@@ -10,7 +10,7 @@ import (
 )
 
 // bill says whose bill an adjustment corrects, and in which units.
-type bill struct {
+type billCorrection struct {
 	hashLo uint64 // of the subject's hash
 	rule   string
 	key    []string
@@ -19,7 +19,7 @@ type bill struct {
 	billedOnly []UnitCost
 }
 
-func (bi *bill) code(c *wire.Coder) {
+func (bi *billCorrection) code(c *wire.Coder) {
 	wire.Fixed(c, &bi.hashLo)
 	c.Text(&bi.rule, maxUnitBytes)
 	c.Texts(&bi.key, maxKeyValues, document.MaxShownBytes)

@@ -63,13 +63,13 @@ type loans struct {
 
 // borrower is a counter that borrows.
 type borrower struct {
-	window      int64
-	lastUsed    int64 // when it last looked for a lender
-	inFlight    bool  // whether a loan is in flight
-	pausedUntil int64 // don't look for a lender before then
-	lenders     map[string]*lender
-	waiters     borrowWaiters // for the loan in flight; at most maxBorrowWaiters
-	away        backoff       // how long callers should stay away, as long as no region lends
+	window        int64
+	lastUsed      int64 // when it last looked for a lender
+	inFlight      bool  // whether a loan is in flight
+	pausedUntil   int64 // don't look for a lender before then
+	lenders       map[string]*lender
+	waiters       borrowWaiters // for the loan in flight; at most maxBorrowWaiters
+	callerBackoff backoff       // how long callers should stay away, as long as no region lends
 }
 
 // lender is what this node knows about a region as a lender to one counter in one window.
@@ -223,14 +223,14 @@ func (lo *loans) beginLoan(ln *loan, window int64, bw *borrowWaiter) bool {
 		return false
 	}
 	if lo.inFlight >= maxLoans || steady < br.pausedUntil {
-		br.tellNothing(bw, steady)
+		br.tellNoneToLend(bw, steady)
 		return false
 	}
 
 	ln.region = lo.lenderWithMost(br, shares, steady)
 	if ln.region == "" {
 		br.pausedUntil = steady + int64(noLenderPause)
-		br.tellNothing(bw, steady)
+		br.tellNoneToLend(bw, steady)
 		return false
 	}
 
@@ -292,12 +292,12 @@ func (br *borrower) await(bw *borrowWaiter) {
 	}
 }
 
-// tellNothing records that there is nothing to borrow, and tells bw, which may be
-// nil. The caller must hold loans.mu.
-func (br *borrower) tellNothing(bw *borrowWaiter, steady int64) {
-	br.away.noteNothing(steady)
+// tellNoneToLend records that there is nothing to borrow, and tells bw, which
+// may be nil. The caller must hold loans.mu.
+func (br *borrower) tellNoneToLend(bw *borrowWaiter, steady int64) {
+	br.callerBackoff.noteNothing(steady)
 	if bw != nil {
-		bw.reply.add(borrowReply{noneToLend: true, stay: br.away.wait})
+		bw.reply.add(borrowReply{noneToLend: true, stay: br.callerBackoff.wait})
 	}
 }
 
@@ -317,7 +317,7 @@ func (lo *loans) borrowerOf(k counters.Key, window, steady int64) *borrower {
 		br.window = window
 		br.lenders = nil
 		br.pausedUntil = 0
-		br.away = backoff{}
+		br.callerBackoff = backoff{}
 	}
 
 	br.lastUsed = steady
@@ -428,7 +428,7 @@ func (lo *loans) recordAnswer(ln *loan, r *LoanReply, failed, brought bool, stea
 	br.waiters = nil
 
 	if brought {
-		br.away = backoff{}
+		br.callerBackoff = backoff{}
 	}
 
 	if failed {

@@ -21,14 +21,14 @@ import (
 type verb uint8
 
 const (
-	verbUsage     verb = iota // read the usage
-	verbAdjust                // debit costs, which may be negative
-	verbReset                 // make the counters fresh
-	verbList                  // list the inline counters
-	verbClear                 // make all inline counters fresh
-	verbGive                  // as verbAdjust with costs below zero; leases stay
-	verbCharge                // debit what a settlement takes beyond its reservation
-	verbResetSome             // make the counters of some limits fresh; blocks stay
+	verbUsage       verb = iota // read the usage
+	verbAdjust                  // debit costs, which may be negative
+	verbReset                   // make the counters fresh
+	verbList                    // list the inline counters
+	verbClear                   // make all inline counters fresh
+	verbGive                    // as verbAdjust with costs below zero; leases stay
+	verbCharge                  // debit what a settlement takes beyond its reservation
+	verbResetLimits             // make the counters of some limits fresh; blocks stay
 	verbs
 )
 
@@ -51,9 +51,9 @@ type change struct {
 	holders []heldSlots
 	// applied, by op, is part of the result of an adjustment.
 	applied []int64
-	bill    *bill       // of an adjustment: the bill to correct by what was applied; may be nil
-	taken   *takenCosts // for verbCharge by a late settlement: what the reservation took; has ops
-	local   bool        // of a `consistency: local` rule: concerns only this node's counters; never sent
+	bill    *billCorrection // of an adjustment: the bill to correct by what was applied; may be nil
+	taken   *takenCosts     // for verbCharge by a late settlement: what the reservation took; has ops
+	local   bool            // of a `consistency: local` rule: concerns only this node's counters; never sent
 	// inlineSubject is for verbList and verbClear, in place of ops: an inline
 	// subject whose limits are not known.
 	inlineSubject uint64
@@ -102,7 +102,7 @@ func (ch *change) Code(w *wire.Coder) {
 	}
 
 	if ch.verb == verbAdjust {
-		wire.Optional(w, &ch.bill, func(bi *bill) { bi.code(w) })
+		wire.Optional(w, &ch.bill, func(bi *billCorrection) { bi.code(w) })
 	}
 
 	codeOps(w, &ch.ops, nil, ch.verb == verbAdjust || ch.verb == verbGive || ch.verb == verbCharge)
@@ -226,13 +226,13 @@ func (ch *change) reply() wire.Message {
 func (ch *change) applyHere(ctx context.Context, l *Limiter) (err error) {
 	switch ch.verb {
 	case verbUsage:
-		err = ch.viewLeased(l, func() error { return ch.readUsage(l, l.clock.Now()) })
+		err = ch.withLeasesHeld(l, func() error { return ch.readUsage(l, l.clock.Now()) })
 	case verbList:
 		err = ch.list(l)
 	case verbClear:
 		err = ch.clear(ctx, l)
 	default:
-		err = ch.viewLeased(l, func() error { return ch.amend(l, l.clock.Now()) })
+		err = ch.withLeasesHeld(l, func() error { return ch.amend(l, l.clock.Now()) })
 	}
 
 	switch {
@@ -284,7 +284,7 @@ func (ch *change) list(l *Limiter) error {
 // nodes forget the refusals only.
 func (ch *change) voidLeases(l *Limiter) {
 	givesBack := slices.ContainsFunc(ch.ops, func(op counters.Op) bool { return op.Cost < 0 })
-	reset := ch.verb == verbReset || ch.verb == verbResetSome || ch.verb == verbClear
+	reset := ch.verb == verbReset || ch.verb == verbResetLimits || ch.verb == verbClear
 	if l.membership == nil || !reset && !((ch.verb == verbAdjust || ch.verb == verbGive) && givesBack) {
 		return
 	}
@@ -467,10 +467,10 @@ func hashChange(ch *change, u *Usage, costs []UnitCost) uint64 {
 	return hashContent(b)
 }
 
-// viewLeased finds what is leased of each of the change's counters, and then
+// withLeasesHeld finds what is leased of each of the change's counters, and then
 // runs read. No grant is made and none comes back in between, so both results
 // are of the same moment.
-func (ch *change) viewLeased(l *Limiter, read func() error) (err error) {
+func (ch *change) withLeasesHeld(l *Limiter, read func() error) (err error) {
 	m := l.membership
 	if m == nil || ch.verb != verbUsage && ch.verb != verbAdjust {
 		return read()

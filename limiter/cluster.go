@@ -232,7 +232,7 @@ func (l *Limiter) catchUp(ctx context.Context, revision, version int64) {
 	l.membership.AwaitRevision(ctx, revision, version)
 }
 
-// homeTimeout bounds how long an owner may take for a reservation or an acquire
+// ownerTimeout bounds how long an owner may take for a reservation or an acquire
 // with an id, for a charge, and for one try of a task in a backlog. It leaves a
 // check that gets no answer some time to go on without the owner.
-const homeTimeout = checkTimeout * 2 / 3
+const ownerTimeout = checkTimeout * 2 / 3

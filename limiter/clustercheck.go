@@ -40,7 +40,7 @@ type clusterCheck struct {
 	weakest      DecidedBy // the weakest way in which a subject was decided
 	asks         []*ask    // in flight
 	newerVersion int64     // the newest rules of an owner that turned the check away for its old ones; 0: none did
-	refused      bool      // a subject is refused, or the check has failed
+	isOver       bool      // a subject is refused, or the check has failed
 
 	aloneOps     []counters.Op      // ops of the subjects that this node decided alone
 	aloneCounted []bool             // by index in aloneOps: a fallback counter decides the op, not applyOnPartition
@@ -152,10 +152,10 @@ func (c *clusterCheck) markDecided(s *subject, by DecidedBy, admitted bool, undo
 	}
 }
 
-// failFor ends the check undecided, with err: because there is no room for a
+// failWith ends the check undecided, with err: because there is no room for a
 // reservation, no node may decide about slots for now, or slots may not outlive
 // their owner. What the check took is rolled back, as after a refusal.
-func (c *clusterCheck) failFor(err error) {
+func (c *clusterCheck) failWith(err error) {
 	c.answer.scratch.failure = err
-	c.refused = true
+	c.isOver = true
 }

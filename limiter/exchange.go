@@ -66,7 +66,7 @@ func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
 	// The question brings limits of the asker's rules, which differ from this node's
 	// rules. So buckets may drain at other rates from now on.
 	if qn.version != 0 && qn.version != x.reply.version {
-		l.noteOtherRates()
+		l.noteRatesMayChange()
 	}
 
 	if x.refuseOldRules(l) || !mustWait && x.decideAsOwner(l) {
@@ -423,11 +423,11 @@ func (l *Limiter) takeAsStandby(
 		}
 	}
 
-	copyOps := ops
+	peekOps := ops
 	if peek {
-		copyOps = slices.Clone(ops)
-		for i := range copyOps {
-			copyOps[i].Cost = 0
+		peekOps = slices.Clone(ops)
+		for i := range peekOps {
+			peekOps[i].Cost = 0
 		}
 	}
 
@@ -436,7 +436,7 @@ func (l *Limiter) takeAsStandby(
 	}
 
 	began := m.recorderClock()
-	verdict := m.Ownership.DecideAsStandby(now, copyOps, shares, problem)
+	verdict := m.Ownership.DecideAsStandby(now, peekOps, shares, problem)
 
 	// If authority has ended since, what was admitted stays a debt. The debt may
 	// cost quota, but never creates any.
@@ -449,8 +449,8 @@ func (l *Limiter) takeAsStandby(
 
 	for i := range ops {
 		op := &ops[i]
-		op.Decision = copyOps[i].Decision
-		op.NoRoom = copyOps[i].NoRoom
+		op.Decision = peekOps[i].Decision
+		op.NoRoom = peekOps[i].NoRoom
 
 		if peek && op.Cost > 0 && !judgePeek(op, now) {
 			verdict = counters.Refused

@@ -27,12 +27,12 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 		c.forgetPlacesAlone(list, by)
 		return
 	}
-	roomLeft := c.takeAlone(list, c.aloneOps[start:], refused)
-	admitted := roomLeft && !refused
+	countersAdmit := c.takeAlone(list, c.aloneOps[start:], refused)
+	admitted := countersAdmit && !refused
 
 	// If the fallback counters refuse, their decisions report the cost as not taken.
 	// Otherwise they report the cost as taken, even if it comes back below.
-	withdrawn := !roomLeft
+	withdrawn := !countersAdmit
 
 	// The copies decide last, because what they admit becomes a debt at once.
 	if admitted && by == ByFallback {
@@ -49,7 +49,7 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 		s.withdrawn = withdrawn
 	}
 
-	c.refused = c.refused || !admitted
+	c.isOver = c.isOver || !admitted
 }
 
 // listAlone appends the listed subjects' ops to aloneOps, with this node's shares
@@ -76,7 +76,7 @@ func (c *clusterCheck) listAlone(list []int, by DecidedBy) (refused, ok bool) {
 			// A node with authority is not cut off: the owner is away, and its standby
 			// will soon take over.
 			if m.Authority() {
-				c.failFor(ErrTryAgain)
+				c.failWith(ErrTryAgain)
 				return false, false
 			}
 			c.answer.scratch.acquiring.markAlone()
@@ -112,18 +112,18 @@ func (c *clusterCheck) aloneOp(i, j int) *counters.Op {
 // takeAlone takes ops from the fallback counters, and reports whether they admit
 // ops. ops are those of the listed subjects in aloneOps. If refused is set, it
 // only peeks: nothing may be taken, but the answer needs what the counters say.
-func (c *clusterCheck) takeAlone(list []int, ops []counters.Op, refused bool) (roomLeft bool) {
+func (c *clusterCheck) takeAlone(list []int, ops []counters.Op, refused bool) (countersAdmit bool) {
 	fallback := c.limiter.membership.Fallback
 	if c.peek || refused {
-		roomLeft = fallback.Peek(c.now, ops) == counters.Admitted
+		countersAdmit = fallback.Peek(c.now, ops) == counters.Admitted
 	} else {
-		roomLeft = fallback.Take(c.now, ops) == counters.Admitted
+		countersAdmit = fallback.Take(c.now, ops) == counters.Admitted
 	}
 
 	for op, aloneOp := range c.countedAlone(list) {
 		op.CopyOutcome(aloneOp)
 	}
-	return roomLeft
+	return countersAdmit
 }
 
 // applyOnPartition applies mode to op, and reports whether a fallback counter

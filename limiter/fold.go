@@ -11,7 +11,7 @@ func (c *clusterCheck) fold() bool {
 	a := c.answer
 
 	switch {
-	case c.refused:
+	case c.isOver:
 		// The order matters: dropUndecided moves the ops that rollBack reads.
 		c.rollBack()
 		c.dropUndecided()
@@ -19,13 +19,13 @@ func (c *clusterCheck) fold() bool {
 		return false
 	}
 
-	a.Allowed = !c.refused
+	a.Allowed = !c.isOver
 	a.DecidedBy = c.weakest
 	a.Now = c.now
 
 	hadBlocks := a.scratch.hasBlocks
 	a.conclude(c.limiter)
-	if hadBlocks && !c.refused {
+	if hadBlocks && !c.isOver {
 		c.renumberOps()
 	}
 	return true
@@ -63,7 +63,7 @@ func (c *clusterCheck) dropUndecided() {
 		subjectOps := c.ops(s)
 		for j := range subjectOps {
 			if !s.withdrawn {
-				c.withdrawCost(&subjectOps[j])
+				c.reportUntaken(&subjectOps[j])
 			}
 		}
 
@@ -77,8 +77,8 @@ func (c *clusterCheck) dropUndecided() {
 	a.Limits = limits
 }
 
-// withdrawCost makes op's decision report its cost as never taken.
-func (c *clusterCheck) withdrawCost(op *counters.Op) {
+// reportUntaken makes op's decision report its cost as never taken.
+func (c *clusterCheck) reportUntaken(op *counters.Op) {
 	// An allowed look took nothing, but reports what remains as if it had.
 	looked := op.Mode == counters.PeekMode && op.Decision.Allowed && c.peeksAreLooks
 	if !op.Took() && !looked {

@@ -30,7 +30,7 @@ func (ls *leases) grant(
 		if !debitFirst {
 			ls.limiter.table.Peek(now, ops)
 			for i := range ops {
-				g.describe(&ops[i])
+				g.addMark(&ops[i])
 			}
 			return true
 		}
@@ -40,7 +40,7 @@ func (ls *leases) grant(
 		}
 
 		for i := range ops {
-			g.describe(&ops[i])
+			g.addMark(&ops[i])
 		}
 
 		return true
@@ -54,7 +54,7 @@ func (ls *leases) grant(
 
 // describe adds to g the mark of the debit from op's limit. It makes g end no
 // later than the window that was debited.
-func (g *leaseGrant) describe(op *counters.Op) {
+func (g *leaseGrant) addMark(op *counters.Op) {
 	if op.Limit.Kind == algorithms.TokenBucket {
 		g.Marks = append(g.Marks, algorithms.TakeMark(op.Decision.ResetAfter))
 		return

@@ -28,8 +28,8 @@ type activeRules struct {
 	slots *slotIndex
 }
 
-// noteOtherRates records that the rates of limits may change now.
-func (l *Limiter) noteOtherRates() {
+// noteRatesMayChange records that the rates of limits may change now.
+func (l *Limiter) noteRatesMayChange() {
 	if l.clock != nil {
 		l.ratesChangedAt.Store(l.clock.Now().Steady)
 	}

@@ -25,7 +25,7 @@ func (l *Limiter) interval() int64 { return l.clock.Now().Wall / int64(recentInt
 
 // end makes now the current interval if it is later, and reports whether an
 // earlier interval has ended.
-func (iv *intervals) end(now int64) bool {
+func (iv *intervals) advance(now int64) bool {
 	iv.mu.Lock()
 	defer iv.mu.Unlock()
 	began := iv.current != 0

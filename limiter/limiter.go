@@ -13,24 +13,24 @@ import (
 
 // Limiter decides checks. All methods may be called concurrently.
 type Limiter struct {
-	table         *counters.Table
-	clock         *Clock
-	inForce       atomic.Pointer[activeRules]
-	tops          [topKinds]*top
-	nearLimits    *nearLimits
-	exactLeft     atomic.Int32  // how many more checks of this second are all sampled
-	answersUsed   atomic.Uint32 // number of Answers that have been used; see stripes
-	membership    *membership   // nil for a standalone node
-	boot          uint64        // ClusterConfig.Boot; 0 for a standalone node
-	startedAt     time.Time
-	activityRound cachedRound[[]NodeActivity]
-	vitals        func() Vitals // nil: not known
-	intervals     intervals
-	unknownRules  atomic.Int64 // checks and other calls that named a rule that does not exist
-	undeclared    atomic.Int64 // attributes of checks that the document does not declare
-	meter         Meter        // counts admitted cost for billing; may be nil
-	refusals      *refusalLog  // nil if nobody follows them
-	waitingRoom   waitingRoom
+	table           *counters.Table
+	clock           *Clock
+	inForce         atomic.Pointer[activeRules]
+	tops            [topKinds]*top
+	nearLimits      *nearLimits
+	fullSamplesLeft atomic.Int32  // how many more checks of this second are all sampled
+	answersUsed     atomic.Uint32 // number of Answers that have been used; see stripes
+	membership      *membership   // nil for a standalone node
+	boot            uint64        // ClusterConfig.Boot; 0 for a standalone node
+	startedAt       time.Time
+	activityRound   cachedRound[[]NodeActivity]
+	vitals          func() Vitals // nil: not known
+	intervals       intervals
+	unknownRules    atomic.Int64 // checks and other calls that named a rule that does not exist
+	undeclared      atomic.Int64 // attributes of checks that the document does not declare
+	meter           Meter        // counts admitted cost for billing; may be nil
+	refusals        *refusalLog  // nil if nobody follows them
+	waitingRoom     waitingRoom
 
 	reservations reservations
 	requests     requests
@@ -101,7 +101,7 @@ func (l *Limiter) decide(now algorithms.Instant, q *Query, a *Answer) error {
 // resolve decides a prepared check, and waits for other nodes if need be. The
 // caller adds the check to the metrics.
 func (l *Limiter) resolve(q *Query, a *Answer) error {
-	if q.Waits && !a.scratch.bypassesLeases && a.mayDelay() {
+	if q.Waits && !a.scratch.isRevocable && a.mayDelay() {
 		return l.resolveInQueue(q, a)
 	}
 	if l.tryDecide(q, a) {
@@ -113,7 +113,7 @@ func (l *Limiter) resolve(q *Query, a *Answer) error {
 // resolveInQueue is resolve for a caller that waits for its turn. The check
 // spends no lease: if the caller stops waiting, all of the cost can come back.
 func (l *Limiter) resolveInQueue(q *Query, a *Answer) error {
-	defer a.addOptions(func(o *options) { o.bypassesLeases = true })()
+	defer a.addOptions(func(o *options) { o.isRevocable = true })()
 	if l.membership == nil { // in a cluster, each subject of the cluster check has its own life
 		a.readLives(l)
 	}
@@ -161,7 +161,7 @@ func (l *Limiter) tryDecide(q *Query, a *Answer) (done bool) {
 // prepared check. takeAsOwner checks authority.
 func (l *Limiter) mayDecideHere(a *Answer) bool {
 	sc := &a.scratch
-	return l.membership == nil || !sc.hasLocal && !sc.bypassesLeases && l.table.AllOpen(sc.ops)
+	return l.membership == nil || !sc.hasLocal && !sc.isRevocable && l.table.AllOpen(sc.ops)
 }
 
 // recordDecidedHere records that this node decided the whole check as the owner.

@@ -77,7 +77,7 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 				l.table.Prefetch(a.scratch.ops[i].Key)
 			}
 		}
-		l.prepareCount(a)
+		l.lookUpTop(a)
 		return nil
 	case match.List != rules.Unlisted:
 		a.decideByMatching(match.List == rules.Allowed, ByList)
@@ -110,8 +110,8 @@ func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 	}
 
 	// Shares change with the time, and steps with the load.
-	hasOtherLimits := len(q.Subjects) == 0 && (a.scratch.active.hasGlobal || a.scratch.active.steps != nil)
-	if hasOtherLimits {
+	limitsVary := len(q.Subjects) == 0 && (a.scratch.active.hasGlobal || a.scratch.active.steps != nil)
+	if limitsVary {
 		a.scratch.active.adjustLimits(&a.scratch.match, now.Wall)
 	}
 
@@ -149,14 +149,14 @@ func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 		}
 	}
 
-	a.scratch.isRepeatable = isUsual(q) && !hasOtherLimits && !a.scratch.takesSlots &&
+	a.scratch.isRepeatable = isUsual(q) && !limitsVary && !a.scratch.takesSlots &&
 		!a.scratch.hasBlocks && len(a.scratch.match.Unlimited) == 0
 	a.scratch.soleStats = nil
 
 	if active := a.scratch.active; a.scratch.isRepeatable && len(a.scratch.ops) == 1 &&
 		!hits[0].Rule.Shadow && !active.hasMonthly {
 		a.scratch.soleStats = &active.stats[hits[0].Rule.Index].stripe[l.stripeOf(a)]
-		l.prepareCount(a)
+		l.lookUpTop(a)
 	}
 
 	if len(q.Subjects) > 0 {

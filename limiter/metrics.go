@@ -86,7 +86,7 @@ func (l *Limiter) Metrics(sink metrics.Sink) {
 }
 
 // counter returns a function that reports a count to sink.
-func counter(sink metrics.Sink) func(name, help string, n *atomic.Int64, labels ...string) {
+func countReporter(sink metrics.Sink) func(name, help string, n *atomic.Int64, labels ...string) {
 	return func(name, help string, n *atomic.Int64, labels ...string) {
 		sink.Count(name, help, n.Load(), labels...)
 	}
@@ -111,7 +111,7 @@ func (l *Limiter) showForwards(sink metrics.Sink) {
 			"on_partition", rules.OnPartition(i).String())
 	}
 
-	count := counter(sink)
+	count := countReporter(sink)
 	count("forward_coalesced_total", "Checks that shared a message with an earlier identical check.", &f.coalesced)
 	count("forward_failed_total", "Questions that another node did not answer or could not decide.", &f.failed)
 	count("standby_decisions_total", "Decisions as a standby, for owners that can't be reached.", &f.standbyDecisions)
@@ -144,7 +144,7 @@ func (l *Limiter) showForwards(sink metrics.Sink) {
 // showLoans reports the metrics of loans between regions.
 func (l *Limiter) showLoans(sink metrics.Sink) {
 	f := &l.membership.counts
-	count := counter(sink)
+	count := countReporter(sink)
 
 	const loans, units = "Loans of shares that this owner made to other regions or received from them.", "Units in those loans."
 	count("loans_total", loans, &f.lent, "direction", "lent")
@@ -161,7 +161,7 @@ func (l *Limiter) showLoans(sink metrics.Sink) {
 // their ids.
 func (l *Limiter) showReservations(sink metrics.Sink) {
 	rs := &l.reservations
-	count := counter(sink)
+	count := countReporter(sink)
 
 	count("reservations_total", "Reservations made here.", &rs.reserved)
 	const settlings = "Settlements of reservations decided here: settled, repeated, or of an unknown reservation."

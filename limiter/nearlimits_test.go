@@ -106,7 +106,7 @@ func TestNear_KeepsTheNearest(t *testing.T) {
 // TestLimiter_SampleWeight: few checks are all counted, and many stand for as many as there are.
 func TestLimiter_SampleWeight(t *testing.T) {
 	l := &Limiter{}
-	l.exactLeft.Store(exactSamples)
+	l.fullSamplesLeft.Store(exactSamples)
 	var s scratch
 	sum, taken := int64(0), 0
 	for range 100_000 {
@@ -119,6 +119,6 @@ func TestLimiter_SampleWeight(t *testing.T) {
 	if sum < 99_900 || sum > 100_100 || taken > 100_000/sampleEvery+exactSamples+1 {
 		t.Errorf("got %d of 100000 by %d samples", sum, taken)
 	}
-	l.exactLeft.Store(exactSamples)
+	l.fullSamplesLeft.Store(exactSamples)
 	expect.Equal(t, l.sampleWeight(&s), 1, "in the next second")
 }

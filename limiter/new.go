@@ -19,7 +19,7 @@ import (
 func New(table *counters.Table, clock *Clock) *Limiter {
 	l := &Limiter{table: table, clock: clock, nearLimits: newNearLimits(), entries: entries.New(),
 		startedAt: time.Now()}
-	l.exactLeft.Store(exactSamples)
+	l.fullSamplesLeft.Store(exactSamples)
 
 	for by := range l.tops {
 		l.tops[by] = newTop()
@@ -32,7 +32,7 @@ func New(table *counters.Table, clock *Clock) *Limiter {
 
 	l.requests.deciding = make(map[notes.Key]chan struct{})
 	_, _ = rand.Read(l.reservations.processKey[:]) // never fails
-	l.noteOtherRates()                             // nobody knows the rates before this process began
+	l.noteRatesMayChange()                         // nobody knows the rates before this process began
 	return l
 }
 

@@ -54,7 +54,7 @@ func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id s
 		// The second attempt gets at least catchUpTimeout, even if the time is up: an
 		// owner has just become reachable.
 		ctx, cancel := context.WithTimeout(context.Background(),
-			max(min(homeTimeout, time.Until(until)), catchUpTimeout))
+			max(min(ownerTimeout, time.Until(until)), catchUpTimeout))
 		id, err = rs.decideAtHome(ctx, req, a)
 		cancel()
 		if again || !errors.Is(err, ErrNoOwner) {
@@ -323,7 +323,7 @@ func (l *Limiter) restoreReply(ctx context.Context, q *Query, a *Answer, reply *
 
 // serveReserve decides req for another node.
 func (rs *reservations) serveReserve(req *reserveRequest) (*keptAnswer, error) {
-	ctx, cancel := context.WithTimeout(rs.limiter.membership.ctx, homeTimeout)
+	ctx, cancel := context.WithTimeout(rs.limiter.membership.ctx, ownerTimeout)
 	defer cancel()
 
 	a, err := rs.limiter.prepareForAsker(ctx, req.query, req.version, req.ttl > 0)
@@ -340,7 +340,7 @@ func (rs *reservations) serveReserve(req *reserveRequest) (*keptAnswer, error) {
 }
 
 // prepareForAsker prepares q, which another node has sent, for a decision here
-// within homeTimeout. version is the version of that node's rules. The error is
+// within ownerTimeout. version is the version of that node's rules. The error is
 // ErrNoOwner: the asker then goes on without this node.
 func (l *Limiter) prepareForAsker(ctx context.Context, q *Query, version int64, takesSlots bool) (*Answer, error) {
 	if l.version() < version {
@@ -357,7 +357,7 @@ func (l *Limiter) prepareForAsker(ctx context.Context, q *Query, version int64, 
 		return nil, ErrNoOwner
 	}
 
-	a.scratch.deadline = time.Now().Add(homeTimeout)
+	a.scratch.deadline = time.Now().Add(ownerTimeout)
 	return a, nil
 }
 

@@ -87,7 +87,7 @@ func (l *Limiter) passOn(pp *passedPlaces) {
 
 	to := pp.next[i]
 	pp.next = slices.Delete(pp.next, i, i+1)
-	m.Peers.Go(to, MethodPass, wire.Encode(nil, pp), passTimeout, func(_ []byte, err error) {
+	m.Peers.Go(to, MethodPassPlaces, wire.Encode(nil, pp), passTimeout, func(_ []byte, err error) {
 		if _, refused := errors.AsType[*peer.RemoteError](err); refused {
 			l.passOn(pp) // that node has not taken them; after any other error, it may have
 		}

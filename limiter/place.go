@@ -109,23 +109,23 @@ func groupOfRule(name string, inline bool) uint32 {
 	return hash.Sum32()
 }
 
-// makePlaces notes the check's reservation, if it has one, in this node's
+// noteReservation notes the check's reservation, if it has one, in this node's
 // table, before ops are taken. Ops of one subject must be neighbours. If there
-// is no room, the check fails, and makePlaces returns false.
-func (c *clusterCheck) makePlaces(ops []counters.Op) bool {
+// is no room, the check fails, and noteReservation returns false.
+func (c *clusterCheck) noteReservation(ops []counters.Op) bool {
 	pl := c.answer.scratch.place
 	if pl == nil {
 		return true
 	}
 	err := pl.noteIn(c.limiter.table, c.now, ops)
 	if errors.Is(err, ErrTooManyReservations) {
-		c.failFor(err)
+		c.failWith(err)
 		return false
 	}
 	return true // a gate that has shut in the meantime makes the Take fail, too
 }
 
-// makePlaceAlone is makePlaces for a subject of a `consistency: local` rule,
+// makePlaceAlone is noteReservation for a subject of a `consistency: local` rule,
 // whose counters and place are in the fallback table.
 func (c *clusterCheck) makePlaceAlone(s *subject, ops []counters.Op) bool {
 	pl := c.answer.scratch.place
@@ -136,7 +136,7 @@ func (c *clusterCheck) makePlaceAlone(s *subject, ops []counters.Op) bool {
 	if table.NoteReservation(c.now, pl.placeAt(s.subject, c.now), true, ops) == nil {
 		return true
 	}
-	c.failFor(ErrTooManyReservations)
+	c.failWith(ErrTooManyReservations)
 	return false
 }
 
@@ -155,9 +155,9 @@ func (c *clusterCheck) forgetPlacesAlone(list []int, by DecidedBy) {
 	}
 }
 
-// keepOrForgetPlace ends what makePlaces began, once the counters here have
+// keepOrForgetPlace ends what noteReservation began, once the counters here have
 // decided ops, those of the listed subjects. If the ops were admitted, it
-// records that the place was made. Otherwise it undoes makePlaces.
+// records that the place was made. Otherwise it undoes noteReservation.
 func (c *clusterCheck) keepOrForgetPlace(list []int, ops []counters.Op, admitted bool) {
 	pl := c.answer.scratch.place
 	if pl == nil {

@@ -32,9 +32,9 @@ const (
 	// hour, with a reply.
 	MethodUse
 	MethodUnspent // an owner asks what is left of a subject's grants, with a reply
-	// MethodPass brings places in queues that callers have left, for the callers
-	// behind them, with an empty reply.
-	MethodPass
+	// MethodPassPlaces brings places in queues that callers have left, for the
+	// callers behind them, with an empty reply.
+	MethodPassPlaces
 	MethodSlot // renews, releases or tells a slot, with a reply
 	endOfMethods
 )

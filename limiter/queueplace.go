@@ -16,10 +16,10 @@ import (
 type QueuePlace struct {
 	GoesOn time.Time // when the caller goes on; whoever calls Wait sets it first
 
-	limiter *Limiter
-	taken   []refund
-	kind    string    // the same for places of the same size in the same queues
-	until   time.Time // from then on, the owner can no longer tell what may come back
+	limiter  *Limiter
+	taken    []refund
+	queueKey string    // the same for places of the same size in the same queues
+	until    time.Time // from then on, the owner can no longer tell what may come back
 }
 
 // giveBack gives the cost of the place back, unless the owner can no longer
@@ -48,14 +48,14 @@ func (l *Limiter) takeQueuePlace(a *Answer) {
 	}
 
 	qp.taken = slices.DeleteFunc(qp.taken, func(rf refund) bool { return rf.isEmpty() })
-	qp.kind = qp.kindOfTaken()
-	if qp.kind != "" {
+	qp.queueKey = qp.queueKeyOfTaken()
+	if qp.queueKey != "" {
 		a.queuePlace = qp
 	}
 }
 
-// kindOfTaken returns the kind of what was taken; empty if nothing was.
-func (qp *QueuePlace) kindOfTaken() string {
+// queueKeyOfTaken returns the kind of what was taken; empty if nothing was.
+func (qp *QueuePlace) queueKeyOfTaken() string {
 	var kind []byte
 	for i := range qp.taken {
 		for j := range qp.taken[i].ops {

@@ -24,8 +24,8 @@ func (l *Limiter) countLimited(q *Query, a *Answer) {
 		headroom := a.Limits[0].headroom()
 		sc.soleStats.ownerAllowed[headroom].Add(1)
 		h := &sc.match.Hits[0]
-		if sc.isTop {
-			l.topOf(h.Rule).count(h, false, 0, q)
+		if sc.mayBeInTop {
+			l.topOf(h.Rule).record(h, false, 0, q)
 		}
 		weight := l.sampleWeight(sc)
 		if weight > 0 || headroom <= nearHeadroom || a.Limits[0].Delay > 0 {
@@ -72,15 +72,15 @@ func (l *Limiter) countLimited(q *Query, a *Answer) {
 	}
 }
 
-// prepareCount looks up whether the list of refused subjects may hold the
+// lookUpTop looks up whether the list of refused subjects may hold the
 // subject of a check with a single limit, as most checks have. Call it before
 // the check is decided. The counter is then still on its way from memory, so
 // the look-up costs no time.
-func (l *Limiter) prepareCount(a *Answer) {
+func (l *Limiter) lookUpTop(a *Answer) {
 	sc := &a.scratch
 	if sc.soleStats != nil {
 		h := &sc.match.Hits[0]
-		sc.isTop = l.topOf(h.Rule).mayHold(h.Subject)
+		sc.mayBeInTop = l.topOf(h.Rule).mayHold(h.Subject)
 	}
 }
 
@@ -95,7 +95,7 @@ func (l *Limiter) countOwnerAllowed(q *Query, a *Answer, active *activeRules, st
 
 	h := &a.scratch.match.Hits[0]
 	active.stats[h.Rule.Index].stripe[stripe].ownerAllowed[headroom].Add(1)
-	l.topOf(h.Rule).count(h, false, 0, q)
+	l.topOf(h.Rule).record(h, false, 0, q)
 	l.noteUse(h, a.Limits, true, l.sampleWeight(&a.scratch), q)
 
 	return true
@@ -136,7 +136,7 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 			l.recordRefusal(&stats.refusals, a, h, hitLimits, q)
 		}
 
-		l.topOf(h.Rule).count(h, refused, priorChecks, q)
+		l.topOf(h.Rule).record(h, refused, priorChecks, q)
 		l.noteUse(h, hitLimits, a.Allowed, weight, q)
 	}
 }
@@ -211,9 +211,9 @@ func (l *Limiter) recordDenial(st *ruleStats, a *Answer) {
 // after the first exactSamples checks of a second, only one in sampleEvery is
 // sampled.
 func (l *Limiter) sampleWeight(sc *scratch) int64 {
-	// Read exactLeft before lowering it: once it is used up, no check writes to
-	// it.
-	if l.exactLeft.Load() > 0 && l.exactLeft.Add(-1) >= 0 {
+	// Read fullSamplesLeft before lowering it: once it is used up, no check
+	// writes to it.
+	if l.fullSamplesLeft.Load() > 0 && l.fullSamplesLeft.Add(-1) >= 0 {
 		return 1
 	}
 	sc.unsampled++
@@ -262,7 +262,7 @@ func (l *Limiter) topOf(rule *rules.Rule) *top {
 func (active *activeRules) countUnmatched(q *Query, answer *Answer) {
 	if answer.DecidedBy < ByList {
 		for i := range answer.scratch.match.Hits {
-			active.stats[answer.scratch.match.Hits[i].Rule.Index].unmatched.Add(1)
+			active.stats[answer.scratch.match.Hits[i].Rule.Index].uncountedUses.Add(1)
 		}
 		return
 	}
@@ -270,7 +270,7 @@ func (active *activeRules) countUnmatched(q *Query, answer *Answer) {
 		return
 	}
 	if rule := active.set.Rule(q.Rule); rule != nil {
-		active.stats[rule.Index].unmatched.Add(1)
+		active.stats[rule.Index].uncountedUses.Add(1)
 	}
 }
 
@@ -278,10 +278,10 @@ func (active *activeRules) countUnmatched(q *Query, answer *Answer) {
 // interval of recent events and uses is over, it ends that. Call it every
 // second.
 func (l *Limiter) PassSecond() {
-	l.exactLeft.Store(exactSamples)
+	l.fullSamplesLeft.Store(exactSamples)
 	active := l.inForce.Load()
 	now := l.interval()
-	if active == nil || !l.intervals.end(now) {
+	if active == nil || !l.intervals.advance(now) {
 		return
 	}
 	for _, t := range l.tops {
@@ -303,10 +303,10 @@ func (l *Limiter) countUnlimited(q *Query, a *Answer) {
 		switch {
 		case limited >= 0: // it was counted with its limits
 		case q.Peeks():
-			stats.unmatched.Add(1)
+			stats.uncountedUses.Add(1)
 		default:
 			stats.stripe[l.stripeOf(a)].checks[DecisionAllowed][a.DecidedBy].Add(1)
-			l.topOf(h.Rule).count(h, false, 0, q)
+			l.topOf(h.Rule).record(h, false, 0, q)
 		}
 
 		if !q.Peeks() && (a.Allowed || a.Counted) && h.Rule.CountsMonthly && l.meter != nil {

@@ -77,7 +77,7 @@ func (l *Limiter) reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 // decide decides q, a reservation or a check that counts, for which a is
 // prepared. done means that prepare has already decided q.
 func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool) (id string, err error) {
-	defer a.addOptions(func(o *options) { o.bypassesLeases = true })()
+	defer a.addOptions(func(o *options) { o.isRevocable = true })()
 	defer func() { a.scratch.place = nil }()
 
 	resolve := func() error {

@@ -30,7 +30,7 @@ func (c *clusterCheck) begin(unauthorized bool) {
 	c.aloneCounted = c.aloneCounted[:0]
 	c.shares = c.shares[:0]
 	c.newerVersion = 0
-	c.refused = false
+	c.isOver = false
 	c.askSeparately = false
 	c.decided = 0
 	c.weakest = ByOwner
@@ -58,7 +58,7 @@ func (c *clusterCheck) begin(unauthorized bool) {
 	if len(c.selected) > 0 {
 		c.decideAlone(c.selected, ByOwner)
 	}
-	if !c.refused {
+	if !c.isOver {
 		c.advance()
 	}
 }
@@ -73,7 +73,7 @@ func (c *clusterCheck) advance() {
 				c.routeSubject(s, &c.answer.scratch.match.Hits[i])
 			}
 		}
-		if c.refused || !c.selectSubjects(stateHere) {
+		if c.isOver || !c.selectSubjects(stateHere) {
 			break
 		}
 
@@ -82,7 +82,7 @@ func (c *clusterCheck) advance() {
 		c.takeHere(c.selected)
 	}
 
-	if c.refused || c.decided == len(c.subjects) {
+	if c.isOver || c.decided == len(c.subjects) {
 		return
 	}
 
@@ -90,7 +90,7 @@ func (c *clusterCheck) advance() {
 	// message, and leaves nothing to give back elsewhere.
 	if c.selectSubjects(stateAlone) {
 		c.decideAlone(c.selected, ByFallback)
-		if c.refused {
+		if c.isOver {
 			return
 		}
 	}
@@ -228,7 +228,7 @@ func (c *clusterCheck) takeHere(list []int) {
 		c.gatheredOps = append(c.gatheredOps, c.ops(s)...)
 	}
 
-	if !c.makePlaces(c.gatheredOps) {
+	if !c.noteReservation(c.gatheredOps) {
 		return
 	}
 
@@ -259,7 +259,7 @@ func (c *clusterCheck) takeHere(list []int) {
 		}
 	}
 
-	c.refused = c.refused || verdict == counters.Refused
+	c.isOver = c.isOver || verdict == counters.Refused
 
 	// recordDecidedHere does the same for a check that needs no clusterCheck.
 	c.answer.scratch.isDecidedHere = verdict == counters.Admitted && len(list) == len(c.subjects)
@@ -273,7 +273,7 @@ func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 	// A check that bypasses leases must know when, and in which life of a counter,
 	// its cost was taken. A lease's receipt does not say so. A peek asks what the
 	// owner has left.
-	if c.answer.scratch.bypassesLeases || ops[0].Mode == counters.PeekMode && !c.peeksAreLooks {
+	if c.answer.scratch.isRevocable || ops[0].Mode == counters.PeekMode && !c.peeksAreLooks {
 		return false
 	}
 
@@ -283,7 +283,7 @@ func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 		c.markDecided(s, ByLease, true, undoLease)
 	case localcache.Refused:
 		c.markDecided(s, ByLease, h.Rule.Shadow, undoNothing)
-		c.refused = c.refused || !h.Rule.Shadow
+		c.isOver = c.isOver || !h.Rule.Shadow
 	}
 
 	return outcome != localcache.AskOwner
@@ -379,7 +379,7 @@ func (c *clusterCheck) addToAsk(ak *ask, s *subject, h *rules.Hit) {
 
 	// Once one of the subjects may be leased, policies has an element for each.
 	var policy localcache.Policy
-	if (c.ops(s)[0].Mode != counters.PeekMode || c.peeksAreLooks) && !c.answer.scratch.bypassesLeases {
+	if (c.ops(s)[0].Mode != counters.PeekMode || c.peeksAreLooks) && !c.answer.scratch.isRevocable {
 		policy = c.limiter.membership.policyOf(h.Rule, h.Limits)
 	}
 	if !policy.None() && ak.policies == nil {
@@ -403,7 +403,7 @@ func (c *clusterCheck) addToAsk(ak *ask, s *subject, h *rules.Hit) {
 func (c *clusterCheck) actAsStandby() {
 	for i := range c.subjects {
 		s := &c.subjects[i]
-		if s.state != stateActAsStandby || c.refused {
+		if s.state != stateActAsStandby || c.isOver {
 			continue
 		}
 		s.state = stateOpen
@@ -411,7 +411,7 @@ func (c *clusterCheck) actAsStandby() {
 		v := c.limiter.takeAsStandby(c.now, c.ops(s), c.peek, s.problem)
 		if v != counters.Undecided {
 			c.markDecided(s, ByStandby, v == counters.Admitted, undoNothing)
-			c.refused = v == counters.Refused
+			c.isOver = v == counters.Refused
 		}
 	}
 }
@@ -432,7 +432,7 @@ func (c *clusterCheck) collectReplies() {
 			}
 		}
 
-		c.refused = c.refused || answered && ak.status == decided && !ak.admitted
+		c.isOver = c.isOver || answered && ak.status == decided && !ak.admitted
 	}
 
 	c.asks = c.asks[:0]
@@ -452,7 +452,7 @@ func (c *clusterCheck) acceptAnswer(s *subject, ak *ask, arrived bool) {
 	case ak.status == decided:
 		c.acceptDecision(s, ak)
 	case ak.status == tooManyReservations && c.answer.scratch.place != nil:
-		c.failFor(ErrTooManyReservations)
+		c.failWith(ErrTooManyReservations)
 	case ak.status == noAuthority:
 		// The node stays marked as tried: asking it again would not help this check.
 		s.problem = partitions.WithoutAuthority
@@ -526,6 +526,6 @@ func (c *clusterCheck) acceptSlots(s *subject, ak *ask, at int) {
 	}
 
 	if ak.unconfirmed {
-		c.failFor(errUnconfirmed)
+		c.failWith(errUnconfirmed)
 	}
 }

@@ -85,7 +85,7 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 		if decodeOrFail(body, &qn, "question about grants", to) {
 			to.Reply(wire.Encode(nil, &unspentReport{m.leases.held.Unspent(qn.subject, from, qn.boot)}))
 		}
-	case MethodPass:
+	case MethodPassPlaces:
 		var pp passedPlaces
 		if decodeOrFail(body, &pp, "places in queues", to) {
 			to.Reply(nil)
@@ -156,7 +156,7 @@ func (l *Limiter) serveSlot(body []byte, to Responder) {
 	}
 
 	m.serveInBackground(to, func() {
-		ctx, cancel := context.WithTimeout(m.ctx, homeTimeout)
+		ctx, cancel := context.WithTimeout(m.ctx, ownerTimeout)
 		defer cancel()
 		result, err := l.askSlot(ctx, req)
 		to.Reply(encodeResult(result, err))

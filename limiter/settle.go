@@ -423,7 +423,7 @@ func (req *settleRequest) plan(l *Limiter, subj *reservedSubject, now algorithms
 	isLate := req.verb == settleNow && now.Wall > req.until
 	plan := &counters.SettlePlan{
 		Place:         *req.placeOf(subj.subject, now),
-		HasPlace:      req.hasPlace || local,
+		HadPlace:      req.hasPlace || local,
 		Late:          isLate,
 		TooLate:       now.Wall > req.until+int64(maxLateness),
 		CarriesOutEnd: req.verb == carryOutEnd,
@@ -431,7 +431,7 @@ func (req *settleRequest) plan(l *Limiter, subj *reservedSubject, now algorithms
 		// may have forgotten an earlier settlement. Then nothing is given back, here or
 		// elsewhere.
 		Life:   subj.life,
-		Answer: req.keptAnswer,
+		Answer: req.encodeSettlement,
 	}
 
 	// localLineage is only a mark; the table compares real lineages.
@@ -473,10 +473,10 @@ func (l *Limiter) reservationAge(made int64, subject uint64, now algorithms.Inst
 	return time.Duration(age) + maxClockSkew
 }
 
-// keptAnswer encodes what the home keeps of a settlement. First comes what is
-// left of the tightest limit, plus 1. Then, for each unit, comes the settled
-// cost plus 1, or 0 if the caller did not name the unit.
-func (req *settleRequest) keptAnswer(plan *counters.SettlePlan) []byte {
+// encodeSettlement encodes what the home keeps of a settlement. First comes
+// what is left of the tightest limit, plus 1. Then, for each unit, comes the
+// settled cost plus 1, or 0 if the caller did not name the unit.
+func (req *settleRequest) encodeSettlement(plan *counters.SettlePlan) []byte {
 	b := binary.AppendUvarint(nil, uint64(plan.Tightest+1))
 	for unit := range req.units {
 		cost, named := int64(0), len(req.costs) == 0
@@ -497,7 +497,7 @@ func (req *settleRequest) keptAnswer(plan *counters.SettlePlan) []byte {
 func (req *settleRequest) settlement(plan *counters.SettlePlan, repeated bool) *Settlement {
 	kept := plan.Kept
 	if !repeated {
-		kept = req.keptAnswer(plan)
+		kept = req.encodeSettlement(plan)
 	}
 	out := &Settlement{Remaining: -1, Repeated: repeated, Late: plan.Late, isFinal: plan.IsFinal}
 	if len(kept) == 0 {
@@ -554,11 +554,11 @@ func (req *settleRequest) debtTicket(subj *reservedSubject) *ticket {
 }
 
 // charge debits debts at their owners, all at the same time. A debt that no
-// owner acknowledges within homeTimeout is sent again in the background, for
+// owner acknowledges within ownerTimeout is sent again in the background, for
 // chargeTimeout. If a debt is debited twice after all, that only costs quota.
 func (rs *reservations) charge(debts []*change) {
 	l := rs.limiter
-	ctx, cancel := context.WithTimeout(context.Background(), homeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), ownerTimeout)
 	defer cancel()
 
 	var pending sync.WaitGroup

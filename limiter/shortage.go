@@ -79,9 +79,9 @@ type shortage struct {
 
 // loanQuestion asks an owner to borrow. answer is valid once done is closed.
 type loanQuestion struct {
-	done   chan struct{}
-	urgent bool // a check was refused: the owner answers once the loan is there
-	answer borrowReply
+	done       chan struct{}
+	checkWaits bool // a check was refused: the owner answers once the loan is there
+	answer     borrowReply
 }
 
 // shortages is what this node knows of subjects that are short of share. Times
@@ -289,7 +289,7 @@ func (lo *loans) await(q *Query, h *rules.Hit, needs []loanNeed, steady int64, d
 		}
 		// The owner answers only an urgent question once the loan is there. After the
 		// answer to any other, ask again.
-		if question.urgent {
+		if question.checkWaits {
 			return question.answer.gotMore && !question.answer.noneToLend
 		}
 	}
@@ -385,7 +385,7 @@ func (lo *loans) ask(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
 
 // begin returns the question about a subject that is under way, or adds one. If
 // isNew, the caller must ask the owner. Without room, the question is nil.
-func (ss *shortages) begin(subject uint64, urgent bool) (sh *shortage, question *loanQuestion, isNew bool) {
+func (ss *shortages) begin(subject uint64, checkWaits bool) (sh *shortage, question *loanQuestion, isNew bool) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	sh = ss.shortageOf(subject)
@@ -395,7 +395,7 @@ func (ss *shortages) begin(subject uint64, urgent bool) (sh *shortage, question 
 		}
 		return sh, question, false
 	}
-	sh.question = &loanQuestion{done: make(chan struct{}), urgent: urgent}
+	sh.question = &loanQuestion{done: make(chan struct{}), checkWaits: checkWaits}
 	return sh, sh.question, true
 }
 

@@ -50,8 +50,8 @@ type ruleStats struct {
 	byDefault      refusals // only in activeRules.overall
 	// unmatched counts uses that ruleCounts.checks does not count; see
 	// countUnmatched.
-	unmatched atomic.Int64
-	used      usedIntervals
+	uncountedUses atomic.Int64
+	used          usedIntervals
 
 	slotsRefused, slotRenewals atomic.Int64 // checks refused for want of slots; renewals at this node, as an owner
 }

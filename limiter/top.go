@@ -66,15 +66,15 @@ func newTop() *top {
 // count counts a check of h's subject, which was an event or not. priorChecks
 // is how many such checks the refusing counter already held; a new entry counts
 // them.
-func (t *top) count(h *rules.Hit, event bool, priorChecks int64, q *Query) {
+func (t *top) record(h *rules.Hit, event bool, priorChecks int64, q *Query) {
 	if event || t.mayHold(h.Subject) {
-		t.stripeOf(h.Subject).count(h, event, 1, priorChecks, q)
+		t.stripeOf(h.Subject).record(h, event, 1, priorChecks, q)
 	}
 }
 
 // add counts weight events of h's subject.
 func (t *top) add(h *rules.Hit, weight int64, q *Query) {
-	t.stripeOf(h.Subject).count(h, true, weight, 0, q)
+	t.stripeOf(h.Subject).record(h, true, weight, 0, q)
 }
 
 func (t *top) stripeOf(subject rules.Hash) *topStripe { return &t.stripe[subject.Lo%topStripes] }
@@ -97,7 +97,7 @@ func filterPlace(subject rules.Hash) (index int, bit uint64) {
 	return int(subject.Lo % topFilter), 1 << (subject.Lo >> 58)
 }
 
-func (stripe *topStripe) count(h *rules.Hit, event bool, weight, priorChecks int64, q *Query) {
+func (stripe *topStripe) record(h *rules.Hit, event bool, weight, priorChecks int64, q *Query) {
 	stripe.mu.Lock()
 	defer stripe.mu.Unlock()
 

@@ -38,7 +38,7 @@ func TestTopOfAMillion(t *testing.T) {
 			names[n] = fmt.Sprint(n)
 		}
 		q.Key[0] = names[n]
-		tops[i%nodes].count(&rules.Hit{Rule: rule, Subject: hash(n)}, true, 0, q)
+		tops[i%nodes].record(&rules.Hit{Rule: rule, Subject: hash(n)}, true, 0, q)
 		refused[i%nodes][n]++
 	}
 	var all []TopSubject

@@ -29,7 +29,7 @@ const maxUsedRules = 4096
 
 // uses returns how often the rule was used so far.
 func (st *ruleStats) uses() int64 {
-	n := st.unmatched.Load()
+	n := st.uncountedUses.Load()
 	for _, by := range st.read("").Checks {
 		for _, checks := range by {
 			n += checks

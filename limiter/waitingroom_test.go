@@ -18,7 +18,7 @@ func TestMoveUpKeepsPlaces(t *testing.T) {
 	var all []*Waiter
 	for i := range 200 {
 		var w *Waiter
-		place := &QueuePlace{limiter: l, kind: []string{"a", "b"}[i%2],
+		place := &QueuePlace{limiter: l, queueKey: []string{"a", "b"}[i%2],
 			GoesOn: now.Add(time.Duration(i/2+1) * time.Hour)}
 		w = place.Wait(func(at time.Time) {
 			if !at.Before(goesOn[w]) {
@@ -53,7 +53,7 @@ func TestMoveUpKeepsPlaces(t *testing.T) {
 	for _, kind := range []string{"a", "b"} {
 		var list []time.Time
 		for _, w := range all {
-			if w.place.kind == kind {
+			if w.place.queueKey == kind {
 				list = append(list, w.place.GoesOn)
 			}
 		}
@@ -64,7 +64,7 @@ func TestMoveUpKeepsPlaces(t *testing.T) {
 			}
 		}
 		for _, w := range all {
-			if w.place.kind == kind {
+			if w.place.queueKey == kind {
 				w.GoOn()
 			}
 		}

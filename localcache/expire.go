@@ -22,7 +22,7 @@ const returnPause = 10 * time.Millisecond
 // endFirst ends the first grant of le and keeps what is left of it for DrainEnded.
 func (ls *Leases) endFirst(sh *leaseShard, le *lease, now time.Duration) {
 	gr := le.grants[0]
-	out := EndedGrant{Source: le.source, Grant: gr.id, Life: gr.life, Steady: gr.steady,
+	out := EndedGrant{Source: le.source, Grant: gr.id, Life: gr.life, Steady: gr.debitedAt,
 		Until: gr.until, due: now + returnPause}
 	for i := range le.limits {
 		ll := &le.limits[i]
@@ -125,7 +125,7 @@ func (ls *Leases) Enable(now time.Duration, enabled bool) {
 		sh.mu.Lock()
 		for _, le := range sh.queue {
 			ls.endAll(sh, le, now-returnPause) // without the pause: a check that puts its cost back later loses it
-			le.refused = refusal{}
+			le.lastRefusal = refusal{}
 		}
 		sh.mu.Unlock()
 	}

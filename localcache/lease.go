@@ -17,13 +17,13 @@ type lease struct {
 	limits        []leasedLimit // at least one
 	grants        []grant       // at most MaxGrants; the first one is being spent
 	lastGrant     uint64        // ID of the last grant that arrived
-	refused       refusal
+	lastRefusal   refusal
 	pressure      pressure
 	renewingUntil time.Duration // a renewal is in flight until then, or until it is answered
 	nextRenewal   time.Duration // the earliest time of the next renewal
 	decisionAt    time.Duration // when the owner's decisions that limits record arrived here
 	lastUsed      time.Duration // when a check or request last used the lease
-	policy        Policy        // of the last request
+	lastPolicy    Policy        // of the last request
 	keepFor       time.Duration // how long to remember the lease after lastUsed
 	hasChecks     bool          // an op in CheckMode with a cost has used the lease
 	hasCounts     bool          // an op in CountMode has used the lease
@@ -53,11 +53,11 @@ const MaxGrants = 2
 
 // grant is what the owner debited in advance for this node to spend.
 type grant struct {
-	id     uint64
-	until  time.Duration // the node must stop spending then
-	life   counters.Life // as in Grant
-	steady int64         // as in Grant
-	parts  []balance     // by limit
+	id        uint64
+	until     time.Duration // the node must stop spending then
+	life      counters.Life // as in Grant
+	debitedAt int64         // as in Grant
+	parts     []balance     // by limit
 }
 
 // balance is what is left of one limit's part of a grant.
@@ -90,7 +90,7 @@ func (le *lease) reset(ops []counters.Op) {
 		le.limits = append(le.limits, leasedLimit{counter: ops[i].Key.Counter, limit: ops[i].Limit})
 	}
 	le.grants = le.grants[:0]
-	le.refused = refusal{}
+	le.lastRefusal = refusal{}
 	le.pressure = pressure{}
 	le.hasChecks, le.hasCounts = false, false
 }
@@ -181,7 +181,7 @@ func (le *lease) spend(now time.Duration, ops []counters.Op) {
 // needsRenewal reports whether so much of the first grant is spent that the
 // node should fetch the next one.
 func (le *lease) needsRenewal(now time.Duration) bool {
-	if len(le.grants) == MaxGrants || now < le.renewingUntil || now < le.nextRenewal || now < le.refused.until {
+	if len(le.grants) == MaxGrants || now < le.renewingUntil || now < le.nextRenewal || now < le.lastRefusal.until {
 		return false
 	}
 

@@ -83,7 +83,7 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 	// This lease can't answer the check, and its grants are of no more use here.
 	if le.source.Owner != owner || !le.matches(ops) {
 		ls.endAll(sh, le, now)
-		le.refused = refusal{}
+		le.lastRefusal = refusal{}
 		return AskOwner, Receipt{}
 	}
 
@@ -112,14 +112,14 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 		return Spent, receipt
 	}
 
-	if le.refused.answer(now, ops) {
+	if le.lastRefusal.answer(now, ops) {
 		for i := range ops {
 			le.limits[i].demand.record(ops[i].Cost)
 		}
 		le.addUnspent(ops, func(*grant) bool { return true })
 		le.lastUsed = now
-		le.pressure.record(now, le.policy.TTL)
-		return Refused, Receipt{Until: le.refused.until}
+		le.pressure.record(now, le.lastPolicy.TTL)
+		return Refused, Receipt{Until: le.lastRefusal.until}
 	}
 
 	return AskOwner, Receipt{}
@@ -202,7 +202,7 @@ func (ls *Leases) Request(
 
 	le.noteModes(ops)
 	le.lastUsed = now
-	le.policy = policy
+	le.lastPolicy = policy
 	le.keepFor = max(keepTTLs*policy.TTL, minKeepFor)
 
 	// A new owner's process and lineage are unknown before its first answer. It
@@ -294,7 +294,7 @@ func (ls *Leases) AcceptAnswer(sent, now time.Duration, from Source, ops []count
 		}
 	}
 
-	le.refused = le.predictRefusal(sent, ops)
+	le.lastRefusal = le.predictRefusal(sent, ops)
 
 	if g.ID != 0 {
 		ls.addGrant(sh, le, sent, now, from, ops, &g)
@@ -324,7 +324,7 @@ func (ls *Leases) addGrant(
 	le.lastGrant = g.ID
 	ls.grantCount.Add(1)
 
-	gr := grant{id: g.ID, until: until, life: g.Life, steady: g.Steady, parts: make([]balance, len(le.limits))}
+	gr := grant{id: g.ID, until: until, life: g.Life, debitedAt: g.Steady, parts: make([]balance, len(le.limits))}
 	for i, amount := range g.Amounts {
 		gr.parts[i] = balance{left: amount, size: amount, mark: g.Marks[i]}
 	}
@@ -371,7 +371,7 @@ func (ls *Leases) RememberRefusal(now time.Duration, from Source, ops []counters
 
 		wait := ttl
 		if decision.RetryAfter != algorithms.Never {
-			pause := le.pressure.backOff(now, le.policy, ops[i].Limit, ops[i].Cost)
+			pause := le.pressure.backOff(now, le.lastPolicy, ops[i].Limit, ops[i].Cost)
 			decision.RetryAfter = max(decision.RetryAfter, pause)
 			wait = min(wait, decision.RetryAfter)
 		}
@@ -382,7 +382,7 @@ func (ls *Leases) RememberRefusal(now time.Duration, from Source, ops []counters
 	}
 
 	if rf.until > now {
-		le.refused = rf
+		le.lastRefusal = rf
 	}
 }
 
@@ -407,7 +407,7 @@ func (ls *Leases) Forget(now time.Duration, subject uint64, refusalsOnly bool) {
 	if le == nil {
 		return
 	}
-	le.refused = (refusal{})
+	le.lastRefusal = (refusal{})
 	if !refusalsOnly {
 		ls.endAll(sh, le, now)
 	}

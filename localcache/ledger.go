@@ -54,13 +54,13 @@ type ledgerGrant struct {
 
 // ledgerPart is one limit's part of a grant.
 type ledgerPart struct {
-	counter    uint64 // Key.Counter
-	unreturned int64  // units granted and not yet given back: Return gives back no more
-	spendable  int64  // the holder may still spend at most this many units
+	counter     uint64 // Key.Counter
+	outstanding int64  // units granted and not yet given back: Return gives back no more
+	maySpend    int64  // the holder may still spend at most this many units
 	// returnable is the least that the holder has reported as left; before its
 	// first report, what was granted. That much may still come back, so a loan from
 	// another region is not credited against it. A return does not lower it.
-	returnable int64
+	leastLeft int64
 }
 
 // NewLeaseLedger returns a ledger for at most bound subjects, of which at most
@@ -176,9 +176,9 @@ func (led *LeaseLedger) acceptReport(sub *ledgerSubject, now time.Duration, req 
 
 		for j := range lg.parts {
 			if p := &lg.parts[j]; held < 0 {
-				p.spendable = 0
+				p.maySpend = 0
 			} else if left := req.Lease.Held[held].Left; j < len(left) {
-				p.spendable, p.returnable = min(p.spendable, left[j]), min(p.returnable, left[j])
+				p.maySpend, p.leastLeft = min(p.maySpend, left[j]), min(p.leastLeft, left[j])
 			}
 		}
 	}
@@ -199,9 +199,9 @@ func (sub *ledgerSubject) sizeGrant(req *GrantRequest) []counters.Op {
 		input := SizeInput{Limit: op.Limit, Want: req.Lease.Want[i], Remaining: req.Ops[i].Decision.Remaining}
 
 		sub.forEachPart(op.Key.Counter, func(lg *ledgerGrant, p *ledgerPart) {
-			input.Out = addCapped(input.Out, p.spendable)
+			input.Out = addCapped(input.Out, p.maySpend)
 			if lg.holder == req.Holder {
-				input.HolderOut = addCapped(input.HolderOut, p.spendable)
+				input.HolderOut = addCapped(input.HolderOut, p.maySpend)
 			}
 		})
 
@@ -273,13 +273,13 @@ func (led *LeaseLedger) Return(
 		}
 
 		// No more comes back than went out, whatever the holder says.
-		cost := min(ops[i].Cost, lg.parts[part].unreturned)
+		cost := min(ops[i].Cost, lg.parts[part].outstanding)
 		if cost <= 0 {
 			continue
 		}
 
 		if give(i, cost) {
-			lg.parts[part].unreturned -= cost
+			lg.parts[part].outstanding -= cost
 		} else {
 			kept = true
 		}
@@ -301,7 +301,7 @@ func (led *LeaseLedger) Returnable(now time.Duration, subject, counter uint64) (
 	defer sh.mu.Unlock()
 	sub.forEachPart(counter, func(lg *ledgerGrant, p *ledgerPart) {
 		if now < lg.until {
-			total = addCapped(total, p.returnable)
+			total = addCapped(total, p.leastLeft)
 		}
 	})
 	return total

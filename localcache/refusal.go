@@ -80,7 +80,7 @@ func ageDecision(decision algorithms.Decision, passed time.Duration) algorithms.
 // owner had left after its grant: the owner would refuse them, too. It is empty
 // if the node is not under pressure, or if no limit calls for a pause.
 func (le *lease) predictRefusal(sent time.Duration, ops []counters.Op) refusal {
-	if !le.pressure.isHigh(sent, le.policy.TTL) {
+	if !le.pressure.isHigh(sent, le.lastPolicy.TTL) {
 		return refusal{}
 	}
 
@@ -89,7 +89,7 @@ func (le *lease) predictRefusal(sent time.Duration, ops []counters.Op) refusal {
 		ll := &le.limits[i]
 		op := refusedOp{cost: ll.lastDecision.Remaining + 1, decision: ll.lastDecision}
 
-		pause := le.pressure.backOff(sent, le.policy, ops[i].Limit, ops[i].Cost)
+		pause := le.pressure.backOff(sent, le.lastPolicy, ops[i].Limit, ops[i].Cost)
 		if pause > 0 {
 			op.decision.Allowed, op.decision.RetryAfter = false, pause
 			op.until = sent + pause

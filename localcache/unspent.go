@@ -63,7 +63,7 @@ func (ls *Leases) AddUnspent(from Source, steady int64, ops []counters.Op) {
 	if le == nil || le.source != from || !le.matches(ops) {
 		return
 	}
-	le.addUnspent(ops, func(gr *grant) bool { return gr.steady < steady })
+	le.addUnspent(ops, func(gr *grant) bool { return gr.debitedAt < steady })
 }
 
 // GrantOut is a grant that an owner has made and not got back.
@@ -83,9 +83,9 @@ func (g *GrantOut) Out(counter uint64, left []int64) int64 {
 	case i < 0 || left != nil && i >= len(left):
 		return 0
 	case left == nil:
-		return g.parts[i].unreturned
+		return g.parts[i].outstanding
 	}
-	return min(left[i], g.parts[i].unreturned)
+	return min(left[i], g.parts[i].outstanding)
 }
 
 // View calls read with the subject's outstanding grants from counters of a

@@ -36,7 +36,7 @@ func (a adminView) Leave(ctx context.Context, force bool, by string) (last bool,
 	n := a.n
 	last = n.isLastMember()
 	switch {
-	case n.leftByRequest.Load():
+	case n.leftByCommand.Load():
 		return last, nil
 	case n.cluster.StateInUse().Cluster.IsZero():
 		return false, api.ErrNoCluster
@@ -50,14 +50,14 @@ func (a adminView) Leave(ctx context.Context, force bool, by string) (last bool,
 		return last, err
 	}
 
-	n.leftByRequest.Store(true)
+	n.leftByCommand.Store(true)
 	return last, nil
 }
 
 // membership returns why this node is not a working member of the cluster; nil
 // if it is one. A node that is cut off still is one.
 func (n *Node) membership() error {
-	if n.leftByRequest.Load() {
+	if n.leftByCommand.Load() {
 		return errLeft
 	}
 	if n.cluster.HasGivenUp() {

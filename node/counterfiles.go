@@ -75,7 +75,7 @@ func (n *Node) openFile(config persist.CounterFileConfig, content string) error 
 
 // load restores the counters of the last checkpoint, then those of fallback, then
 // the debts, and starts to write each.
-func (n *Node) load() error {
+func (n *Node) loadAndFollow() error {
 	for i, f := range n.files {
 		found, err := f.Load(n.clock.Now())
 		if err != nil {

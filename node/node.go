@@ -72,7 +72,7 @@ type Node struct {
 	inquiries     sync.Pool      // of *inquiry
 	opened        chan struct{}  // closed once this node decides checks
 	closed        atomic.Bool    // set once this node decides no more checks
-	leftByRequest atomic.Bool    // this node has left the cluster for good, by a request
+	leftByCommand atomic.Bool    // this node has left the cluster for good, by a request
 	leftForGood   atomic.Bool    // this node has left the cluster for good, by a request or in Close
 	replacing     atomic.Bool    // set after the start, while a dead voter may still have to be replaced
 

@@ -35,7 +35,7 @@ var (
 // can decide them. Probes succeed later, once the cluster could afford to lose
 // another node.
 func (n *Node) awaitReady() {
-	if n.awaitRules() && n.awaitVoters() {
+	if n.awaitDeciding() && n.awaitVoters() {
 		n.announceReady()
 	}
 }
@@ -56,9 +56,9 @@ func (n *Node) pollUntilNil(missing func() error) bool {
 	return true
 }
 
-// awaitRules opens the node once it can decide checks; until then, it explains
+// awaitDeciding opens the node once it can decide checks; until then, it explains
 // why it can't. It returns false if the node stops first.
-func (n *Node) awaitRules() bool {
+func (n *Node) awaitDeciding() bool {
 	n.replacing.Store(true)
 
 	var copiesSince time.Time // since when nothing but copies can be missing

@@ -90,7 +90,7 @@ func (n *Node) handOver(ctx context.Context) error {
 // If no other node takes the usage, this node stays a member: if it left, the
 // others would report incomplete usage as complete.
 func (n *Node) leave(ctx context.Context, forGood bool, by string) error {
-	if n.leftByRequest.Load() {
+	if n.leftByCommand.Load() {
 		return nil
 	}
 

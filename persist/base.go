@@ -35,13 +35,13 @@ type base struct {
 	logSize int64 // bytes of all other frames
 
 	// The new base, while it is being written:
-	firstFrame uint64 // number of its first frame; zero if no new base is being written
-	nextPart   int    // where to continue marking the table
-	allMarked  bool   // the whole table is marked
-	marked     int64  // counters marked so far
-	copied     int64  // counters written since the new base began, whether marked or changed
-	written    int64  // bytes written since the new base began
-	drops      int64  // Source.Drops when the last new base began
+	firstFrame     uint64 // number of its first frame; zero if no new base is being written
+	nextPart       int    // where to continue marking the table
+	allMarked      bool   // the whole table is marked
+	markedCounters int64  // counters marked so far
+	copiedCounters int64  // counters written since the new base began, whether marked or changed
+	written        int64  // bytes written since the new base began
+	dropCalls      int64  // Source.Drops when the last new base began
 
 	lastChanged int64 // counters written by the last checkpoint, not counting those it marked
 }
@@ -49,7 +49,7 @@ type base struct {
 // add records that n counters were written, in that many bytes.
 func (b *base) add(bytes, n int64) {
 	b.logSize += bytes
-	b.copied += n
+	b.copiedCounters += n
 	b.written += bytes
 }
 
@@ -59,17 +59,17 @@ func (cf *CounterFile) beginBase() {
 	b.firstFrame = cf.lastFrame + 1
 	b.nextPart = 0
 	b.allMarked = false
-	b.marked = 0
-	b.copied = 0
+	b.markedCounters = 0
+	b.copiedCounters = 0
 	b.written = 0
-	b.drops = cf.config.Source.Drops()
+	b.dropCalls = cf.config.Source.Drops()
 }
 
 // beginFullBase begins a new base that the checkpoint in progress writes in full.
 func (cf *CounterFile) beginFullBase() {
 	cf.beginBase()
 	_, marked := cf.config.Source.MarkChanged(0, math.MaxInt)
-	cf.base.marked = int64(marked)
+	cf.base.markedCounters = int64(marked)
 	cf.base.allMarked = true
 }
 
@@ -77,7 +77,7 @@ func (cf *CounterFile) beginFullBase() {
 // how many counters it marked.
 func (cf *CounterFile) continueBase() int64 {
 	b := &cf.base
-	if b.firstFrame == 0 && (b.logSize > max(b.size, cf.minLogSize) || b.drops != cf.config.Source.Drops()) {
+	if b.firstFrame == 0 && (b.logSize > max(b.size, cf.minLogSize) || b.dropCalls != cf.config.Source.Drops()) {
 		cf.beginBase()
 	}
 	if b.firstFrame == 0 || b.allMarked {
@@ -87,7 +87,7 @@ func (cf *CounterFile) continueBase() int64 {
 	next, marked := cf.config.Source.MarkChanged(b.nextPart, max(int(b.lastChanged), cf.minBaseStep))
 	b.nextPart = next
 	b.allMarked = next == 0
-	b.marked += int64(marked)
+	b.markedCounters += int64(marked)
 	return int64(marked)
 }
 
@@ -107,11 +107,11 @@ func (cf *CounterFile) completeBase() error {
 	// Besides the marked counters, the frames have those that changed meanwhile.
 	// The share of the latter counts as log, and the rest is the base.
 	size := b.written
-	if b.copied > 0 {
-		size = int64(float64(b.written) * min(1, float64(b.marked)/float64(b.copied)))
+	if b.copiedCounters > 0 {
+		size = int64(float64(b.written) * min(1, float64(b.markedCounters)/float64(b.copiedCounters)))
 	}
 
-	cf.base = base{size: size, logSize: b.written - size, drops: b.drops, lastChanged: b.lastChanged}
+	cf.base = base{size: size, logSize: b.written - size, dropCalls: b.dropCalls, lastChanged: b.lastChanged}
 	return nil
 }
 

@@ -43,8 +43,8 @@ func (a *overlayAttribute) find(o *overlay, m *Match, v *value) (best Listing) {
 
 	if len(a.nets4)+len(a.nets6) > 0 && v.isAddress() {
 		best = max(best, a.findNets(o, m, v, v.address))
-		if v.written.IsValid() {
-			best = max(best, a.findNets(o, m, v, v.written))
+		if v.embedding.IsValid() {
+			best = max(best, a.findNets(o, m, v, v.embedding))
 		}
 	}
 

@@ -10,14 +10,14 @@ import (
 
 // compiler is one Compile in progress.
 type compiler struct {
-	set         *Set
-	doc         *document.Document
-	tables      map[tableKey]*subjectTable
-	tiers       map[string]int32                   // their numbers; nil until the first is needed
-	listed      map[*document.SubjectSpec]*subject // filled only if there are global rules
-	globalLists int32                              // number of limit lists of global rules
-	extends     bool                               // the set shares its tables of attributes and units
-	err         error                              // the first error
+	set          *Set
+	doc          *document.Document
+	tables       map[tableKey]*subjectTable
+	tiers        map[string]int32                   // their numbers; nil until the first is needed
+	listed       map[*document.SubjectSpec]*subject // filled only if there are global rules
+	globalLists  int32                              // number of limit lists of global rules
+	sharesTables bool                               // the set shares its tables of attributes and units
+	err          error                              // the first error
 }
 
 // tableKey identifies a table of subjects: rules may group the same addresses differently.
@@ -48,10 +48,10 @@ func (c *compiler) unitID(name string) int {
 // extend gives the set its own copies of the tables of attributes and units
 // before the first of them gets another number.
 func (c *compiler) extend() {
-	if !c.extends {
+	if !c.sharesTables {
 		return
 	}
-	c.extends = false
+	c.sharesTables = false
 	s := c.set
 	s.attributes.named, s.attributes.numbers = slices.Clip(s.attributes.named), maps.Clone(s.attributes.numbers)
 	s.Units, s.units = slices.Clip(s.Units), maps.Clone(s.units)

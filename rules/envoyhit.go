@@ -26,14 +26,14 @@ func (s *Set) matchEnvoyKey(r *Rule, key []string, m *Match) error {
 // MatchEnvoy adds a hit for a descriptor to which n applies; n must not be
 // Unlimited. With shadow, a Quota node counts but never refuses. first is true
 // for the first subject of a check: it clears m. The error wraps ErrInline.
-func (s *Set) MatchEnvoy(n *EnvoyNode, entries []EnvoyEntry, shadow, first bool, m *Match) error {
+func (s *Set) MatchEnvoy(n *EnvoyNode, entries []EnvoyEntry, quotaShadow, first bool, m *Match) error {
 	if first {
 		s.loadAttributes(nil, m)
 		m.List = Unlisted
 	}
 
 	r := n.Rule
-	if shadow && n.shadowRule != nil {
+	if quotaShadow && n.shadowRule != nil {
 		r = n.shadowRule
 	}
 

@@ -38,8 +38,8 @@ func (a *attributeIndex) find(m *Match, v *value, found []int32) []int32 {
 	if (a.addresses != nil || a.nets != nil) && v.isAddress() {
 		found = append(found, a.addresses[v.address]...)
 		found = a.findNets(v.address, found)
-		if v.written.IsValid() {
-			found = a.findNets(v.written, found)
+		if v.embedding.IsValid() {
+			found = a.findNets(v.embedding, found)
 		}
 	}
 
@@ -113,7 +113,7 @@ func (cond *condition) isMetBy(m *Match, v *value) bool {
 	if (len(cond.addresses) > 0 || cond.netSet != nil) && v.isAddress() {
 		_, found := slices.BinarySearchFunc(cond.addresses, v.address, netip.Addr.Compare)
 		if found || cond.netSet != nil &&
-			(cond.netSet.Contains(v.address) || v.written.IsValid() && cond.netSet.Contains(v.written)) {
+			(cond.netSet.Contains(v.address) || v.embedding.IsValid() && cond.netSet.Contains(v.embedding)) {
 			return true
 		}
 	}

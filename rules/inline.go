@@ -75,8 +75,8 @@ func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 		flags |= 2
 	}
 
-	kept := keptKinds[q.Namespace]
-	flags |= byte(kept) << 2
+	onlyKind := keptKinds[q.Namespace]
+	flags |= byte(onlyKind) << 2
 	name, named := s.inlineNames[cmp.Or(q.Namespace, InlineName)]
 	if !named {
 		name = s.inlineNames[""]
@@ -95,7 +95,7 @@ func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 	r := s.inline.find(b)
 	if r == nil {
 		var err error
-		if r, err = s.compileInline(q, name, kept); err != nil {
+		if r, err = s.compileInline(q, name, onlyKind); err != nil {
 			return err
 		}
 		r = s.inline.add(b, r)
@@ -190,7 +190,7 @@ func (r *Rule) InlineKey(q *InlineSubject, hi uint64) []string {
 // caller's order does not matter to counters. The rule refers to no string of
 // the call, because s may keep it after the call. kept is the kind of the only
 // counter that a key has in the namespace, or 0.
-func (s *Set) compileInline(q *InlineSubject, name inlineName, kept algorithms.Kind) (*Rule, error) {
+func (s *Set) compileInline(q *InlineSubject, name inlineName, onlyKind algorithms.Kind) (*Rule, error) {
 	doc := s.Document
 	spec := &document.RuleSpec{Name: name.name, Shadow: q.Shadow,
 		Settings: document.Settings{OnLimit: "refuse", Consistency: "hybrid"}}
@@ -199,7 +199,7 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName, kept algorithms.K
 	}
 
 	var err error
-	if spec.Limits, err = doc.ReadInline(q.Namespace, q.Limits, kept); err != nil {
+	if spec.Limits, err = doc.ReadInline(q.Namespace, q.Limits, onlyKind); err != nil {
 		return nil, inlineError{err}
 	}
 
@@ -230,9 +230,9 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName, kept algorithms.K
 			l.ID = hashIdentity(id)
 		}
 
-		if kept != 0 {
-			l.Kind = kept
-			l.ID = keptID(kept)
+		if onlyKind != 0 {
+			l.Kind = onlyKind
+			l.ID = keptID(onlyKind)
 			r.Consistency = Exact
 		}
 	}

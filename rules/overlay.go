@@ -118,7 +118,7 @@ func (o *overlay) done() {
 
 // recount adds by to the number of items under a key. A lookup tries only the
 // classes and lengths that have items.
-func (o *overlay) recount(key listKey, by int32) {
+func (o *overlay) adjustCount(key listKey, by int32) {
 	a := o.attributeOf(int(key.attribute))
 	switch key.class {
 	case textClass:

@@ -49,7 +49,7 @@ func (s *Set) withEntries(e *entries.State, base *Set, past bool) *Set {
 	o.entries = e
 	o.attributes = slices.Clone(o.attributes)
 	o.blocksOfRules = slices.Clone(o.blocksOfRules)
-	c := &overlayCompiler{compiler: compiler{set: &next, doc: s.Document, extends: true}, overlay: o}
+	c := &overlayCompiler{compiler: compiler{set: &next, doc: s.Document, sharesTables: true}, overlay: o}
 	o.edit()
 	e.Diff(before, c.replace)
 	o.done()
@@ -159,7 +159,7 @@ func (oc *overlayCompiler) fileListed(e *entries.Entry, add bool) {
 	for _, key := range best {
 		items, _ := o.lists.Get(key)
 		o.lists = o.lists.With(key, append(slices.Clip(items), item))
-		o.recount(key, 1)
+		o.adjustCount(key, 1)
 	}
 }
 
@@ -178,7 +178,7 @@ func (oc *overlayCompiler) unfile(e *entries.Entry, keys []listKey) {
 			o.lists = o.lists.With(key, slices.Delete(slices.Clone(items), i, i+1))
 		}
 
-		o.recount(key, -1)
+		o.adjustCount(key, -1)
 	}
 }
 

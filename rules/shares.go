@@ -96,9 +96,9 @@ func (s *Set) Share(m *Match, wall int64) {
 
 		switch {
 		case !d.onlyLastCounts(h.Limits, wall):
-			h.Limits = s.movingShares(m, h, wall)
+			h.Limits = s.severalVersionShares(m, h, wall)
 		case !d.soleRegion || len(h.Rule.Regions) > 0:
-			h.Limits = s.soleShares(h)
+			h.Limits = s.lastVersionShares(h)
 		}
 	}
 }
@@ -175,8 +175,9 @@ func splitAmong(regions, committed []string, parts []document.Region, amount int
 	return out
 }
 
-// soleShares returns the shares of a hit's limits when only the last version counts.
-func (s *Set) soleShares(h *Hit) []*Limit {
+// lastVersionShares returns the shares of a hit's limits when only the last
+// version counts.
+func (s *Set) lastVersionShares(h *Hit) []*Limit {
 	d := s.division
 	cache := &h.Limits[0].shareCache.sole
 	if c := cache.Load(); c != nil && c.division == d {
@@ -197,8 +198,9 @@ func (s *Set) soleShares(h *Hit) []*Limit {
 	return c.limits
 }
 
-// movingShares returns the shares of a hit's limits when more than one version may count.
-func (s *Set) movingShares(m *Match, h *Hit, wall int64) []*Limit {
+// severalVersionShares returns the shares of a hit's limits when more than one
+// version may count.
+func (s *Set) severalVersionShares(m *Match, h *Hit, wall int64) []*Limit {
 	d := s.division
 	cache := &h.Limits[0].shareCache.moving
 	held := s.shares.Held
@@ -313,7 +315,7 @@ func (r *Rule) variantLike(other *Rule) *Rule {
 	return nil
 }
 
-// newMovingLimits returns the weighers for a hit's limits; movingShares
+// newMovingLimits returns the weighers for a hit's limits; severalVersionShares
 // computes the limits from them.
 func (s *Set) newMovingLimits(m *Match, h *Hit) *movingLimits {
 	d := s.division

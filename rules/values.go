@@ -89,7 +89,7 @@ type value struct {
 	// written is the IPv6 address in the text if that embeds address, an IPv4 one:
 	// a CIDR may be that of either. It is invalid otherwise, and for an IPv4-mapped
 	// address.
-	written   netip.Addr
+	embedding netip.Addr
 	canonical string // canonical notation of the address, in Match.canonical; set on first use
 }
 
@@ -108,9 +108,9 @@ func (v *value) parse() {
 	v.valid = ok
 
 	v.address = ipaddr.Canonical(a)
-	v.written = netip.Addr{}
+	v.embedding = netip.Addr{}
 	if a.Is6() && !a.Is4In6() && v.address.Is4() {
-		v.written = a
+		v.embedding = a
 	}
 }
 

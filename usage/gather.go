@@ -133,7 +133,7 @@ func newBill(month Month, answers []inventory, now int64) *bill {
 	for i := range answers {
 		bi.addAnswer(&answers[i], month)
 	}
-	bi.dropReplaced()
+	bi.omitReplaced()
 	a := audit{bill: bi, month: month, answers: answers, now: now}
 	for _, inv := range answers {
 		for _, h := range inv.Holdings {
@@ -188,11 +188,11 @@ func (bi *bill) add(h holding) {
 	}
 }
 
-// dropReplaced leaves out the ledgers that merged ones replace. Two merged
+// omitReplaced leaves out the ledgers that merged ones replace. Two merged
 // ledgers may name the same ledger, but only if a data directory was restored
 // from a copy. Both would count it. So only the one that names more stays, and
 // the bill is incomplete.
-func (bi *bill) dropReplaced() {
+func (bi *bill) omitReplaced() {
 	bi.ledgers = withoutReplaced(bi.ledgers)
 	bySize := slices.SortedFunc(slices.Values(bi.ledgers),
 		func(x, y holding) int { return cmp.Compare(len(y.Merged), len(x.Merged)) })
@@ -270,7 +270,7 @@ func (a *audit) isCounted(id ledgerID) bool {
 
 // copied returns the ledgers of the month in a statement that the bill has only
 // from a copy, or not at all.
-func (a *audit) copied(r *processRecord) (list []version) {
+func (a *audit) ledgersOnlyCopied(r *processRecord) (list []version) {
 	for _, v := range r.Ledgers {
 		if v.Month == a.month && !a.isCounted(ledgerID{v.Month, r.Source, v.Number}) {
 			list = append(list, v)
@@ -281,7 +281,7 @@ func (a *audit) copied(r *processRecord) (list []version) {
 
 // isWhole reports whether the bill has everything in a statement.
 func (a *audit) isWhole(r *processRecord) bool {
-	return !slices.ContainsFunc(a.copied(r), func(v version) bool {
+	return !slices.ContainsFunc(a.ledgersOnlyCopied(r), func(v version) bool {
 		return !covers(a.ledgers, ledgerID{v.Month, r.Source, v.Number}, v.Round)
 	})
 }
@@ -318,7 +318,7 @@ func (a *audit) isSuperseded(r *processRecord) bool {
 // statement of which the bill has everything.
 func (a *audit) checkProcess(records []processRecord) {
 	slices.SortFunc(records, func(x, y processRecord) int { return cmp.Compare(y.Number, x.Number) })
-	copied := slices.ContainsFunc(records, func(r processRecord) bool { return len(a.copied(&r)) > 0 })
+	copied := slices.ContainsFunc(records, func(r processRecord) bool { return len(a.ledgersOnlyCopied(&r)) > 0 })
 	if a.hasAnswered(records[0].Source) && !copied {
 		return
 	}

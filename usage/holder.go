@@ -209,7 +209,7 @@ func (t *Totals) mergeRecords(theirs []*processRecord) {
 		}
 
 		// The record replaces those that it supersedes.
-		r.whole = true
+		r.isComplete = true
 		r.heard = time.Now()
 		h.records = slices.DeleteFunc(slices.Clone(h.records), func(ours *processRecord) bool {
 			return ours.Source == r.Source && (ours.Boot == r.Boot || r.supersedes(ours, held))

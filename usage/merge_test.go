@@ -204,7 +204,7 @@ func TestMergedLedgersThatMeet(t *testing.T) {
 		{Ledger: id(11), Node: "n1", Round: 1, Merged: of(2, 3, 4)},
 		{Ledger: id(5), Node: "n1", Round: 2},
 	}}
-	b.dropReplaced()
+	b.omitReplaced()
 	b.complete()
 	if len(b.ledgers) != 2 || b.ledgers[0].Ledger != id(5) || b.ledgers[1].Ledger != id(11) ||
 		fmt.Sprint(b.missing) != "[n1]" {

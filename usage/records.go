@@ -40,9 +40,9 @@ type processRecord struct {
 	// Replaced means that a later process speaks for the node.
 	Replaced bool `json:"replaced,omitempty"`
 
-	whole   bool      // everything in the statement was here when it arrived
-	watched bool      // since Ended, this node has seen without a break that no process of the node lives
-	heard   time.Time // when the node was last heard of, or the record was loaded
+	isComplete bool      // everything in the statement was here when it arrived
+	watched    bool      // since Ended, this node has seen without a break that no process of the node lives
+	heard      time.Time // when the node was last heard of, or the record was loaded
 }
 
 // isExact reports whether the process counted nothing after the statement.
@@ -99,8 +99,8 @@ func (r *processRecord) observe(now int64, ofMember, dead bool) *processRecord {
 // same process, has come. If r is whole and next is not, that is r, marked as
 // alive: the bill needs the last statement of which everything is here.
 // Otherwise it is next.
-func (r *processRecord) after(next *processRecord) *processRecord {
-	if !r.whole || next.whole {
+func (r *processRecord) chooseNewer(next *processRecord) *processRecord {
+	if !r.isComplete || next.isComplete {
 		return next
 	}
 	alive := *r
@@ -148,7 +148,7 @@ func (t *Totals) loadRecords() error {
 	}
 
 	for _, r := range found {
-		r.whole = true
+		r.isComplete = true
 		r.heard = time.Now()
 	}
 
@@ -191,7 +191,7 @@ func (h *heldCopies) list() (list []processRecord) {
 func (h *heldCopies) recordsAfter(
 	st *statement, held []holding, isWhole, ofMember bool, now int64,
 ) (records []*processRecord, changed bool) {
-	next := &processRecord{statement: *st, whole: isWhole, heard: time.Now()}
+	next := &processRecord{statement: *st, isComplete: isWhole, heard: time.Now()}
 	if st.Final {
 		next.Ended = st.AsOf
 		next.watched = true
@@ -215,7 +215,7 @@ func (h *heldCopies) recordsAfter(
 			known = true
 			isNews := !r.Final && r.Number <= st.Number
 			if isNews {
-				later := r.after(next)
+				later := r.chooseNewer(next)
 				changed = changed || r.Settled || r.Final != later.Final || !slices.Equal(r.Ledgers, later.Ledgers)
 				r = later
 			}

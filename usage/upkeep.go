@@ -102,7 +102,7 @@ func (m *Meter) dropOld() error {
 	return nil
 }
 
-// dropReplaced drops the ledgers, and copies of ledgers, that merged ones have
+// omitReplaced drops the ledgers, and copies of ledgers, that merged ones have
 // replaced for at least grace.
 func (m *Meter) dropReplaced(grace time.Duration) error {
 	var replaced []bucketID

@@ -73,7 +73,7 @@ func (e *stampedEntry) applyTo(next, s *State, p *Prepared) (Result, error) {
 	apply := func() Result {
 		write, isRules := e.Entry.(Rules)
 		if isRules && p.fits(s, write) {
-			return write.enact(next, p.after, p.err)
+			return write.enact(next, p.after, p.writeErr)
 		}
 		return e.apply(next)
 	}
@@ -86,18 +86,18 @@ func (e *stampedEntry) applyTo(next, s *State, p *Prepared) (Result, error) {
 
 // Prepared is the result of a change of rules or regions, computed in advance.
 type Prepared struct {
-	request RequestID
-	before  *rules.History // before and regions are what the change was prepared for
-	regions *Regions
-	after   *rules.History // after and err are the result of a Rules entry's write
-	err     error
-	refused error // see Refused
+	request  RequestID
+	before   *rules.History // before and regions are what the change was prepared for
+	regions  *Regions
+	after    *rules.History // after and err are the result of a Rules entry's write
+	writeErr error
+	refusal  error // see Refusal
 }
 
-// Refused returns why the change can't be made, or nil if it can. Don't propose
+// Refusal returns why the change can't be made, or nil if it can. Don't propose
 // a refused change: it would change nothing here, but a build that accepts it
 // would get another result, and its node would stop.
-func (p *Prepared) Refused() error { return p.refused }
+func (p *Prepared) Refusal() error { return p.refusal }
 
 // Holds reports whether s still has the rules and regions that the change was prepared for.
 func (p *Prepared) Holds(s *State) bool { return p.before == s.History && p.regions == s.Regions }
@@ -106,7 +106,7 @@ func (p *Prepared) Holds(s *State) bool { return p.before == s.History && p.regi
 // unless another change is applied first.
 func (s *State) Prepare(e Rules) *Prepared {
 	p := &Prepared{request: e.Request, before: s.History}
-	p.after, p.err = e.write(s.History)
+	p.after, p.writeErr = e.write(s.History)
 	return p
 }
 

@@ -6,7 +6,7 @@
 // node that may have authority, the rules in force, and the entries beside
 // them. [State.Apply] builds the next State from an entry: [FoundCluster],
 // [Empty], [Reign], [Ring], [Leave], [Settled], [Ended], [RegisterProcess],
-// [Forget], [Rules], [Primary], [Region], [Mark], [Adopt], [Entries],
+// [Forget], [Rules], [Primary], [Region], [Mark], [Adopt], [ChangeEntries],
 // [EndEntries], [AdoptEntries], [Depart], [Raise] or [Skipped], encoded by
 // [Build.Encode]. The result depends only on the State and the entry, not on a
 // clock, the environment or map order. So nodes that apply the same entries
@@ -39,10 +39,10 @@
 //     state is settled.
 //
 // [Regions] contains the regions that share the rules, and the versions that
-// still count for the shares of global limits. Rules, Region, Mark, Entries and
-// EndEntries are for the primary region. Other regions copy its state with
-// Adopt and AdoptEntries. An entry can't tell in which region it is applied, so
-// its proposer must check that.
+// still count for the shares of global limits. Rules, Region, Mark,
+// ChangeEntries and EndEntries are for the primary region. Other regions copy
+// its state with Adopt and AdoptEntries. An entry can't tell in which region it
+// is applied, so its proposer must check that.
 //
 // States are immutable and share unchanged parts. They are safe for concurrent
 // use. [State.AppendBinary] and [Build.Parse] write and read Raft's snapshots:

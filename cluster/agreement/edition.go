@@ -90,10 +90,10 @@ func (b *Build) Prepare(s *State, e Entry) ([]byte, *Prepared, error) {
 	// A write that has its answer already changes nothing: no case holds for it.
 	switch {
 	case !isRules:
-		p.refused = e.apply(&next).Err
+		p.refusal = e.apply(&next).Err
 	case s.answerTo(write.Request) == nil:
 		p = s.Prepare(write)
-		p.refused = write.enact(&next, p.after, p.err).Err
+		p.refusal = write.enact(&next, p.after, p.writeErr).Err
 	}
 
 	p.regions = s.Regions

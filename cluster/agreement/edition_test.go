@@ -34,7 +34,7 @@ func TestAnotherBaseIsRejected(t *testing.T) {
 		}
 		s = after
 	}
-	// Entries that change no rules do not depend on them.
+	// ChangeEntries that change no rules do not depend on them.
 	late := proposed(t, s, Reign{5})
 	if _, r := do(t, s, write(99, 1)).Apply(s.Index+2, late); r.Err != nil {
 		t.Error(r.Err)

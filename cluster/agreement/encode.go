@@ -43,7 +43,7 @@ const (
 var kinds = [...]Entry{
 	1: FoundCluster{}, Empty{}, Ring{}, Leave{}, Settled{}, Ended{}, Forget{}, Rules{},
 	RegisterProcess{}, Reign{}, Primary{}, Region{}, Mark{},
-	Adopt{}, Skipped{}, Raise{}, Entries{}, EndEntries{}, AdoptEntries{}, Depart{},
+	Adopt{}, Skipped{}, Raise{}, ChangeEntries{}, EndEntries{}, AdoptEntries{}, Depart{},
 }
 
 // ErrEntry means that bytes or a value are not a valid entry.
@@ -113,7 +113,7 @@ func appendBody(b []byte, e Entry) ([]byte, error) {
 		x.InForce.When = inMillis(x.InForce.When)
 		e = x
 		most = MaxAdopt - len(tail)
-	case Entries, AdoptEntries:
+	case ChangeEntries, AdoptEntries:
 		most = MaxEntriesChange
 	}
 

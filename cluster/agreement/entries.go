@@ -6,14 +6,15 @@ import (
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
-// MaxEntriesChange bounds the JSON of Entries and of AdoptEntries, in bytes.
+// MaxEntriesChange bounds the JSON of ChangeEntries and of AdoptEntries, in
+// bytes.
 const MaxEntriesChange = 4 << 20
 
-// Entries makes all of Changes to the entries beside the rules, or none. Its
-// result has the version of those entries. Repeating it with the same Request
-// changes nothing and returns the first answer again. Only the primary region's
-// leader proposes it.
-type Entries struct {
+// ChangeEntries makes all of Changes to the entries beside the rules, or none.
+// Its result has the version of those entries. Repeating it with the same
+// Request changes nothing and returns the first answer again. Only the primary
+// region's leader proposes it.
+type ChangeEntries struct {
 	Request RequestID        `json:"request"`
 	Changes []entries.Change `json:"changes"`
 }
@@ -32,7 +33,7 @@ type AdoptEntries struct {
 	Page    *entries.Page     `json:"page,omitempty"`
 }
 
-func (e Entries) apply(next *State) Result {
+func (e ChangeEntries) apply(next *State) Result {
 	if a := next.answerTo(e.Request); a != nil {
 		return a.Result
 	}
@@ -42,7 +43,7 @@ func (e Entries) apply(next *State) Result {
 }
 
 // enact makes all changes, or none.
-func (e Entries) enact(next *State) Result {
+func (e ChangeEntries) enact(next *State) Result {
 	changed := next.Entries
 	for _, c := range e.Changes {
 		after, err := changed.With(c)

@@ -15,7 +15,7 @@ const (
 
 // Entry is one of FoundCluster, Empty, Reign, Ring, Leave, Settled, Ended,
 // RegisterProcess, Forget, Rules, Primary, Region, Mark, Adopt, Raise, Skipped,
-// Entries, EndEntries, AdoptEntries and Depart.
+// ChangeEntries, EndEntries, AdoptEntries and Depart.
 type Entry interface {
 	// apply changes next, which is a copy of the state before the entry, with the
 	// entry's index. If the result's error rejects the entry, next is unchanged.

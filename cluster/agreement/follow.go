@@ -176,7 +176,7 @@ func (e Adopt) apply(next *State) Result {
 		return rejected("version %d, revision %d of primary epoch %d is not later than the current state", e.InForce.Number, e.Revision, e.PrimaryEpoch)
 	}
 
-	history, err := e.history(next)
+	history, err := e.historyAfter(next)
 	if err != nil {
 		return Result{Err: fmt.Errorf("%w: adopt version %d of the rules: %w", ErrRejected, e.InForce.Number, err)}
 	}
@@ -217,7 +217,7 @@ func (e Adopt) isLaterThan(s *State) bool {
 // version with the same text, its history stays. A later version of the same
 // world is added. In any other case, the primary's history replaces the local
 // one.
-func (e Adopt) history(s *State) (*rules.History, error) {
+func (e Adopt) historyAfter(s *State) (*rules.History, error) {
 	if len(e.Held) == 0 {
 		return rules.NewHistory(), nil
 	}

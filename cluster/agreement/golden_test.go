@@ -50,7 +50,7 @@ func goldenEntries() []Entry {
 		Skipped{Hash: bytes.Repeat([]byte{9}, 32)},
 		Region{Name: "us", Remove: true},
 		Ring{Epoch: 3, Members: members(1, 2), Settings: ring.DefaultSettings()},
-		Entries{Request: RequestID{7}, Changes: []entries.Change{
+		ChangeEntries{Request: RequestID{7}, Changes: []entries.Change{
 			{When: when.UnixMilli(), By: "ops", Entry: &entries.Entry{
 				Kind: entries.Deny, Match: []entries.Condition{{Attribute: "ip", Values: []string{"192.0.2.7"}}},
 				When: when.UnixMilli(), Until: when.UnixMilli() + 1000, By: "ops", Note: "n", Token: "t", Scoped: true,
@@ -64,7 +64,7 @@ func goldenEntries() []Entry {
 				Entry: &entries.Entry{Kind: entries.Block, Rule: "day", Key: []string{"a"}, When: when.UnixMilli()}},
 		}},
 		EndEntries{Before: when.UnixMilli() + 1000},
-		Entries{Changes: []entries.Change{
+		ChangeEntries{Changes: []entries.Change{
 			{When: when.UnixMilli() + 2000, By: "ops", Remove: true,
 				Entry: &entries.Entry{Kind: entries.Block, Rule: "day", Key: []string{"a"}}},
 		}},

@@ -134,7 +134,7 @@ func entryFor(t *rapid.T, s *State) Entry {
 
 // besideEntryFor draws changes of entries beside the rules.
 func besideEntryFor(t *rapid.T) Entry {
-	e := Entries{Request: RequestID{rapid.Byte().Draw(t, "request of entries")}}
+	e := ChangeEntries{Request: RequestID{rapid.Byte().Draw(t, "request of entries")}}
 	for range rapid.IntRange(1, 3).Draw(t, "changes") {
 		e.Changes = append(e.Changes, entries.Change{
 			Remove: rapid.IntRange(0, 3).Draw(t, "removes") == 0,

@@ -107,10 +107,10 @@ func (c *Confirmations) hasMajority(self ring.NodeID, term, lastBefore uint64, v
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	others := slices.DeleteFunc(slices.Clone(voters), func(id ring.NodeID) bool {
+	missing := slices.DeleteFunc(slices.Clone(voters), func(id ring.NodeID) bool {
 		a := c.last[id]
 		return id == self || a.term == term && a.number > lastBefore
 	})
 
-	return 2*len(others) < len(voters)
+	return 2*len(missing) < len(voters)
 }

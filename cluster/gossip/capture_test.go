@@ -177,7 +177,7 @@ func (rs *recordedStream) Close() error {
 func TestWhatNodesSendIsPassedOn(t *testing.T) {
 	t.Parallel()
 	c := seeds(t)
-	in := &inspector{label: label, reachable: func(netip.AddrPort) bool { return true }}
+	in := &inspector{label: label, isMemberAddress: func(netip.AddrPort) bool { return true }}
 	for _, b := range c.packets {
 		if _, err := in.inspectPacket(append(in.labelHeader(), b...), &net.UDPAddr{}); err != nil {
 			t.Errorf("packet %x: %v", b, err)

@@ -206,7 +206,7 @@ func (e events) NotifyConflict(existing, other *memberlist.Node) {
 // twins holds when each node ID was first claimed by a second process. A node
 // that restarts at another address makes such a claim until the others notice
 // that its old process is gone. If both processes live, the claims go on.
-type twins map[string]time.Time
+type secondClaims map[string]time.Time
 
 const (
 	// twinProbes is how many intervals of probes a claim must go on: more than
@@ -220,7 +220,7 @@ func (c *Config) twinPatience() time.Duration { return twinProbes * c.ProbeInter
 
 // persist reports whether a claim has gone on for so long that both processes
 // live. A claim that began more than twinMemory ago begins anew.
-func (tw twins) persist(id string, now time.Time, patience time.Duration) bool {
+func (tw secondClaims) persist(id string, now time.Time, patience time.Duration) bool {
 	since, claimed := tw[id]
 	if claimed && now.Sub(since) <= twinMemory {
 		return now.Sub(since) >= patience

@@ -289,7 +289,7 @@ func TestMembersAddresses(t *testing.T) {
 	check := func(what string, want ...int) {
 		t.Helper()
 		for i := range 6 {
-			expect.Equal(t, g.isReachable(at(i)), slices.Contains(want, i), "%s: %d is reachable", what, i)
+			expect.Equal(t, g.isMemberAddress(at(i)), slices.Contains(want, i), "%s: %d is reachable", what, i)
 		}
 	}
 	put(1, 1, Alive)

@@ -60,7 +60,7 @@ type Gossip struct {
 	dirty         bool   // metadata has changed since the last announcement
 	table         *table
 	logged        logLimiter[eventKey]
-	twins         twins
+	twins         secondClaims
 	rejecting     int                // nodes that rejected this one when they were last joined
 	lastTwin      time.Time          // when another process with this node's ID was last reported; zero: never
 	namedCount    int                // number of nodes that the seeds named at the last lookup; 0: no lookup yet
@@ -94,7 +94,7 @@ func Open(c Config) (*Gossip, error) {
 		announcing: make(chan struct{}, 1), ending: make(chan struct{}, 1),
 		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), addressesAdded: make(chan struct{}, 1),
 		table: newTable(maxMembers), logged: logLimiter[eventKey]{every: repeatAfter},
-		remembered: make(map[netip.AddrPort]time.Time), twins: make(twins),
+		remembered: make(map[netip.AddrPort]time.Time), twins: make(secondClaims),
 	}
 
 	ip, _ := netip.ParseAddr(c.Advertise) // withDefaults has checked it
@@ -127,15 +127,15 @@ func Open(c Config) (*Gossip, error) {
 
 // inspector returns the inspector of messages to this node.
 func (g *Gossip) inspector() *inspector {
-	in := &inspector{label: g.config.label(), reachable: g.isReachable}
+	in := &inspector{label: g.config.label(), isMemberAddress: g.isMemberAddress}
 	if g.config.Keyring != nil {
 		in.keys = g.config.Keyring.GetKeys
 	}
 	return in
 }
 
-// isReachable reports whether a known member has the given address.
-func (g *Gossip) isReachable(at netip.AddrPort) bool {
+// isMemberAddress reports whether a known member has the given address.
+func (g *Gossip) isMemberAddress(at netip.AddrPort) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, e := range g.table.entries {

@@ -86,7 +86,7 @@ type inspector struct {
 	// keys returns the keys of incoming messages. nil: nothing is encrypted.
 	keys func() [][]byte
 	// reachable reports whether a member has an address.
-	reachable func(netip.AddrPort) bool
+	isMemberAddress func(netip.AddrPort) bool
 }
 
 // labelHeader returns the bytes that precede each packet and each accepted stream.
@@ -243,7 +243,7 @@ func (in *inspector) inspectPing(d *decoder, kind byte, from net.Addr) error {
 	if err := d.decodeMap(fields); err != nil {
 		return err
 	}
-	if kind == indirectPingMsg && !in.reachable(addrPort(target, targetPort)) {
+	if kind == indirectPingMsg && !in.isMemberAddress(addrPort(target, targetPort)) {
 		return errDestination
 	}
 
@@ -259,7 +259,7 @@ func (in *inspector) inspectPing(d *decoder, kind byte, from net.Addr) error {
 		}
 	}
 
-	if !in.reachable(back) {
+	if !in.isMemberAddress(back) {
 		return errDestination
 	}
 	return nil

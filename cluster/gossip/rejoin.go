@@ -145,7 +145,7 @@ func (g *Gossip) joinTargets(extraLive int, failing map[netip.AddrPort]bool) {
 	ctx, cancel := context.WithTimeout(g.ctx, roundTime)
 	defer cancel()
 
-	targets := g.targets(ctx, extraLive)
+	targets := g.refreshTargets(ctx, extraLive)
 	errs := make([]error, len(targets))
 	running := make(chan struct{}, joinsAtOnce)
 
@@ -231,7 +231,7 @@ func reason(err error) error {
 // targets returns the addresses to join now: those of seeds first, then those
 // of failed members and remembered ones, and up to extraLive of live members at
 // the end. It also updates what is known about the seeds.
-func (g *Gossip) targets(ctx context.Context, extraLive int) []netip.AddrPort {
+func (g *Gossip) refreshTargets(ctx context.Context, extraLive int) []netip.AddrPort {
 	lists := g.resolveSeeds(ctx)
 	found := slices.Concat(lists...)
 

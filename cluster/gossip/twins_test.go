@@ -21,7 +21,7 @@ func TestTwinsPersist(t *testing.T) {
 		if patience != c.want || patience >= twinMemory {
 			t.Errorf("WAN %v: got %v, want %v", c.wan, patience, c.want)
 		}
-		claims := twins{}
+		claims := secondClaims{}
 		began := time.Now()
 		for _, step := range []struct {
 			after time.Duration

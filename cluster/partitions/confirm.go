@@ -44,7 +44,7 @@ func (k *Keeper) Confirm(ctx context.Context, p int) error {
 // ConfirmNotes is Confirm for changes of the notes of p. If there is neither a
 // standby nor a disk, nothing can survive, and it returns nil at once.
 func (k *Keeper) ConfirmNotes(ctx context.Context, p int) error {
-	return k.confirm(ctx, &confirmation{p: p, notes: true})
+	return k.confirm(ctx, &confirmation{p: p, forNotes: true})
 }
 
 func (k *Keeper) confirm(ctx context.Context, c *confirmation) error {
@@ -58,7 +58,7 @@ func (k *Keeper) confirm(ctx context.Context, c *confirmation) error {
 	k.pushForConfirms()
 	err = k.await(ctx, c)
 	if errors.Is(err, errNoCopyTargets) {
-		if c.notes && k.config.Save == nil {
+		if c.forNotes && k.config.Save == nil {
 			err = nil // nothing can survive: see ConfirmNotes
 		} else {
 			err = k.save(ctx)
@@ -91,7 +91,7 @@ func (k *Keeper) awaitStandbys(debited, refused map[int]bool) {
 	// all.
 	var list []*confirmation
 	for p := range debited {
-		c := &confirmation{p: p, debts: true}
+		c := &confirmation{p: p, forDebts: true}
 		if k.addConfirmation(c) != nil {
 			refused[p] = true
 		} else {
@@ -174,7 +174,7 @@ func (k *Keeper) confirmAll() {
 // over each partition.
 func (k *Keeper) pushFor(waiting []*confirmation) {
 	isNew := func(c *confirmation) bool { return c.lastMessages == nil }
-	if slices.ContainsFunc(waiting, func(c *confirmation) bool { return isNew(c) && c.debts }) {
+	if slices.ContainsFunc(waiting, func(c *confirmation) bool { return isNew(c) && c.forDebts }) {
 		k.pushChanges()
 		return
 	}
@@ -190,9 +190,9 @@ func (k *Keeper) pushFor(waiting []*confirmation) {
 
 // lastMessages returns, for each copy target of p, the number of the last
 // message sent to it. The caller must hold mu.
-func (k *Keeper) lastMessages(state *adoptedState, p int) map[*progress]uint64 {
+func (k *Keeper) lastMessages(state *adoptedState, p int) map[*copyState]uint64 {
 	var buf [3]ring.NodeID
-	last := map[*progress]uint64{}
+	last := map[*copyState]uint64{}
 	for _, node := range state.copyTargetsOf(k.config.Self, p, buf[:0]) {
 		pr := k.targets.progressOf(p, node)
 		if pr != nil {

@@ -30,13 +30,13 @@ type confirmation struct {
 	lineage uint64
 	// lastMessages holds the last message that each copy target must acknowledge;
 	// nil until the changes are sent.
-	lastMessages map[*progress]uint64
+	lastMessages map[*copyState]uint64
 	done         chan error // capacity 1
 	// debts means that the confirmation is for debts: maxConfirms does not apply,
 	// and copy targets that can't be reached don't count.
-	debts   bool
-	notes   bool // it is for notes alone
-	dropped bool // no caller waits for it any more
+	forDebts bool
+	forNotes bool // it is for notes alone
+	dropped  bool // no caller waits for it any more
 }
 
 // addConfirmation registers a confirmation for confirmAll.
@@ -47,11 +47,11 @@ func (k *Keeper) addConfirmation(c *confirmation) error {
 	switch {
 	case k.parts[c.p].phase != owning:
 		return ErrNotOwner
-	case !c.debts && k.confirming >= maxConfirms:
+	case !c.forDebts && k.confirming >= maxConfirms:
 		return ErrBusy
 	}
 
-	if !c.debts {
+	if !c.forDebts {
 		k.confirming++
 	}
 
@@ -67,7 +67,7 @@ func (k *Keeper) dropConfirmations(list ...*confirmation) {
 	defer k.mu.Unlock()
 	for _, c := range list {
 		c.dropped = true
-		if !c.debts {
+		if !c.forDebts {
 			k.confirming--
 		}
 	}
@@ -112,7 +112,7 @@ func (k *Keeper) checkConfirmation(state *adoptedState, c *confirmation) (decide
 
 	for _, node := range nodes {
 		if !k.config.Calls.Reachable(node) {
-			if c.debts {
+			if c.forDebts {
 				continue
 			}
 			return true, ErrUnconfirmed

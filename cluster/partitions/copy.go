@@ -63,14 +63,14 @@ func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64
 	// The sender sends a complete copy again if some changes to the last one were
 	// not acknowledged. A copy that comes again does not clear the one here: an
 	// outdated copy is better than none.
-	comesAgain := pt.source == from && pt.lineage == s.lineage && pt.complete
+	isResent := pt.source == from && pt.lineage == s.lineage && pt.complete
 	switch {
 	case s.flags&sectionBegins == 0:
 	case behind:
 		// This node may be about to learn that it no longer needs the copy, and would
 		// then drop it.
 		return false
-	case comesAgain:
+	case isResent:
 		pt.notResent = k.kindsOf(s.p)
 	default:
 		k.config.Table.Drop(s.p)

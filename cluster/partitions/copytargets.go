@@ -23,8 +23,8 @@ type copyTargets struct {
 // copyTarget is what this node knows of one node that gets copies.
 type copyTarget struct {
 	node     ring.NodeID
-	progress [ring.Partitions]*progress // nil if no copy was begun
-	unacked  int                        // bytes
+	progress [ring.Partitions]*copyState // nil if no copy was begun
+	unacked  int                         // bytes
 	// lastMessage is the number of the last message; inFlight are the numbers of
 	// unacknowledged messages, in order.
 	lastMessage uint64
@@ -40,7 +40,7 @@ type copyTarget struct {
 }
 
 // progress is the state of a copy target's copy of one partition.
-type progress struct {
+type copyState struct {
 	complete bool // it has acknowledged the complete copy
 	inFlight int  // unacknowledged messages about the partition
 }
@@ -48,9 +48,9 @@ type progress struct {
 // sentSection is a section of a message to a copy target.
 type sentSection struct {
 	p        int
-	copy     bool      // part of a complete copy
-	ends     bool      // completes a complete copy
-	progress *progress // the progress it counts toward; nil if the copy target needs a new copy
+	copy     bool       // part of a complete copy
+	ends     bool       // completes a complete copy
+	progress *copyState // the progress it counts toward; nil if the copy target needs a new copy
 }
 
 // targetOf returns node's copyTarget, which it creates if needed.
@@ -62,7 +62,7 @@ func (ts *copyTargets) targetOf(node ring.NodeID) *copyTarget {
 }
 
 // progressOf returns node's progress with p; nil if no copy was begun.
-func (ts *copyTargets) progressOf(p int, node ring.NodeID) *progress {
+func (ts *copyTargets) progressOf(p int, node ring.NodeID) *copyState {
 	if t := ts.nodes[node]; t != nil {
 		return t.progress[p]
 	}

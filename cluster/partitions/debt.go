@@ -92,7 +92,7 @@ type debt struct {
 	// included is set if this node debited the debt from its own copy, and noted
 	// the number itself. If the counter in the copy is overwritten later, the note
 	// does not prove that the counter has the debt.
-	included bool
+	isInCounters bool
 }
 
 // append encodes the fields of d that other nodes and the next process need. If

@@ -48,7 +48,7 @@ func (ds *debts) renumber(d *debt) {
 // counters here. noted is the note of this node's debts beside them.
 func (d *debt) costToDebit(noted debtorNote) int64 {
 	switch {
-	case !d.included && noted.covers(d):
+	case !d.isInCounters && noted.covers(d):
 		return 0 // another node has debited it from these counters
 	case d.restored:
 		return d.cost
@@ -56,10 +56,10 @@ func (d *debt) costToDebit(noted debtorNote) int64 {
 	return d.lacking
 }
 
-// debitOwnDebts drops the debts of a partition whose token is here: this node
+// absorbOwnDebts drops the debts of a partition whose token is here: this node
 // owes them to itself now. It first debits the parts that the counters lack,
 // and notes the numbers: the next process may find the debts on disk.
-func (ds *debts) debitOwnDebts(p int, now algorithms.Instant) {
+func (ds *debts) absorbOwnDebts(p int, now algorithms.Instant) {
 	list := ds.inOrder(p)
 	if len(list) == 0 {
 		return
@@ -67,7 +67,7 @@ func (ds *debts) debitOwnDebts(p int, now algorithms.Instant) {
 
 	noted := ds.noteOf(p, ds.self, now)
 	for _, d := range list {
-		ds.include(d, noted, now)
+		ds.debitAndNote(d, noted, now)
 		ds.remove(d)
 	}
 }
@@ -75,7 +75,7 @@ func (ds *debts) debitOwnDebts(p int, now algorithms.Instant) {
 // include debits the part of d that the counters here lack, and notes d's
 // number with them. noted is the note as it was before the first debt of this
 // batch, because include writes newer ones.
-func (ds *debts) include(d *debt, noted debtorNote, now algorithms.Instant) {
+func (ds *debts) debitAndNote(d *debt, noted debtorNote, now algorithms.Instant) {
 	ds.makeFinal(d)
 	if !noted.covers(d) {
 		ds.putNote(ds.self, d, noted.lacksRoom, now)
@@ -99,14 +99,14 @@ func (ds *debts) debitMissing(d *debt, noted debtorNote, now algorithms.Instant)
 // maxDebtsOfOne bounds the debts of one counter.
 const maxDebtsOfOne = 16
 
-// includeDebts debits all of this node's debts of p from the counters here,
+// debitIntoCopy debits all of this node's debts of p from the counters here,
 // which are complete and may be sent to another node. It notes the last number
 // beside them. When the debts are reported, an owner that continued from these
 // counters debits none of them; any other owner debits them all.
-func (ds *debts) includeDebts(p int, now algorithms.Instant) {
+func (ds *debts) debitIntoCopy(p int, now algorithms.Instant) {
 	noted := ds.noteOf(p, ds.self, now)
 	for _, d := range ds.inOrder(p) {
-		if d.included {
+		if d.isInCounters {
 			continue
 		}
 
@@ -116,10 +116,10 @@ func (ds *debts) includeDebts(p int, now algorithms.Instant) {
 			break // those without a final number are last
 		}
 
-		ds.include(d, noted, now)
+		ds.debitAndNote(d, noted, now)
 		d.lacking = 0
 		d.restored = false
-		d.included = true
+		d.isInCounters = true
 		ds.changes++
 	}
 }

@@ -148,7 +148,7 @@ func TestAReportedDebtOfTheLastWindow(t *testing.T) {
 		t.Errorf("got %d restored, %v: %+v, want one with a cost of 10", n, err, list)
 	}
 
-	ds.debitOwnDebts(key.Partition(), at)
+	ds.absorbOwnDebts(key.Partition(), at)
 	if used, _ := ds.table.Usage(at, key, &limit); used != 10 {
 		t.Errorf("got %d used, want 10", used)
 	}
@@ -176,9 +176,9 @@ func TestOwnDebtsAfterACopyWasSent(t *testing.T) {
 			ds.owe(key, &limit, takeRecordNow(&limit, at), 3)
 			ds.unreported(key).restored = restored
 
-			ds.includeDebts(key.Partition(), at)
+			ds.debitIntoCopy(key.Partition(), at)
 			tt.since(ds)
-			ds.debitOwnDebts(key.Partition(), at)
+			ds.absorbOwnDebts(key.Partition(), at)
 			if used, _ := ds.table.Usage(at, key, &limit); used != 3 || ds.total != 0 {
 				t.Errorf("%s, restored: %v: got %d used, %d debts left, want 3 and none", tt.name,
 					restored, used, ds.total)
@@ -653,7 +653,7 @@ func TestD7_CopiesThatDontArriveTakeNoDebts(t *testing.T) {
 		for n := range int64(3) {
 			actAsStandby(t, b, i)
 			k.mu.Lock()
-			k.debts.includeDebts(p, now())
+			k.debts.debitIntoCopy(p, now())
 			owed, lacking := int64(0), int64(0)
 			for _, d := range k.debts.ofCounter(keyOf(i)) {
 				owed += d.cost

@@ -147,7 +147,7 @@ func (ds *debts) markDropped(p int) {
 	for _, list := range ds.byPartition[p] {
 		for _, d := range list {
 			d.lacking = d.cost
-			d.included = false
+			d.isInCounters = false
 		}
 	}
 	ds.changes++

@@ -348,7 +348,7 @@ func (k *Keeper) takeToken(p int, from ring.NodeID) {
 	// other node gets a complete copy.
 	k.targets.forgetCopies(p)
 	if !k.collecting {
-		k.targets.targetOf(from).progress[p] = &progress{complete: true}
+		k.targets.targetOf(from).progress[p] = &copyState{complete: true}
 	}
 
 	k.setPhase(p, owning)

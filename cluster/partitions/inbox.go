@@ -29,7 +29,7 @@ func (k *Keeper) receive() {
 			k.handleMessage(m.Call, m.arrived)
 			// The message counts until it is handled. Otherwise enqueue could
 			// let a push overtake it before this goroutine has the lock.
-			k.waiting.Add(-1)
+			k.queued.Add(-1)
 			k.receiveMu.Unlock()
 		}
 	}
@@ -53,7 +53,7 @@ func (k *Keeper) enqueue(c *peer.Call) {
 	c.CopyBody()
 
 	if c.Method == MethodPush && len(c.Body) <= maxPromptPush && k.receiveMu.TryLock() {
-		prompt := k.waiting.Load() == 0 && k.hasRevisionOf(c.Body)
+		prompt := k.queued.Load() == 0 && k.hasRevisionOf(c.Body)
 		if prompt {
 			k.handleMessage(c, time.Now())
 		}
@@ -64,11 +64,11 @@ func (k *Keeper) enqueue(c *peer.Call) {
 		}
 	}
 
-	k.waiting.Add(1)
+	k.queued.Add(1)
 	select {
 	case k.inbox <- message{c, time.Now()}:
 	default:
-		k.waiting.Add(-1)
+		k.queued.Add(-1)
 		c.Fail(codeBusy, "too many messages are waiting")
 	}
 }

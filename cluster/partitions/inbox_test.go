@@ -18,7 +18,7 @@ func TestKeeper_PushesStayInOrder(t *testing.T) {
 
 		// The other nodes send messages, too.
 		settle := func() {
-			for synctest.Wait(); k.waiting.Load() > 0; synctest.Wait() {
+			for synctest.Wait(); k.queued.Load() > 0; synctest.Wait() {
 				time.Sleep(time.Millisecond)
 			}
 		}
@@ -29,7 +29,7 @@ func TestKeeper_PushesStayInOrder(t *testing.T) {
 		}
 		queued := func(want int64, when string) {
 			t.Helper()
-			expect.Equal(t, k.waiting.Load(), want, "messages that wait, %s", when)
+			expect.Equal(t, k.queued.Load(), want, "messages that wait, %s", when)
 		}
 
 		k.enqueue(push(0))

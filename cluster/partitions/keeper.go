@@ -21,7 +21,7 @@ type Keeper struct {
 	phases  [ring.Partitions]atomic.Uint32
 	// learned holds the revision as of which another node replied that the new
 	// owner has the token.
-	learned [ring.Partitions]atomic.Uint64
+	movedAsOf [ring.Partitions]atomic.Uint64
 
 	// Locks are taken in this order: receiveMu, sendMu, debitMu, mu, and then
 	// those of the table: a shard, a partition of notes. (setPhase,
@@ -77,7 +77,7 @@ type Keeper struct {
 	// message may bypass the inbox only while waiting is 0. So each sender's
 	// messages are handled in order.
 	receiveMu sync.Mutex
-	waiting   atomic.Int64
+	queued    atomic.Int64
 
 	stop         context.CancelFunc
 	ctx          context.Context

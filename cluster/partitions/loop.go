@@ -30,7 +30,7 @@ func (k *Keeper) run() {
 		case <-k.loopWake:
 			k.sendMu.Lock()
 			k.confirmAll()
-			k.goOn()
+			k.advanceMoves()
 			k.sendMu.Unlock()
 		}
 	}
@@ -50,12 +50,13 @@ func (k *Keeper) tick(all bool) {
 	k.confirmAll()
 
 	if k.unfinished || all {
-		k.goOn()
+		k.advanceMoves()
 	}
 }
 
-// goOn goes on with copies, hand-offs and searches. The caller must hold sendMu.
-func (k *Keeper) goOn() {
+// advanceMoves goes on with copies, hand-offs and searches. The caller must
+// hold sendMu.
+func (k *Keeper) advanceMoves() {
 	missing := k.pushCopies()
 	k.handOver()
 	doubt := k.askDoubtful()

@@ -99,9 +99,9 @@ func (k *Keeper) beginLineage(p int) {
 // mu.
 func (k *Keeper) reconcileOwnDebts(p int) {
 	if k.config.Authority() {
-		k.debts.debitOwnDebts(p, k.config.Now())
+		k.debts.absorbOwnDebts(p, k.config.Now())
 	} else {
-		k.debts.includeDebts(p, k.config.Now())
+		k.debts.debitIntoCopy(p, k.config.Now())
 	}
 }
 

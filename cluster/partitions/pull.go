@@ -29,7 +29,7 @@ func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool
 	}
 
 	if ended {
-		list = k.finalCopies(list)
+		list = k.keepFinal(list)
 	}
 
 	var reply []byte
@@ -45,7 +45,7 @@ func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool
 			// A standby may have debts, and so may an owner that does not know of its end
 			// and has decided alone.
 			if pt.phase == away || pt.phase == owning {
-				k.debts.includeDebts(p, k.config.Now())
+				k.debts.debitIntoCopy(p, k.config.Now())
 			}
 		}
 	}
@@ -268,10 +268,10 @@ func (k *Keeper) endedNodes(state *adoptedState) (list []ring.NodeID) {
 	return list
 }
 
-// finalCopies returns those of the partitions that this node still has counters
+// keepFinal returns those of the partitions that this node still has counters
 // of, after it has lost its authority. If it has authority again, it has applied
 // its end and forgotten them, so there are none. The caller must hold mu.
-func (k *Keeper) finalCopies(list []int) []int {
+func (k *Keeper) keepFinal(list []int) []int {
 	if k.config.Authority() {
 		return nil
 	}

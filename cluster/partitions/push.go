@@ -207,7 +207,7 @@ func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 	}
 
 	// From here on, changes are sent, too; earlier ones are in the copy.
-	t.progress[p] = &progress{}
+	t.progress[p] = &copyState{}
 	if k.parts[p].phase == owning {
 		k.reconcileOwnDebts(p)
 	}

@@ -165,7 +165,7 @@ func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID, firstEnded int)
 		if i >= firstEnded && s.isOutdated(f.version, pt) {
 			continue
 		}
-		if !s.isHidden(nodes, i) {
+		if !s.isSuperseded(nodes, i) {
 			return node
 		}
 	}
@@ -184,10 +184,10 @@ func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID, firstEnded int)
 	return ring.NodeID{}
 }
 
-// isHidden reports whether the copy of the i-th of nodes need not be fetched,
+// isSuperseded reports whether the copy of the i-th of nodes need not be fetched,
 // because there is a newer one. Of equal copies, the first hides the others. A
 // copy hides no other once this node has given up waiting for it.
-func (s *search) isHidden(nodes []ring.NodeID, i int) bool {
+func (s *search) isSuperseded(nodes []ring.NodeID, i int) bool {
 	f := s.found[nodes[i]]
 	for j, other := range nodes {
 		better := s.found[other]

@@ -46,7 +46,7 @@ func (k *Keeper) reportDebts() {
 	for p := range k.debts.byPartition {
 		owner, to := state.Owner(p)
 		// While the partition moves, the token may be at the new owner already.
-		if owner != to && (k.learned[p].Load() == state.Revision || k.parts[p].phase == handedOver) {
+		if owner != to && (k.movedAsOf[p].Load() == state.Revision || k.parts[p].phase == handedOver) {
 			owner = to
 		}
 

@@ -52,7 +52,7 @@ func (k *Keeper) Route(p int) Route {
 		r.Place = Elsewhere
 		if from == k.config.Self {
 			r.Place = Pending // this node has not taken it over yet
-		} else if from != to && k.learned[p].Load() == state.Revision {
+		} else if from != to && k.movedAsOf[p].Load() == state.Revision {
 			r.Owner = to
 		}
 	}
@@ -79,9 +79,9 @@ func (k *Keeper) LearnOwner(p int, revision int64, owner ring.NodeID) {
 	switch {
 	case revision != int64(state.Revision) || from == to:
 	case owner == to:
-		k.learned[p].Store(state.Revision)
+		k.movedAsOf[p].Store(state.Revision)
 	case owner == from:
-		k.learned[p].Store(0)
+		k.movedAsOf[p].Store(0)
 	}
 }
 

@@ -140,7 +140,7 @@ func (k *Keeper) AdmitAlone(now algorithms.Instant, ops []counters.Op) counters.
 	counted, peeked := countedBuf[:0], peekedBuf[:0]
 	for i := range ops {
 		op := ops[i]
-		if k.countsHere(op.Key.Partition()) {
+		if k.takesHere(op.Key.Partition()) {
 			counted = append(counted, op)
 			continue
 		}
@@ -159,7 +159,7 @@ func (k *Keeper) AdmitAlone(now algorithms.Instant, ops []counters.Op) counters.
 	for i := range ops {
 		op := &ops[i]
 		lacking := int64(0)
-		if k.countsHere(op.Key.Partition()) {
+		if k.takesHere(op.Key.Partition()) {
 			op.Decision, op.NoRoom = counted[0].Decision, counted[0].NoRoom
 			counted = counted[1:]
 		} else {
@@ -179,12 +179,12 @@ func (k *Keeper) AdmitAlone(now algorithms.Instant, ops []counters.Op) counters.
 	return verdict
 }
 
-// countsHere reports whether a cost that is admitted here is also taken from
+// takesHere reports whether a cost that is admitted here is also taken from
 // the counters here. That is so if this node owns p, or has a full copy from
 // another node. It is not so while p moves, or after a restart: the counters
 // may then be merged with others that have the debt, and the cost would count
 // twice.
-func (k *Keeper) countsHere(p int) bool {
+func (k *Keeper) takesHere(p int) bool {
 	pt := &k.parts[p]
 	return pt.phase == owning || pt.phase == away && pt.complete && !pt.source.IsZero() && pt.source != k.config.Self
 }

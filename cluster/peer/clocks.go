@@ -64,9 +64,9 @@ func (r *remoteClock) best() clockSample {
 type clocks struct {
 	asked time.Duration // when the nodes were last asked, by Boottime; only the pulse uses it
 
-	mu      sync.Mutex    // guards the fields below
-	skew    time.Duration // of this node, when remotes was last emptied; a change shows that its clock was set
-	remotes map[ring.NodeID]*remoteClock
+	mu               sync.Mutex    // guards the fields below
+	wallLessBoottime time.Duration // of this node, when remotes was last emptied; a change shows that its clock was set
+	remotes          map[ring.NodeID]*remoteClock
 }
 
 // bothClocks is one reading of the wall clock and Boottime.
@@ -77,7 +77,7 @@ func (p *Peers) readClocks() bothClocks {
 }
 
 // skew returns the wall clock less Boottime. It changes when the clock is set.
-func (b bothClocks) skew() time.Duration { return b.wall - b.boot }
+func (b bothClocks) wallLessBoottime() time.Duration { return b.wall - b.boot }
 
 // serveClock answers with this node's wall clock.
 func (p *Peers) serveClock(c *Call) {
@@ -122,9 +122,9 @@ func (cs *clocks) begin(now bothClocks, links map[ring.NodeID]*link) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 
-	if (now.skew()-cs.skew).Abs() > clockJump || cs.remotes == nil {
+	if (now.wallLessBoottime()-cs.wallLessBoottime).Abs() > clockJump || cs.remotes == nil {
 		cs.remotes = map[ring.NodeID]*remoteClock{}
-		cs.skew = now.skew()
+		cs.wallLessBoottime = now.wallLessBoottime()
 	}
 	maps.DeleteFunc(cs.remotes, func(id ring.NodeID, _ *remoteClock) bool { return links[id] == nil })
 }
@@ -135,7 +135,7 @@ func (cs *clocks) note(id ring.NodeID, region string, sent, received bothClocks,
 	defer cs.mu.Unlock()
 
 	roundTrip := received.boot - sent.boot
-	wasSet := (received.skew()-sent.skew()).Abs() > clockJump || (received.skew()-cs.skew).Abs() > clockJump
+	wasSet := (received.wallLessBoottime()-sent.wallLessBoottime()).Abs() > clockJump || (received.wallLessBoottime()-cs.wallLessBoottime).Abs() > clockJump
 	if roundTrip < 0 || roundTrip > clockRoundTrip || wasSet {
 		return
 	}
@@ -179,7 +179,7 @@ func (p *Peers) EarliestClock() (earliest time.Time, others int) {
 
 	for _, r := range p.clocks.remotes {
 		if now.boot-r.latest <= clockAge {
-			at = min(at, now.boot+p.clocks.skew+r.best().ahead)
+			at = min(at, now.boot+p.clocks.wallLessBoottime+r.best().ahead)
 			others++
 		}
 	}

@@ -39,10 +39,10 @@ const (
 
 // The reasons for which calls fail or a connection ends, mildest first.
 var (
-	// errQuiet fails calls; the connection may recover.
-	errQuiet = errors.New("the connection is silent")
-	// errSilent ends a connection that was silent for longer.
-	errSilent = errors.New("the connection was silent for too long")
+	// errSilentNow fails calls; the connection may recover.
+	errSilentNow = errors.New("the connection is silent")
+	// errSilentTooLong ends a connection that was silent for longer.
+	errSilentTooLong = errors.New("the connection was silent for too long")
 	// errOutlived ends a silent connection because a second one could be made.
 	errOutlived = errors.New("the connection was silent, but a new one can be made")
 	// errReplaced ends a connection whose place another one has taken.
@@ -155,7 +155,7 @@ func (c *conn) breakOff(err error) {
 
 	c.queue.close()
 	switch {
-	case errors.Is(err, errSilent), errors.Is(err, errOutlived):
+	case errors.Is(err, errSilentTooLong), errors.Is(err, errOutlived):
 		c.socket.discard()
 	case c.isCaller && errors.Is(err, io.EOF):
 		c.awaitWriter()
@@ -250,9 +250,9 @@ func (c *conn) checkSilence(now int64, gap time.Duration) (next time.Duration) {
 	after := c.limits.unreachable
 	switch {
 	case c.silence >= c.limits.closed:
-		c.breakOff(errSilent)
+		c.breakOff(errSilentTooLong)
 	case c.silence >= after && !c.down.Load():
-		c.failCalls(errQuiet, false)
+		c.failCalls(errSilentNow, false)
 	}
 
 	if c.silence < after/2 {

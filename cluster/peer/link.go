@@ -38,24 +38,24 @@ type link struct {
 	cancel  context.CancelFunc
 	wake    chan struct{} // capacity 1: dial now
 
-	conn           atomic.Pointer[conn] // the direct connection; nil: none now
-	tunnel         atomic.Pointer[conn] // nil: none
-	failed         atomic.Int64         // when dialling last failed, by Config.Boottime
-	processGone    atomic.Bool          // no process listens at the address, or another node's does
-	avoidDirect    atomic.Bool          // don't use the direct connection: it is silent or broken, or was recently
-	probation      atomic.Int64         // how long, in ns, the direct connection must work before it is used again
-	directSince    atomic.Int64         // when the direct connection was last used again, as Peers.now
-	findingPath    atomic.Bool          // findPath is running
-	seek           chan struct{}        // capacity 1: findPath goes on at once
-	needsAllRelays atomic.Bool          // a tunnel was lost: a search fails only once every possible relay was asked
-	searchUntil    atomic.Int64         // until then a search for a relay makes the path unsure; 0: it has failed
-	dialUntil      atomic.Int64         // until then dialling makes the path unsure; 0: it has failed. Both as Peers.now
-	nextRelay      int                  // used by findPath only: the next node to ask for a relay
-	dialingSecond  atomic.Bool          // a second connection is being dialled
-	lastBoot       atomic.Uint64        // of the process last reached directly; 0: none yet
-	name           atomic.Pointer[string]
-	warned         atomic.Bool // the log says that there is no connection
-	relayed        relayLog
+	conn            atomic.Pointer[conn] // the direct connection; nil: none now
+	tunnel          atomic.Pointer[conn] // nil: none
+	lastDialFailure atomic.Int64         // when dialling last failed, by Config.Boottime
+	processGone     atomic.Bool          // no process listens at the address, or another node's does
+	avoidDirect     atomic.Bool          // don't use the direct connection: it is silent or broken, or was recently
+	probation       atomic.Int64         // how long, in ns, the direct connection must work before it is used again
+	directSince     atomic.Int64         // when the direct connection was last used again, as Peers.now
+	findingPath     atomic.Bool          // findPath is running
+	seek            chan struct{}        // capacity 1: findPath goes on at once
+	needsAllRelays  atomic.Bool          // a tunnel was lost: a search fails only once every possible relay was asked
+	searchUntil     atomic.Int64         // until then a search for a relay makes the path unsure; 0: it has failed
+	dialUntil       atomic.Int64         // until then dialling makes the path unsure; 0: it has failed. Both as Peers.now
+	nextRelay       int                  // used by findPath only: the next node to ask for a relay
+	dialingSecond   atomic.Bool          // a second connection is being dialled
+	lastBoot        atomic.Uint64        // of the process last reached directly; 0: none yet
+	name            atomic.Pointer[string]
+	warned          atomic.Bool // the log says that there is no connection
+	relayed         relayLog
 }
 
 // label returns the node's name for the log; its ID before the first connection.
@@ -127,7 +127,7 @@ func (l *link) run(ctx context.Context) {
 
 		l.processGone.Store(!connected && provesGone(err))
 		if !connected {
-			l.failed.Store(l.peers.boottime())
+			l.lastDialFailure.Store(l.peers.boottime())
 			l.dialUntil.Store(0)
 			l.abandonDirect(nil)
 		}

@@ -77,5 +77,5 @@ func (p *Peers) PathUnsure(to ring.NodeID) bool {
 
 	// A dial that has failed since the process runs again has settled it.
 	resumed := p.stalls.resumed.Load()
-	return resumed != 0 && time.Duration(now-resumed) < settleSilences*p.config.Silence && l.failed.Load() < resumed
+	return resumed != 0 && time.Duration(now-resumed) < settleSilences*p.config.Silence && l.lastDialFailure.Load() < resumed
 }

@@ -53,8 +53,9 @@ const (
 // [authority.Confirmations].
 type Transport struct {
 	*raft.NetworkTransport
-	// mustSend reports whether this node must still send entries of the term to the node.
-	mustSend func(to raft.ServerID, term uint64) bool
+	// stillReplicatesTo reports whether this node must still send entries of
+	// the term to the node.
+	stillReplicatesTo func(to raft.ServerID, term uint64) bool
 	// writtenAfter returns a channel that is closed once this node's log has an entry after index.
 	writtenAfter func(index uint64) <-chan struct{}
 
@@ -109,13 +110,13 @@ func NewTransport(config Config) *Transport {
 			Timeout:                 config.RPC,
 			MsgpackUseNewTimeFormat: true,
 		}),
-		mustSend:        config.MustSend,
-		writtenAfter:    config.WrittenAfter,
-		heartbeatEvery:  config.Heartbeat / heartbeatsPerTimeout,
-		pulse:           config.Peers.Pulse,
-		acceptedNotices: map[raft.ServerID]commitNotice{},
-		lastHeartbeats:  map[raft.ServerID]sentHeartbeat{},
-		closing:         closing,
+		stillReplicatesTo: config.MustSend,
+		writtenAfter:      config.WrittenAfter,
+		heartbeatEvery:    config.Heartbeat / heartbeatsPerTimeout,
+		pulse:             config.Peers.Pulse,
+		acceptedNotices:   map[raft.ServerID]commitNotice{},
+		lastHeartbeats:    map[raft.ServerID]sentHeartbeat{},
+		closing:           closing,
 	}
 }
 
@@ -240,7 +241,7 @@ func (t *Transport) InstallSnapshot(
 func (t *Transport) holdFailure(id raft.ServerID, term, before uint64) {
 	tick := time.NewTicker(failureRecheck)
 	defer tick.Stop()
-	for t.Confirmations.LastAnswered(NodeID(id)) == before && t.mustSend(id, term) {
+	for t.Confirmations.LastAnswered(NodeID(id)) == before && t.stillReplicatesTo(id, term) {
 		select {
 		case <-tick.C:
 		case <-t.closing:

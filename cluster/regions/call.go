@@ -78,14 +78,14 @@ func contextError(err error) error {
 	return fmt.Errorf("wait for a reply from another region: %w", err)
 }
 
-// callEntry calls the entry node of r that was called last or, if that node
-// can't be reached, another one. It reports whether a node may have received
+// callEntry calls r's nextEntry or, if that node can't be reached, another entry
+// node, which then becomes nextEntry. It reports whether a node may have received
 // the call. If not, done does not run.
 func (p *Pool) callEntry(r *region, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) bool {
-	var last ring.NodeID
-	if id := r.lastCalled.Load(); id != nil && slices.Contains(r.entries, *id) {
-		last = *id
-		if p.callNode(last, m, body, timeout, r.withFailover(last, done)) {
+	var first ring.NodeID
+	if id := r.nextEntry.Load(); id != nil && slices.Contains(r.entries, *id) {
+		first = *id
+		if p.callNode(first, m, body, timeout, r.withFailover(first, done)) {
 			return true
 		}
 	}
@@ -93,8 +93,8 @@ func (p *Pool) callEntry(r *region, m peer.Method, body []byte, timeout time.Dur
 	start := rand.IntN(maxEntries) // spreads the load of this region's nodes
 	for i := range r.entries {
 		id := r.entries[(start+i)%len(r.entries)]
-		if id != last && p.callNode(id, m, body, timeout, r.withFailover(id, done)) {
-			r.lastCalled.Store(&id)
+		if id != first && p.callNode(id, m, body, timeout, r.withFailover(id, done)) {
+			r.nextEntry.Store(&id)
 			return true
 		}
 	}
@@ -108,10 +108,10 @@ func (p *Pool) callEntry(r *region, m peer.Method, body []byte, timeout time.Dur
 func (r *region) withFailover(id ring.NodeID, done func([]byte, error)) func([]byte, error) {
 	return func(reply []byte, err error) {
 		failed := errors.Is(err, peer.ErrTimeout) || errors.As(err, new(*peer.RemoteError))
-		if last := r.lastCalled.Load(); failed && last != nil && *last == id {
+		if current := r.nextEntry.Load(); failed && current != nil && *current == id {
 			next := r.entries[(slices.Index(r.entries, id)+1)%len(r.entries)]
-			// Another call may have chosen another node already.
-			r.lastCalled.CompareAndSwap(last, &next)
+			// Another call may have chosen another node meanwhile.
+			r.nextEntry.CompareAndSwap(current, &next)
 		}
 		done(reply, err)
 	}

@@ -67,7 +67,7 @@ func FuzzAnswer(f *testing.F) {
 
 func TestBadMessages(t *testing.T) {
 	many := make([]Region, maxRegions+1)
-	for name, bad := range map[string]answer{
+	for name, bad := range map[string]entryReport{
 		"too many regions": {Regions: many}, "too many addresses": {Addresses: make([]string, maxAddresses+1)},
 		"order":            {Regions: []Region{{Name: "b"}, {Name: "a"}}},
 		"long name":        {Regions: []Region{{Name: strings.Repeat("r", maxRegionLen+1)}}},

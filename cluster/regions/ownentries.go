@@ -30,10 +30,10 @@ const (
 
 // reports are the last answers of this region's entry nodes, newest first; at
 // most maxOwnEntries. It is immutable.
-type reports []answer
+type reports []entryReport
 
 // answer is the reply to MethodRegions: what the called node knows first-hand.
-type answer struct {
+type entryReport struct {
 	IsEntryNode bool     `json:"entry"`     // the node is an entry node
 	Regions     []Region `json:"regions"`   // by name; at most maxRegions
 	Addresses   []string `json:"addresses"` // gossip addresses of entry nodes; at most maxAddresses
@@ -74,7 +74,7 @@ func byName(a, b Region) int { return cmp.Compare(a.Name, b.Name) }
 
 // withAnswer returns r with another answer in front. An answer from a node that
 // is not an entry node only removes that node's previous answer.
-func (r reports) withAnswer(a answer) reports {
+func (r reports) withAnswer(a entryReport) reports {
 	var all reports
 	if a.IsEntryNode {
 		all = append(all, a)
@@ -189,7 +189,7 @@ func (p *Pool) pollOwnEntry(id ring.NodeID) bool {
 // serveRegions replies with what this node knows itself, without any reports.
 func (p *Pool) serveRegions(c *peer.Call) {
 	v := p.view.Load()
-	a := answer{IsEntryNode: v.isEntry, Addresses: v.addresses}
+	a := entryReport{IsEntryNode: v.isEntry, Addresses: v.addresses}
 	for _, r := range v.regions {
 		a.Regions = append(a.Regions, p.describe(r))
 	}
@@ -198,9 +198,9 @@ func (p *Pool) serveRegions(c *peer.Call) {
 }
 
 // parseAnswer decodes and checks a reply of serveRegions.
-func parseAnswer(b []byte) (a answer, err error) {
+func parseAnswer(b []byte) (a entryReport, err error) {
 	if err := json.Unmarshal(b, &a); err != nil {
-		return answer{}, fmt.Errorf("%w: %w", errMessage, err)
+		return entryReport{}, fmt.Errorf("%w: %w", errMessage, err)
 	}
 
 	bad := len(a.Regions) > maxRegions || len(a.Addresses) > maxAddresses || !slices.IsSortedFunc(a.Regions, byName) ||
@@ -211,7 +211,7 @@ func parseAnswer(b []byte) (a answer, err error) {
 		})
 
 	if bad {
-		return answer{}, errMessage
+		return entryReport{}, errMessage
 	}
 	return a, nil
 }

@@ -23,7 +23,7 @@ const (
 )
 
 // wanView is what an entry node knows about other regions from the WAN pool. It
-// is immutable, except for region.lastCalled.
+// is immutable, except for region.nextEntry.
 type wanView struct {
 	isEntry   bool                   // this node is an entry node, in the pool
 	regions   []*region              // sorted by name
@@ -33,13 +33,15 @@ type wanView struct {
 
 // region is another region as the WAN pool shows it.
 type region struct {
-	name       string
-	follows    string   // see Region.Follows
-	cluster    [16]byte // zero: not known yet
-	members    int
-	alive      bool                         // the pool has live entry nodes of it
-	entries    []ring.NodeID                // at most maxEntries; live ones first
-	lastCalled *atomic.Pointer[ring.NodeID] // the entry node called last; shared with the next view
+	name    string
+	follows string   // see Region.Follows
+	cluster [16]byte // zero: not known yet
+	members int
+	alive   bool          // the pool has live entry nodes of it
+	entries []ring.NodeID // at most maxEntries; live ones first
+	// nextEntry is the entry node that the next call tries first. The next view
+	// shares it.
+	nextEntry *atomic.Pointer[ring.NodeID]
 }
 
 var emptyView = &wanView{}
@@ -115,12 +117,12 @@ func prioritize(named map[string][]gossip.Member, before *wanView) []string {
 // cluster if they belong to several. before is its previous form; nil if it is
 // new.
 func buildRegion(name string, all []gossip.Member, before *region) (*region, trouble) {
-	r := &region{name: name, lastCalled: new(atomic.Pointer[ring.NodeID])}
+	r := &region{name: name, nextEntry: new(atomic.Pointer[ring.NodeID])}
 
 	var known []ring.NodeID
 	if before != nil {
 		r.cluster = before.cluster
-		r.lastCalled = before.lastCalled
+		r.nextEntry = before.nextEntry
 		known = before.entries
 	}
 

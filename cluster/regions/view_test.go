@@ -130,11 +130,11 @@ func TestLookIsBounded(t *testing.T) {
 	}
 	// Links stay when other nodes appear, and so does the node of the last call.
 	id := v.region("r01").entries[0]
-	v.region("r01").lastCalled.Store(&id)
+	v.region("r01").nextEntry.Store(&id)
 	more := append([]gossip.Member{member("r01", 0, func(m *gossip.Member) { m.ID = ring.NodeID{} })}, all...)
 	again, _ = buildView(self, more, v)
 	if !slices.Equal(again.region("r01").entries, v.region("r01").entries) ||
-		*again.region("r01").lastCalled.Load() != id {
+		*again.region("r01").nextEntry.Load() != id {
 		t.Errorf("have %v, want %v", again.region("r01").entries, v.region("r01").entries)
 	}
 }

@@ -199,15 +199,15 @@ func addTo[K comparable](sums *map[K]int64, key K, n int64) {
 // have. One subject alone may have two thirds of the budget, and a second one a
 // part of what is left.
 const (
-	greed    = 4    // one may have that many times what is free
-	spare    = 10   // one part in that many is the reserve
-	pittance = 1024 // those with less than one part in that many have little
+	maxTimesFree = 4    // one may have that many times what is free
+	spare        = 10   // one part in that many is the reserve
+	littlePart   = 1024 // those with less than one part in that many have little
 )
 
 // mayTake returns how much one rule, or one subject of a rule, may have of a
 // total, given how much of it is free.
 func mayTake(total, free int64) int64 {
-	return max(greed*(free-total/spare), total/pittance)
+	return max(maxTimesFree*(free-total/spare), total/littlePart)
 }
 
 // allows reports whether the rule and the subject of n may have size more

@@ -269,7 +269,7 @@ func (lp Locked) isCrowdedFor(n *Note) bool {
 	lp.store.mu.Lock()
 	defer lp.store.mu.Unlock()
 	b := &lp.store.budgets[n.Kind.purpose()]
-	return b.used > b.most/2 && b.byRule[n.Group] > b.most/pittance
+	return b.used > b.most/2 && b.byRule[n.Group] > b.most/littlePart
 }
 
 // smallPartition is the number of notes up to which a partition's memory is not worth freeing.

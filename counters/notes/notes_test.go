@@ -114,7 +114,7 @@ func TestAnswersOfRulesThatHaveFewStay(t *testing.T) {
 		lp := s.Lock(n.Partition(), begin)
 		defer lp.Unlock()
 		lp.Put(n)
-		s.ListMade(n)
+		s.RecordMade(n)
 	}
 	kept := func(from, to uint64) (n int) {
 		for id := from; id < to; id++ {
@@ -190,7 +190,7 @@ func TestBudgets(t *testing.T) {
 		lp := s.Lock(n.Partition(), begin)
 		defer lp.Unlock()
 		lp.Put(n)
-		s.ListMade(n)
+		s.RecordMade(n)
 		return nil
 	}
 	has := func(kind Kind, id uint64) bool {

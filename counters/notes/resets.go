@@ -21,7 +21,7 @@ func (lp Locked) Reset(k Key, inline bool, steady, until int64) {
 	lp.Put(&numbers)
 	n := Note{Key: k, Rank: numbers.Rank, At: steady, Until: until, Inline: inline}
 	lp.Put(&n)
-	lp.store.ListMade(&n)
+	lp.store.RecordMade(&n)
 }
 
 // forever is a time at which no note expires.

@@ -414,9 +414,9 @@ func (s *Store) drop(oldest madeNote, steady int64) {
 	lp.Remove(oldest.Key)
 }
 
-// ListMade records that this node made n, for which MakeRoom made room. From
+// RecordMade records that this node made n, for which MakeRoom made room. From
 // now on, n may be dropped to make room, unless it is the answer to a write.
-func (s *Store) ListMade(n *Note) {
+func (s *Store) RecordMade(n *Note) {
 	if n.Kind == Write {
 		return
 	}

@@ -29,14 +29,14 @@ type CPU struct {
 	root    string // of the file system
 	last    usage
 	load    float64
-	measure bool // last is a measurement
+	hasLast bool // last is a measurement
 }
 
 // usage is the processor time used, and available, since some fixed point. For
 // the machine, both are in ticks: only their ratio counts.
 type usage struct {
-	group       string // control group; empty for the machine
-	used, there time.Duration
+	group           string // control group; empty for the machine
+	used, available time.Duration
 }
 
 // NewCPU returns a meter of this machine.
@@ -48,15 +48,15 @@ func NewCPU() *CPU { return &CPU{root: "/"} }
 func (c *CPU) Load(now time.Duration) (load float64, ok bool) {
 	u, err := c.read(now)
 	if err != nil {
-		c.measure = false
+		c.hasLast = false
 		return 0, false
 	}
 
 	last := c.last
-	first := !c.measure || c.last.group != u.group
+	first := !c.hasLast || c.last.group != u.group
 	c.last = u
-	c.measure = true
-	available := u.there - last.there
+	c.hasLast = true
+	available := u.available - last.available
 	if first || available <= 0 {
 		return c.load, !first
 	}
@@ -158,7 +158,7 @@ func (c *CPU) readMachine() (usage, error) {
 		if err != nil {
 			return usage{}, err
 		}
-		u.there += time.Duration(n)
+		u.available += time.Duration(n)
 		if i != 3 && i != 4 {
 			u.used += time.Duration(n)
 		}

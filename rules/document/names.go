@@ -18,40 +18,40 @@ var commonNames = []string{
 	"model", "mode", "plan", "tier", "role", "region", "country", "city", "user_agent", "version", "channel", "name",
 }
 
-// nameUse is a place where a document names an attribute.
-type nameUse struct {
+// namePlace is a place where a document names an attribute.
+type namePlace struct {
 	path string
 	pos  yaml.Pos
 }
 
 // eachName yields every place where d names an attribute.
-func (d *Document) eachName(yield func(name string, at nameUse)) {
-	d.eachCondition(func(c *Condition, at nameUse, _ string) { yield(c.Attribute, at) })
+func (d *Document) eachName(yield func(name string, at namePlace)) {
+	d.eachCondition(func(c *Condition, at namePlace, _ string) { yield(c.Attribute, at) })
 
 	for i, r := range d.Rules {
 		path := fmt.Sprintf("rules[%d]", i)
 		for j, name := range r.Absent {
-			yield(name, nameUse{fmt.Sprintf("%s.absent[%d]", path, j), r.position("absent")})
+			yield(name, namePlace{fmt.Sprintf("%s.absent[%d]", path, j), r.position("absent")})
 		}
 
 		for j, part := range r.Key {
 			for _, name := range part {
-				yield(name, nameUse{fmt.Sprintf("%s.key[%d]", path, j), r.position("key")})
+				yield(name, namePlace{fmt.Sprintf("%s.key[%d]", path, j), r.position("key")})
 			}
 		}
 
 		if r.Cost != nil {
-			yield(r.Cost.By, nameUse{path + ".cost.by", r.position("cost")})
+			yield(r.Cost.By, namePlace{path + ".cost.by", r.position("cost")})
 		}
 	}
 
 	for _, g := range d.Subjects {
-		yield(g.Attribute, nameUse{keyPath("subjects", g.Attribute), g.pos})
+		yield(g.Attribute, namePlace{keyPath("subjects", g.Attribute), g.pos})
 	}
 
 	for _, p := range d.Profiles {
 		for _, s := range p.Sources {
-			yield(s.Attribute, nameUse{keyPath(keyPath("profiles", p.Name), s.Attribute), p.pos})
+			yield(s.Attribute, namePlace{keyPath(keyPath("profiles", p.Name), s.Attribute), p.pos})
 		}
 	}
 }
@@ -64,8 +64,8 @@ func (d *Document) warnNames(w *collector) {
 		return
 	}
 	uses := map[string]int{}
-	first := map[string]nameUse{}
-	d.eachName(func(name string, at nameUse) {
+	first := map[string]namePlace{}
+	d.eachName(func(name string, at namePlace) {
 		uses[name]++
 		if uses[name] == 1 {
 			first[name] = at
@@ -116,10 +116,10 @@ func nearName(name string, known []string) string {
 
 // eachCondition yields every condition of d, with its place. key is match or
 // not for a rule's condition, and empty for one of an entry of a list.
-func (d *Document) eachCondition(yield func(c *Condition, at nameUse, key string)) {
+func (d *Document) eachCondition(yield func(c *Condition, at namePlace, key string)) {
 	yieldAll := func(list []Condition, path string, pos yaml.Pos, key string) {
 		for i := range list {
-			yield(&list[i], nameUse{keyPath(path, list[i].Attribute), pos}, key)
+			yield(&list[i], namePlace{keyPath(path, list[i].Attribute), pos}, key)
 		}
 	}
 
@@ -138,7 +138,7 @@ func (d *Document) eachCondition(yield func(c *Condition, at nameUse, key string
 
 // warnValues looks for values of conditions that are empty, or were meant to exclude something.
 func (d *Document) warnValues(w *collector) {
-	d.eachCondition(func(c *Condition, at nameUse, key string) {
+	d.eachCondition(func(c *Condition, at namePlace, key string) {
 		instead := ""
 		if key == "match" {
 			instead = ", or write it under not"

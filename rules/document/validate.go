@@ -139,7 +139,7 @@ func (ch *checker) checkRule(path string, r *RuleSpec) {
 		ch.checkSlots(path, r, t.Limits)
 		ch.checkNames(path, t.Limits, r.Name)
 		// The zone of r may be that of another limit of the tier.
-		if mixesZones(t.Limits) {
+		if namesCalendarZone(t.Limits) {
 			ch.checkDistinct(path, t.Limits, ch.doc.ZoneOf(r))
 		}
 	}
@@ -277,10 +277,10 @@ func (ch *checker) checkSlots(path string, r *RuleSpec, limits []*LimitSpec) {
 	}
 }
 
-// mixesZones reports whether a limit with a calendar window names its zone. A
-// limit that names none may then have the same counter, by the zone of the
-// rule.
-func mixesZones(limits []*LimitSpec) bool {
+// namesCalendarZone reports whether a limit with a calendar window names its
+// zone. A limit that names none may then have the same counter, by the zone of
+// the rule.
+func namesCalendarZone(limits []*LimitSpec) bool {
 	return slices.ContainsFunc(limits, func(l *LimitSpec) bool { return l.TZ != "" && l.calendar() })
 }
 
