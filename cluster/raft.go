@@ -53,7 +53,7 @@ func (c *core) startRaft() error {
 	c.transport = raftio.NewTransport(raftio.Config{
 		Peers: c.config.Peers, Addresses: addressProvider{c}, Logger: c.config.Logger,
 		Heartbeat: c.config.Timings.Heartbeat, RPC: c.config.Timings.RPC,
-		MustSend: c.mustSendEntries, WrittenAfter: c.logs.WrittenAfter,
+		StillReplicatesTo: c.stillReplicatesTo, WrittenAfter: c.logs.WrittenAfter,
 	})
 	r, err := raft.NewRaft(raftConfig(&c.config), c.machine, c.logs, s.Stable(), s.Snapshots(), c.transport)
 	if err != nil {
@@ -98,10 +98,10 @@ func (c *core) isRaftEmpty() (bool, error) {
 	return !has, nil
 }
 
-// mustSendEntries reports whether this node must send entries to the other
+// stillReplicatesTo reports whether this node must send entries to the other
 // node: this node leads in the term, and its configuration has the other node.
 // See raftio.Transport.
-func (c *core) mustSendEntries(to raft.ServerID, term uint64) bool {
+func (c *core) stillReplicatesTo(to raft.ServerID, term uint64) bool {
 	r := c.raft.Load()
 	if r == nil || r.State() != raft.Leader || r.CurrentTerm() != term {
 		return false

@@ -183,7 +183,7 @@ func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 
 	now := time.Now()
 	qn := &asks[0].q
-	timeout := asks[len(asks)-1].deadline.Sub(now) // asks are in order of arrival: the last deadline is usually the latest
+	timeout := latestDeadline(asks).Sub(now)
 	head := question{count: len(asks), patience: timeout, hops: qn.hops}
 	l.membership.leases.addRequests(&head, asks)
 
@@ -201,6 +201,18 @@ func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
 		}
 		l.handleReply(f, asks, sent, body, err)
 	})
+}
+
+// latestDeadline returns the time by which the last of asks must be decided. A
+// message that ends sooner would fail checks that still have time.
+func latestDeadline(asks []*ask) time.Time {
+	latest := asks[0].deadline
+	for _, ak := range asks[1:] {
+		if ak.deadline.After(latest) {
+			latest = ak.deadline
+		}
+	}
+	return latest
 }
 
 // handleReply delivers the answer to asks, and sends the next message for the

@@ -299,3 +299,15 @@ func FuzzReservation(f *testing.F) {
 		}
 	})
 }
+
+// A message lasts as long as the check that has most time, which need not be
+// the last one.
+func TestSharedMessage_deadline(t *testing.T) {
+	now := time.Now()
+	var asks []*ask
+	for _, left := range []time.Duration{200, 500, 100} {
+		asks = append(asks, &ask{deadline: now.Add(left * time.Millisecond)})
+	}
+
+	expect.Equal(t, latestDeadline(asks).Sub(now), 500*time.Millisecond, "time for the message")
+}

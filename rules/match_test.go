@@ -273,7 +273,7 @@ rules:
 		}
 		var given []Attribute
 		for i, name := range s.Rule(tt.rule).Key {
-			given = append(given, Attribute{name, tt.a[i]}, Attribute{name, "later"})
+			given = append(given, Attribute{name, ""}, Attribute{name, tt.a[i]}, Attribute{name, "later"})
 		}
 		expect.EqualSlices(t, s.Rule(tt.rule).SubjectOf(given), normal, "%s: SubjectOf", tt.rule)
 	}

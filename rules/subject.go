@@ -205,7 +205,8 @@ func (r *Rule) AppendSubjectOf(out []string, attrs []Attribute) []string {
 	for i, name := range r.Key {
 		value := ""
 		for j := range attrs {
-			if attrs[j].Name == name {
+			// As in Match, the first value that is not empty counts.
+			if attrs[j].Name == name && attrs[j].Value != "" {
 				value = r.shownValue(i, attrs[j].Value)
 				break
 			}

@@ -53,14 +53,8 @@ const (
 // [authority.Confirmations].
 type Transport struct {
 	*raft.NetworkTransport
-	// stillReplicatesTo reports whether this node must still send entries of
-	// the term to the node.
-	stillReplicatesTo func(to raft.ServerID, term uint64) bool
-	// writtenAfter returns a channel that is closed once this node's log has an entry after index.
-	writtenAfter func(index uint64) <-chan struct{}
-
-	heartbeatEvery time.Duration          // about the time between heartbeats to one node
-	pulse          func() <-chan struct{} // returns a channel that is closed at this node's next pulse
+	config         Config
+	heartbeatEvery time.Duration // about the time between heartbeats to one node
 
 	// mu guards acceptedNotices and lastHeartbeats, which are bounded like Confirmations.
 	mu              sync.Mutex
@@ -90,33 +84,35 @@ type Config struct {
 	Heartbeat time.Duration // how long a follower goes without hearing from the leader before it stands for election
 	RPC       time.Duration // bounds one RPC
 	Logger    *slog.Logger
-	// MustSend reports whether this node must still send entries of the term to the node.
-	MustSend func(to raft.ServerID, term uint64) bool
-	// WrittenAfter returns a channel that is closed once this node's log has an entry after index.
+	// StillReplicatesTo reports whether this node must still send entries of the
+	// term to the node.
+	StillReplicatesTo func(to raft.ServerID, term uint64) bool
+	// WrittenAfter returns a channel that is closed once this node's log may have
+	// an entry after index: at the latest, when it is written.
 	WrittenAfter func(index uint64) <-chan struct{}
 }
 
 // NewTransport creates a transport. The caller must close it.
 func NewTransport(config Config) *Transport {
 	closing := make(chan struct{})
+	network := raft.NetworkTransportConfig{
+		ServerAddressProvider: config.Addresses,
+		Logger:                NewLogger(config.Logger),
+		Stream:                streamLayer{config.Peers.Raft(), closing},
+		Timeout:               config.RPC,
+		MaxPool:               maxPool,
+		// With two requests in flight, Raft can deadlock after a follower fails to append.
+		MaxRPCsInFlight:         1,
+		MsgpackUseNewTimeFormat: true,
+	}
+
 	return &Transport{
-		NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-			ServerAddressProvider: config.Addresses,
-			Logger:                NewLogger(config.Logger),
-			Stream:                streamLayer{config.Peers.Raft(), closing},
-			MaxPool:               maxPool,
-			// With two requests in flight, Raft can deadlock after a follower fails to append.
-			MaxRPCsInFlight:         1,
-			Timeout:                 config.RPC,
-			MsgpackUseNewTimeFormat: true,
-		}),
-		stillReplicatesTo: config.MustSend,
-		writtenAfter:      config.WrittenAfter,
-		heartbeatEvery:    config.Heartbeat / heartbeatsPerTimeout,
-		pulse:             config.Peers.Pulse,
-		acceptedNotices:   map[raft.ServerID]commitNotice{},
-		lastHeartbeats:    map[raft.ServerID]sentHeartbeat{},
-		closing:           closing,
+		NetworkTransport: raft.NewNetworkTransportWithConfig(&network),
+		config:           config,
+		heartbeatEvery:   config.Heartbeat / heartbeatsPerTimeout,
+		acceptedNotices:  map[raft.ServerID]commitNotice{},
+		lastHeartbeats:   map[raft.ServerID]sentHeartbeat{},
+		closing:          closing,
 	}
 }
 
@@ -189,7 +185,7 @@ func (t *Transport) holdUntilPulse(last time.Time) {
 	timeout := time.After(time.Until(last.Add(t.heartbeatEvery * 5 / 4)))
 	for {
 		select {
-		case <-t.pulse():
+		case <-t.config.Peers.Pulse():
 			if time.Since(last) >= t.heartbeatEvery*3/4 {
 				return
 			}
@@ -211,7 +207,7 @@ func (t *Transport) holdRepetition(id raft.ServerID, now commitNotice) {
 	if !again || now.committed < now.last {
 		return
 	}
-	t.pause(maxRepetitionHold, t.writtenAfter(now.last))
+	t.pause(maxRepetitionHold, t.config.WrittenAfter(now.last))
 }
 
 // pause waits until d has passed, early is closed, or this transport closes.
@@ -241,7 +237,7 @@ func (t *Transport) InstallSnapshot(
 func (t *Transport) holdFailure(id raft.ServerID, term, before uint64) {
 	tick := time.NewTicker(failureRecheck)
 	defer tick.Stop()
-	for t.Confirmations.LastAnswered(NodeID(id)) == before && t.stillReplicatesTo(id, term) {
+	for t.Confirmations.LastAnswered(NodeID(id)) == before && t.config.StillReplicatesTo(id, term) {
 		select {
 		case <-tick.C:
 		case <-t.closing:
