@@ -113,7 +113,7 @@ func (cf *CounterFile) lockAndCheckpoint(ctx context.Context, paced bool) error 
 	return cf.checkpoint(ctx, paced)
 }
 
-// checkpoint makes a checkpoint. The caller has the lock.
+// checkpoint makes a checkpoint. The caller must hold the lock.
 func (cf *CounterFile) checkpoint(ctx context.Context, paced bool) error {
 	if !cf.loaded {
 		return ErrNotLoaded
@@ -273,9 +273,9 @@ func (cf *CounterFile) commitFrames(frames []byte, ends []int) error {
 			begin = end
 		}
 
-		// The last number is also stored beside the frames, so that inspect finds it
-		// even if a new base drops them all. As long as the file is incomplete, it must
-		// not be stored: it would say that the file is complete.
+		// The bucket's sequence says two things. If it is above zero, the file is
+		// complete. And it is the last frame's number, which inspect finds even if a new
+		// base drops all frames.
 		if !cf.complete {
 			return nil
 		}

@@ -65,10 +65,11 @@ var errHung = errors.New("disk does not respond")
 // before the undo, no missing entry has been acknowledged. Raft then starts
 // with the log it finds, as after a crash between writing and answering.
 //
-// Raft ends the process when it can't read a committed entry. So a hung read
-// gets a long time before it fails. Committed entries are in doubt only after a
-// failed deletion of old entries, which puts all later ones in doubt, too. But
-// Raft reads those that it must apply next from the cache.
+// Raft ends the process when it can't read an entry that it must apply. So a
+// hung read gets a long time before it fails, and no entry is in doubt after a
+// failed deletion of old ones: Raft needs none of these, and the later ones stay
+// as they are. It may still have to apply those, although the cache below is
+// empty by then.
 //
 // Undoing can't bring back the configuration. When Raft deletes an entry that
 // holds one, it goes back to the last committed configuration. It learns the
@@ -173,9 +174,10 @@ func (g *guardedLogs) deleteFrom(index uint64) error {
 // DeleteRange deletes entries at the start or the end of the log, or fails if the disk hangs.
 func (g *guardedLogs) DeleteRange(low, high uint64) error {
 	var removed []*raft.Log // what is deleted from the end of the log, for undo to store again
+	firstInDoubt := low     // g.mu guards it until the write has returned
 
 	return g.write(&logWrite{
-		firstInDoubt: func() uint64 { return low },
+		firstInDoubt: func() uint64 { return firstInDoubt },
 		onSuccess: func() {
 			if len(removed) > 0 {
 				g.unreplaced = removed
@@ -183,9 +185,17 @@ func (g *guardedLogs) DeleteRange(low, high uint64) error {
 		},
 		onUndone: func() {},
 
-		do: func() (err error) {
-			removed, err = g.readTail(low, high)
+		do: func() error {
+			last, err := g.inner.LastIndex()
 			if err != nil {
+				return err
+			}
+
+			if high < last {
+				g.mu.Lock()
+				firstInDoubt = math.MaxUint64 // only old entries go
+				g.mu.Unlock()
+			} else if removed, err = g.readFrom(low, last); err != nil {
 				return err
 			}
 			return g.inner.DeleteRange(low, high)
@@ -202,15 +212,10 @@ func (g *guardedLogs) DeleteRange(low, high uint64) error {
 	})
 }
 
-// readTail reads the entries from low on, if high is the end of the log;
-// otherwise it returns none. Raft keeps believing in these entries until it has
-// stored others. There are at most as many as a cut-off leader could append.
-func (g *guardedLogs) readTail(low, high uint64) ([]*raft.Log, error) {
-	last, err := g.inner.LastIndex()
-	if err != nil || high < last {
-		return nil, err
-	}
-
+// readFrom reads the entries from low to last, the end of the log. Raft keeps
+// believing in these entries until it has stored others. There are at most as
+// many as a cut-off leader could append.
+func (g *guardedLogs) readFrom(low, last uint64) ([]*raft.Log, error) {
 	var entries []*raft.Log
 	for i := low; i <= last; i++ {
 		l := new(raft.Log)
@@ -301,8 +306,8 @@ func (g *guardedLogs) runWrite(w *logWrite, result chan<- error) {
 	}
 
 	g.mu.Lock()
-	reported := !w.abandoned
-	if reported {
+	inTime := !w.abandoned
+	if inTime {
 		w.done = true
 		w.err = err
 		if err == nil {
@@ -312,14 +317,14 @@ func (g *guardedLogs) runWrite(w *logWrite, result chan<- error) {
 
 	// If the write failed, or Raft was told so, its entries are in doubt until the
 	// undo succeeds.
-	if err != nil || !reported {
+	if err != nil || !inTime {
 		g.writeErr = g.writeErrorAfter(err)
 		g.doubtFrom = w.firstInDoubt()
 	}
 	g.mu.Unlock()
 
 	// After errBroken nothing may touch the file, so nothing is undone.
-	if err == nil && reported || errors.Is(err, errBroken) {
+	if err == nil && inTime || errors.Is(err, errBroken) {
 		result <- err
 		return
 	}

@@ -148,6 +148,33 @@ func TestRaftWriteHangs(t *testing.T) {
 	}
 }
 
+// While old entries can't be deleted, all later ones can be read: Raft may still
+// have to apply them, and ends the process if it can't.
+func TestRaftDeletionOfOldEntriesHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, cache, inner := newFaultyLogs(t)
+		stored := logEntries(1, 10, 1)
+		expect.NoError(t, cache.StoreLogs(stored))
+		hang := make(chan struct{})
+		release := sync.OnceFunc(func() { close(hang) })
+		defer release()
+		inner.next(fault{hang: hang, before: errDisk})
+
+		if err := cache.DeleteRange(1, 5); !errors.Is(err, errHung) {
+			t.Fatalf("got %v, want %v", err, errHung)
+		}
+		checkLog(t, cache, stored)
+		if err := g.StoreLogs(logEntries(11, 11, 1)); err == nil {
+			t.Error("an entry was stored while the disk hangs")
+		}
+
+		release()
+		synctest.Wait()
+		expect.NoError(t, cache.DeleteRange(1, 5))
+		checkLog(t, cache, stored[5:])
+	})
+}
+
 // A follower that could delete but not store still has its old log.
 func TestRaftReplacingFails(t *testing.T) {
 	tests := map[string][]fault{
