@@ -40,7 +40,7 @@ NO_RACE = TestALongCutHealsSoon|TestAFailedVoterIsReplaced|TestAnotherPrimary|Te
 	TestChecksOfManySubjectsAllocateNothing|TestFloodsOfAClusterTakeNothingFromOthers|TestReadingsOnTimeFreeNothingAtRandom|TestLateReadingsFreeNothingAtRandom|\
 	TestReusedAnswer|TestD8_DebtsThatAreToldAgain
 race-virtual: # those on virtual time
-	$(GO) test -race -vet=off -short -timeout 30m -cpu 1 -p 3 $$($(GO) list ./... | grep -E '/($(VIRTUAL))$$' | grep -vE '/(cmd/rlnode|node)$$') \
+	$(GO) test -race -vet=off -short -timeout 30m -cpu 1 -p 5 $$($(GO) list ./... | grep -E '/($(VIRTUAL))$$' | grep -vE '/(cmd/rlnode|node)$$') \
 		-skip '^($(subst | ,|,$(NO_RACE)))$$|$(REAL_TIME)'
 
 race-program: # whole nodes on virtual time, and histories of bills
