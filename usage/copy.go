@@ -34,8 +34,9 @@ var (
 	errAllDown  = errors.New("no other node is alive")
 )
 
-// lock is a mutex that may be held during calls. Goroutines wait for it at a
-// channel.
+// lock is a mutex that may be held during calls. It is a channel, because in
+// tests the virtual clock stops while a goroutine waits for a sync.Mutex: the
+// calls would then never end.
 type lock chan struct{}
 
 // Lock waits until nobody else has the lock.
@@ -65,7 +66,7 @@ type copier struct {
 	sent       map[ledgerID]uint64 // the rounds up to which the holder has the live ledgers
 	closed     []holding           // the closed ledgers of this data directory, as they were last read
 	number     uint64              // of the last statement
-	last       map[ledgerID]uint64 // the ledgers of the last statement, and their rounds
+	lastStated map[ledgerID]uint64 // the ledgers of the last statement, and their rounds
 	handedOver map[ledgerID]uint64 // those that the last HandOver gave away; nil: there was none
 }
 
@@ -81,10 +82,11 @@ func (t *Totals) copyChanges() {
 	to, missing, err := t.copyOnce()
 	c.mu.Unlock()
 
-	complete := err == nil && len(missing) == 0
-	if err == nil && len(missing) > 0 {
-		t.sendInBackground(to, missing)
+	if err == nil && len(missing.closed) > 0 {
+		t.sendInBackground(to, missing.closed)
 	}
+
+	complete := err == nil && missing.ledgers() == 0
 	if complete || errors.Is(err, errNoHolder) || !t.meter.hasOwn() {
 		c.completeAt.Store(began.UnixNano())
 	}
@@ -105,31 +107,32 @@ func (t *Totals) copyChanges() {
 // age returns how old the copy is.
 func (c *copier) age() time.Duration { return time.Since(time.Unix(0, c.completeAt.Load())) }
 
-// copyOnce chooses a holder and sends it what has changed. missing are the
-// ledgers that the holder lacks and that get no more counts. The caller must
-// hold copier.mu.
-func (t *Totals) copyOnce() (to Member, missing []holding, err error) {
+// copyOnce chooses a holder and sends it what has changed. The caller must hold
+// copier.mu.
+func (t *Totals) copyOnce() (to Member, missing lack, err error) {
 	c := &t.copier
 	if c.ended {
-		return c.holder, nil, nil
+		return c.holder, lack{}, nil
 	}
-	if to, err = t.chooseHolder(); err != nil {
-		return to, nil, err
+
+	to, err = t.chooseHolder()
+	if err != nil {
+		return to, lack{}, err
 	}
 
 	ctx, cancel := context.WithTimeout(t.ctx, copyTimeout)
 	defer cancel()
 
-	if missing, err = t.sendChanges(ctx, to, false); err == nil {
+	missing, err = t.sendChanges(ctx, to, false)
+	if err == nil {
 		c.since = time.Now()
 	}
-
 	return to, missing, err
 }
 
 // sendLast sends the last changes of a process that ends, if the holder was
 // chosen or has answered recently. If it succeeds, the copy has all that the
-// ledgers have.
+// live ledgers have.
 func (t *Totals) sendLast() {
 	c := &t.copier
 	c.mu.Lock()
@@ -142,10 +145,11 @@ func (t *Totals) sendLast() {
 	ctx, cancel := context.WithTimeout(context.Background(), lastTimeout)
 	defer cancel()
 
-	for range 2 { // the first time, the holder may lack a ledger
-		if missing, err := t.sendChanges(ctx, c.holder, true); err != nil || len(missing) == 0 {
-			return
-		}
+	// The first reply may say that the holder lacks live ledgers: it has lost its
+	// copy since. Then the second attempt sends all of them.
+	missing, err := t.sendChanges(ctx, c.holder, true)
+	if err == nil && missing.live > 0 {
+		_, _ = t.sendChanges(ctx, c.holder, true) // nothing else can be tried
 	}
 }
 
@@ -157,18 +161,20 @@ func (t *Totals) chooseHolder() (Member, error) {
 	if len(list) == 0 {
 		return Member{}, errNoHolder
 	}
-	i := slices.IndexFunc(list, func(node Member) bool { return node.ID == c.holder.ID })
-	if i >= 0 && list[i].Alive && time.Since(c.since) < holderPatience {
-		return list[i], nil
+
+	present := slices.IndexFunc(list, func(node Member) bool { return node.ID == c.holder.ID })
+	if present >= 0 && list[present].Alive && time.Since(c.since) < holderPatience {
+		return list[present], nil
+	}
+
+	now := time.Now()
+	maps.DeleteFunc(c.givenUp, func(id ring.NodeID, at time.Time) bool { return now.Sub(at) > copyGrace/2 })
+	if present >= 0 {
+		c.givenUp[c.holder.ID] = now
 	}
 
 	// Take the first that was not given up recently, or else the one that was given
 	// up first.
-	now := time.Now()
-	maps.DeleteFunc(c.givenUp, func(id ring.NodeID, at time.Time) bool { return now.Sub(at) > copyGrace/2 })
-	if i >= 0 {
-		c.givenUp[c.holder.ID] = now
-	}
 	alive := slices.DeleteFunc(list, func(node Member) bool { return !node.Alive })
 	if len(alive) == 0 {
 		return Member{}, errAllDown
@@ -189,20 +195,28 @@ func (c *copier) use(node Member) {
 	c.holder = node
 }
 
+// lack is what the holder of a copy lacks, by its own reply.
+type lack struct {
+	closed []holding // the caller must send these page by page
+	live   int       // how many others: the next call of sendChanges sends all of these
+}
+
+// ledgers returns how many ledgers the holder lacks.
+func (lk lack) ledgers() int { return len(lk.closed) + lk.live }
+
 // sendChanges sends what was counted since the last call, and then a statement.
-// missing are the ledgers that the other node lacks and that get no more
-// counts: the caller must send these. If the other node lacks a live ledger,
-// the next call of sendChanges sends all of it. The caller must hold copier.mu.
-func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missing []holding, err error) {
+// It returns what the other node lacks. final means that the process counts
+// nothing more. The caller must hold copier.mu.
+func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missing lack, err error) {
 	c := &t.copier
 	m := t.meter
 	c.use(to)
 
 	// The holder's time is asked for first, so that the rounds that end below
 	// include all that was counted before that time.
-	clock, err := t.sendCopy(ctx, to, &copyHeader{}, nil)
+	hello, err := t.sendCopy(ctx, to, &copyHeader{}, nil)
 	if err != nil {
-		return nil, err
+		return lack{}, err
 	}
 
 	var sent []step
@@ -222,91 +236,107 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 			continue
 		}
 
-		if next.To > next.From {
-			err := l.eachChanged(next.From, sendBytes, func(group []block, last bool) error {
-				if len(group) == 0 {
-					return nil
-				}
-				_, err := t.sendCopy(ctx, to, &copyHeader{Ledger: l.id}, group)
-				return err
-			})
-			if err != nil {
-				return nil, err
-			}
+		if err := t.sendLive(ctx, to, l, &next); err != nil {
+			return lack{}, err
 		}
 		sent = append(sent, next)
 	}
-
 	holdings = t.ownHoldings(holdings)
+
+	// The statement comes last: the blocks before it count only once the holder
+	// has it.
+	st := t.nextStatement(holdings, hello.Now, final)
+	reply, err := t.sendCopy(ctx, to, &copyHeader{Statement: st, Sent: sent}, nil)
+	if err != nil {
+		return lack{}, err
+	}
+	return c.noteSent(sent, holdings, reply.Missing), nil
+}
+
+// sendLive sends the blocks of a live ledger that have changed in a step.
+func (t *Totals) sendLive(ctx context.Context, to Member, l *ledger, next *step) error {
+	if next.To <= next.From {
+		return nil
+	}
+	return l.eachChanged(next.From, sendBytes, func(group []block, last bool) error {
+		if len(group) == 0 {
+			return nil
+		}
+		_, err := t.sendCopy(ctx, to, &copyHeader{Ledger: l.id}, group)
+		return err
+	})
+}
+
+// nextStatement makes the next statement of this process. asOf is the holder's
+// time before the rounds of holdings ended. The caller must hold copier.mu.
+func (t *Totals) nextStatement(holdings []holding, asOf int64, final bool) *statement {
+	c := &t.copier
+	m := t.meter
 	c.number++
 	st := &statement{
 		Source: m.config.Self, Name: m.config.Name, Boot: m.config.Boot, Started: m.started,
-		Number: c.number, AsOf: clock.Now, Final: final,
+		Number: c.number, AsOf: asOf, Final: final,
 	}
+
 	for _, h := range holdings {
 		if h.Ledger.Source == st.Source {
 			st.Ledgers = append(st.Ledgers, version{h.Ledger.Month, h.Ledger.Number, h.Round})
 		}
 	}
-
-	// The statement comes last: the blocks before it count only once the holder
-	// has it.
-	reply, err := t.sendCopy(ctx, to, &copyHeader{Statement: st, Sent: sent}, nil)
-	if err != nil {
-		return nil, err
-	}
-	return c.noteSent(sent, holdings, reply.Missing), nil
+	return st
 }
 
 // ownHoldings returns the ledgers that were counted in this data directory:
 // those in memory, as given, and the closed ones. If the file can't be read
 // now, the closed ones are those that were last read. The caller must hold
 // copier.mu.
-func (t *Totals) ownHoldings(given []holding) (holdings []holding) {
+func (t *Totals) ownHoldings(inMemory []holding) []holding {
 	c := &t.copier
-	if list, err := t.meter.holdings(allMonths); err == nil {
-		inMemory := t.meter.inMemory()
+	list, err := t.meter.holdings(allMonths)
+	if err == nil {
+		open := t.meter.inMemory()
 		c.closed = slices.DeleteFunc(list, func(h holding) bool {
-			return h.Copy || slices.ContainsFunc(inMemory, func(l *ledger) bool { return l.id == h.Ledger })
+			return h.Copy || slices.ContainsFunc(open, func(l *ledger) bool { return l.id == h.Ledger })
 		})
 	}
 
-	holdings = slices.Clone(given)
+	all := slices.Clone(inMemory)
 	for _, h := range c.closed {
-		if !slices.ContainsFunc(given, func(g holding) bool { return g.Ledger == h.Ledger }) {
-			holdings = append(holdings, h)
+		if !slices.ContainsFunc(inMemory, func(given holding) bool { return given.Ledger == h.Ledger }) {
+			all = append(all, h)
 		}
 	}
-
-	return holdings
+	return all
 }
 
-// noteSent notes what the holder has after sent, and returns those of holdings
-// that the holder lacks and that get no more counts.
-func (c *copier) noteSent(sent []step, holdings []holding, missing []version) (ended []holding) {
+// noteSent notes what the holder has after the steps in sent, and returns which
+// of holdings it lacks. lacking are those that it named.
+func (c *copier) noteSent(sent []step, holdings []holding, lacking []version) (missing lack) {
 	clear(c.sent)
-	for _, st := range sent {
-		c.sent[st.Ledger] = st.To
+	for _, s := range sent {
+		c.sent[s.Ledger] = s.To
 	}
 
-	c.last = make(map[ledgerID]uint64, len(holdings))
+	c.lastStated = make(map[ledgerID]uint64, len(holdings))
 	for _, h := range holdings {
-		c.last[h.Ledger] = h.Round
+		c.lastStated[h.Ledger] = h.Round
 	}
 
 	for _, h := range holdings {
-		if !slices.ContainsFunc(missing,
-			func(v version) bool { return v.Month == h.Ledger.Month && v.Number == h.Ledger.Number }) {
+		isLacking := slices.ContainsFunc(lacking,
+			func(v version) bool { return v.Month == h.Ledger.Month && v.Number == h.Ledger.Number })
+		if !isLacking {
 			continue
 		}
+
 		if _, live := c.sent[h.Ledger]; live {
-			delete(c.sent, h.Ledger)
+			delete(c.sent, h.Ledger) // the next call of sendChanges sends all of it
+			missing.live++
 		} else {
-			ended = append(ended, h)
+			missing.closed = append(missing.closed, h)
 		}
 	}
-
-	return ended
+	return missing
 }
 
 // sendCopy sends a MethodCopy message.
@@ -314,9 +344,10 @@ func (t *Totals) sendCopy(
 	ctx context.Context, to Member, header *copyHeader, blocks []block,
 ) (reply copyReply, err error) {
 	text, _ := json.Marshal(header) // names and numbers
-	body, err := t.ask(ctx, to, MethodCopy, appendBlocks(wire.AppendText(nil, text), blocks))
+	body := appendBlocks(wire.AppendText(nil, text), blocks)
+	answer, err := t.ask(ctx, to, MethodCopy, body)
 	if err == nil {
-		err = json.Unmarshal(body, &reply)
+		err = json.Unmarshal(answer, &reply)
 	}
 	return reply, err
 }
@@ -340,12 +371,14 @@ func (t *Totals) sendInBackground(to Member, list []holding) {
 	if t.copier.sending.Swap(true) {
 		return
 	}
-	if !t.errands.Go(func() {
+
+	started := t.errands.Go(func() {
 		defer t.copier.sending.Store(false)
 		if err := t.sendLedgers(t.ctx, to, list); err != nil {
 			t.meter.config.Logger.Debug("can't copy a ledger of usage", "node", to.Name, "error", err)
 		}
-	}) {
+	})
+	if !started {
 		t.copier.sending.Store(false)
 	}
 }

@@ -327,7 +327,7 @@ func TestInvalidCopies(t *testing.T) {
 	// Blocks without a statement, and a statement that claims more than there is, count nothing.
 	row := Row{Rule: "r", Key: []string{"k"}, Unit: "requests", Cost: 7, Checks: 1}
 	l := newLedger(ledger, "n9", 10)
-	l.add(1, 2, &row)
+	l.add(rowHash{1, 2}, &row)
 	_ = l.eachChanged(0, sendBytes, func(group []block, _ bool) error {
 		_, err := w.node(2).sendCopy(t.Context(), w.names[0], &copyHeader{Ledger: ledger}, group)
 		return err
@@ -361,6 +361,29 @@ func TestHolderLosesItsFile(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		w.remove(n[0].config.Self)
 		time.Sleep(5 * time.Second)
+		rows, missing := (&testCluster{t: t}).read(&testNode{Totals: n[1].totals}, thisMonth)
+		if cost, _ := sumOf(rows); cost != 301 || len(missing) > 0 {
+			t.Errorf("have %d, missing %v; want 301", cost, missing)
+		}
+	})
+}
+
+// A holder loses its file just before the node that it holds for stops. The
+// last message then says what it lacks, and it gets everything anew.
+func TestHolderLosesItsFileBeforeAStop(t *testing.T) {
+	inWorld(t, 2, nil, func(t *testing.T, w *world, n []*billedNode) {
+		n[0].totals.meter.count(november, "r", []string{"0"}, "requests", 300)
+		time.Sleep(3 * time.Second)
+		n[1].kill()
+		expect.NoError(t, os.Remove(filepath.Join(n[1].config.Dir, fileName)))
+		n[1].start()
+		n[0].totals.meter.count(november, "r", []string{"0"}, "requests", 1)
+		n[0].totals.sendLast()
+		n[0].kill()
+		time.Sleep(5 * time.Second)
+		w.remove(n[0].config.Self)
+		time.Sleep(5 * time.Second)
+
 		rows, missing := (&testCluster{t: t}).read(&testNode{Totals: n[1].totals}, thisMonth)
 		if cost, _ := sumOf(rows); cost != 301 || len(missing) > 0 {
 			t.Errorf("have %d, missing %v; want 301", cost, missing)

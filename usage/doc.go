@@ -14,7 +14,8 @@
 // ledgers of earlier processes, and a past month's ledger once nothing was
 // counted in it for two hours: it rewrites the ledger in row order and drops it
 // from memory. A closed ledger never changes. Later counts for that month begin
-// another ledger next to it.
+// another ledger next to it. A ledger is live as long as this process counts in
+// it.
 //
 // A [Totals] adds up the ledgers of all nodes, in row order and page by page,
 // and names the nodes whose counts are missing. It also keeps a copy of this

@@ -29,6 +29,7 @@ func (t *Totals) secureEstates() {
 		return
 	}
 	t.closeEstates(list)
+
 	alive := slices.DeleteFunc(t.candidates(), func(node Member) bool { return !node.Alive })
 	if len(alive) == 0 || t.copier.sending.Load() {
 		return
@@ -61,9 +62,9 @@ func (t *Totals) closeEstates(list []holding) {
 	m := t.meter
 	records := t.heldCopies.list()
 	for _, h := range list {
-		ended := slices.ContainsFunc(records,
+		hasEnded := slices.ContainsFunc(records,
 			func(r processRecord) bool { return r.Source == h.Ledger.Source && r.Settled })
-		if !h.Copy || !ended {
+		if !h.Copy || !hasEnded {
 			continue
 		}
 
@@ -92,28 +93,31 @@ const staleAfter = 10 * time.Minute
 func (t *Totals) dropStale() {
 	members := t.members()
 	for _, r := range t.heldCopies.list() {
-		at := slices.IndexFunc(members, func(node Member) bool { return node.ID == r.Source && node.Alive })
-		if at < 0 || time.Since(r.heard) < staleAfter {
+		isAlive := slices.ContainsFunc(members, func(node Member) bool { return node.ID == r.Source && node.Alive })
+		if !isAlive || time.Since(r.heard) < staleAfter {
 			continue
 		}
 
 		list, err := t.meter.holdings(allMonths)
-		list = slices.DeleteFunc(list, func(h holding) bool { return h.Ledger.Source != r.Source || !h.Copy })
-
 		if err != nil {
 			return
 		}
+		list = slices.DeleteFunc(list, func(h holding) bool { return h.Ledger.Source != r.Source || !h.Copy })
 
-		ctx, cancel := context.WithTimeout(t.ctx, callTimeout)
-		for _, node := range members {
-			if node.Alive && node.ID != r.Source && node.ID != t.meter.config.Self && t.hasAll(ctx, node, &r, list) {
-				t.dropCopies(&r, list)
-				break
-			}
+		if t.isHeldElsewhere(members, &r, list) {
+			t.dropCopies(&r, list)
 		}
-
-		cancel()
 	}
+}
+
+// isHeldElsewhere reports whether another node than the process's own has the
+// copies that are here, and a later statement of the process.
+func (t *Totals) isHeldElsewhere(members []Member, r *processRecord, list []holding) bool {
+	ctx, cancel := context.WithTimeout(t.ctx, callTimeout)
+	defer cancel()
+	return slices.ContainsFunc(members, func(node Member) bool {
+		return node.Alive && node.ID != r.Source && node.ID != t.meter.config.Self && t.hasAll(ctx, node, r, list)
+	})
 }
 
 // hasAll reports whether another node holds the copies that are here, or newer
@@ -124,8 +128,8 @@ func (t *Totals) hasAll(ctx context.Context, node Member, r *processRecord, list
 		return theirs.Source == r.Source &&
 			(theirs.Boot == r.Boot && theirs.Number > r.Number || theirs.supersedes(r, inv.Holdings))
 	})
-	isUncovered := func(h holding) bool { return !covers(inv.Holdings, h.Ledger, h.Round) }
-	return later && !slices.ContainsFunc(list, isUncovered)
+	lacks := func(h holding) bool { return !covers(inv.Holdings, h.Ledger, h.Round) }
+	return later && !slices.ContainsFunc(list, lacks)
 }
 
 // dropCopies drops copies and the record of the process that sent them.
@@ -150,12 +154,11 @@ func (t *Totals) dropCopies(r *processRecord, list []holding) {
 		}
 
 		dropped := slices.DeleteFunc(all, func(id bucketID) bool {
-			return !slices.ContainsFunc(list, func(l holding) bool { return l.Ledger == id.ledgerID })
+			return !slices.ContainsFunc(list, func(h holding) bool { return h.Ledger == id.ledgerID })
 		})
 		if err := dropBuckets(tx, dropped); err != nil {
 			return err
 		}
-
 		return putRecords(tx, records)
 	})
 	if err == nil {
@@ -179,41 +182,30 @@ func (t *Totals) reviewBills() {
 	if time.Since(t.review.at) < reviewEvery {
 		return
 	}
-
 	t.review.at = time.Now()
-	members := t.members()
-	alive := slices.DeleteFunc(slices.Clone(members), func(node Member) bool { return !node.Alive })
-	first := slices.MinFunc(append(alive, Member{ID: t.meter.config.Self}),
-		func(a, b Member) int { return a.ID.Compare(b.ID) })
+
 	found := map[string]string{}
-	log := t.meter.config.Logger
 	estimated, lost := map[string]bool{}, map[string]bool{}
-	if first.ID == t.meter.config.Self {
+	members := t.members()
+	if t.isFirst(members) {
 		ctx, cancel := context.WithTimeout(t.ctx, callTimeout)
 		defer cancel()
 
 		current := MonthOf(t.meter.config.Now())
 		for _, month := range []Month{current - 1, current} {
 			bi := t.gather(ctx, month, members)
+			t.noteProblems(found, month, bi)
 			for _, e := range bi.estimated {
 				estimated[e.Node] = true
-				if t.noteProblem(found, month, e.Node, "estimated") {
-					log.Warn("bills are estimated: a node is gone, and the copy of its counts may lack the last ones",
-						"node", e.Node, "month", month, "at_most_lost", e.AtMostLost.Round(time.Millisecond))
-				}
 			}
-
 			for _, name := range bi.lost {
 				lost[name] = true
-				if t.noteProblem(found, month, name, "incomplete") {
-					log.Warn("bills are incomplete: a node is gone, and no other has a copy of all that it counted", "node", name, "month", month)
-				}
 			}
 		}
 
 		for key := range t.review.found {
 			if _, remains := found[key]; !remains {
-				log.Info("bills are exact again", "of", key)
+				t.meter.config.Logger.Info("bills are exact again", "of", key)
 			}
 		}
 	}
@@ -221,6 +213,31 @@ func (t *Totals) reviewBills() {
 	t.review.found = found
 	t.copier.estimated.Store(int64(len(estimated)))
 	t.copier.lost.Store(int64(len(lost)))
+}
+
+// isFirst reports whether this node has the lowest ID of those that are alive.
+func (t *Totals) isFirst(members []Member) bool {
+	return !slices.ContainsFunc(members, func(node Member) bool {
+		return node.Alive && node.ID.Compare(t.meter.config.Self) < 0
+	})
+}
+
+// noteProblems notes the nodes whose counts in a bill are estimated or lost. It
+// logs those that are new.
+func (t *Totals) noteProblems(found map[string]string, month Month, bi *bill) {
+	log := t.meter.config.Logger
+	for _, e := range bi.estimated {
+		if t.noteProblem(found, month, e.Node, "estimated") {
+			log.Warn("bills are estimated: a node is gone, and the copy of its counts may lack the last ones",
+				"node", e.Node, "month", month, "at_most_lost", e.AtMostLost.Round(time.Millisecond))
+		}
+	}
+
+	for _, name := range bi.lost {
+		if t.noteProblem(found, month, name, "incomplete") {
+			log.Warn("bills are incomplete: a node is gone, and no other has a copy of all that it counted", "node", name, "month", month)
+		}
+	}
 }
 
 // noteProblem notes what is wrong with a node's bill of a month, and reports

@@ -128,42 +128,50 @@ func dropBuckets(tx persist.Tx, list []bucketID) error {
 // errNoLedger means that the requested ledger is not, or no longer, on this node.
 var errNoLedger = errors.New("this node does not hold that ledger")
 
-// readClosedPage puts rows of a closed ledger into p.
-func readClosedPage(tx persist.Tx, id bucketID, pages int, p *pager) (err error) {
-	visit := func(i int, visit func(row *Row) bool) {
-		if err == nil {
-			var page []byte
-			page, err = tx.Get(id.name(), pageKey(i))
-			if err == nil && page == nil {
-				err = errRow
-			}
-			if err == nil {
-				err = eachRow(page, visit)
-			}
-		}
-
-		if err != nil {
-			err = fmt.Errorf("page %d of a ledger: %w", i, err)
+// readClosedPage puts rows of a closed ledger, which has this many pages in the
+// file, into p.
+func readClosedPage(tx persist.Tx, id bucketID, pages int, p *pager) error {
+	var failed error // the first error
+	eachRowOf := func(i int, visit func(row *Row) bool) {
+		if failed == nil {
+			failed = eachRowOfPage(tx, id, i, visit)
 		}
 	}
 
 	// The page before the first one that begins with a wanted row may have wanted
 	// rows, too.
 	first := sort.Search(pages, func(i int) (wanted bool) {
-		visit(i, func(row *Row) bool {
+		eachRowOf(i, func(row *Row) bool {
 			wanted = p.wants(row)
 			return false
 		})
 		return wanted
 	})
-	for i, enough := max(0, first-1), false; i < pages && !enough && err == nil; i++ {
-		visit(i, func(row *Row) bool {
+
+	enough := false
+	for i := max(0, first-1); i < pages && !enough && failed == nil; i++ {
+		eachRowOf(i, func(row *Row) bool {
 			enough = !p.add(row)
 			return !enough
 		})
 	}
+	return failed
+}
 
-	return err
+// eachRowOfPage visits the rows of page i of a closed ledger, until visit
+// returns false.
+func eachRowOfPage(tx persist.Tx, id bucketID, i int, visit func(row *Row) bool) error {
+	page, err := tx.Get(id.name(), pageKey(i))
+	if err == nil && page == nil {
+		err = errRow
+	}
+	if err == nil {
+		err = eachRow(page, visit)
+	}
+	if err != nil {
+		return fmt.Errorf("page %d of a ledger: %w", i, err)
+	}
+	return nil
 }
 
 // putBlocks writes blocks of an open ledger.
@@ -180,7 +188,6 @@ func putBlocks(tx persist.Tx, id bucketID, blocks []block) error {
 			return err
 		}
 	}
-
 	return nil
 }
 
@@ -190,6 +197,7 @@ func loadLedger(tx persist.Tx, id ledgerID, hd head) (*ledger, error) {
 	// counted.
 	l := newLedger(id, hd.Node, math.MaxInt32)
 	l.damaged = hd.Damaged
+
 	bucket := bucketID{ledgerID: id}.name()
 	err := tx.Scan(bucket, []byte{namesPart}, func(key, names []byte) error {
 		if len(key) != len(blockKey(0, 0, 0)) || names == nil {
@@ -199,19 +207,17 @@ func loadLedger(tx persist.Tx, id ledgerID, hd head) (*ledger, error) {
 
 		blk := block{names: names}
 		blk.counts, _ = tx.Get(bucket, append([]byte{countsPart}, key[1:]...)) // nil if damaged
-		whole := blk.eachRow(func(hi, lo uint64, row *Row) {
-			done, _ := l.add(hi, lo, row)
-			if done == outcomeLost {
+		whole := blk.eachRow(func(h rowHash, row *Row) {
+			if l.add(h, row) == outcomeLost {
 				l.damaged = true
 			}
 		})
 		l.damaged = l.damaged || !whole
-
 		return nil
 	})
+
 	l.round.Store(hd.Round + 1)
 	l.written = hd.Round
 	l.close()
-
 	return l, err
 }

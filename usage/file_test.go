@@ -125,11 +125,10 @@ func TestGoldenFile(t *testing.T) {
 	for i := range 3 {
 		row := Row{Rule: "r", Key: []string{"k", fmt.Sprint(i)}, Unit: "tokens",
 			Cost: int64(1000*i - 5), Checks: int64(i)}
-		hi, lo := rowHash(rules.Hash{Hi: 1 << 60, Lo: uint64(5 + i*shards)}, row.Unit)
-		l.add(hi, lo, &row)
+		l.add(rowHashOf(rules.Hash{Hi: 1 << 60, Lo: uint64(5 + i*shards)}, row.Unit), &row)
 	}
 	other := Row{Rule: "r", Unit: "requests", Other: true, Cost: 9, Checks: 1}
-	l.add(0, 0, &other)
+	l.add(rowHash{}, &other)
 	c, _ := config(t.TempDir())
 	m := open(t, c)
 	var lines []golden.Line

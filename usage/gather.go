@@ -11,7 +11,8 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// inventory lists what a node holds for a month, and what it knows about others.
+// inventory lists what a node holds for a month, and what it knows about
+// others. The messages have older words for Holdings and Identities.
 type inventory struct {
 	Holdings []holding `json:"sources"`
 	Damaged  bool      `json:"damaged"` // the file can't be read, or a damaged one is set aside
@@ -58,6 +59,7 @@ func (t *Totals) inventoryHere(month Month) (inv inventory) {
 		if !h.Copy && !slices.Contains(inv.Identities, h.Ledger.Source) {
 			inv.Identities = append(inv.Identities, h.Ledger.Source)
 		}
+
 		// The merged ledgers of other months show which statements are superseded.
 		if month == allMonths || h.Ledger.Month == month || len(h.Merged) > 0 {
 			inv.Holdings = append(inv.Holdings, h)
@@ -68,13 +70,12 @@ func (t *Totals) inventoryHere(month Month) (inv inventory) {
 	_ = t.loadRecords() // if the file can't be read, it is damaged anyway
 	t.heldCopies.mu.Unlock()
 	inv.Records = t.heldCopies.list()
-	nb := &t.notes
-	nb.mu.Lock()
-	nb.load(m)
-	nb.mu.Unlock()
-	inv.Notes = *t.currentNotes()
-	inv.Notes.Records = nil
 
+	t.notes.mu.Lock()
+	t.notes.load(m)
+	t.notes.mu.Unlock()
+	inv.Notes = *t.currentNotes()
+	inv.Notes.Records = nil // they are in inv.Records
 	return inv
 }
 
@@ -84,19 +85,19 @@ func (t *Totals) inventoryOf(ctx context.Context, node Member, month Month) (inv
 	if node.ID == t.meter.config.Self {
 		inv = t.inventoryHere(month)
 	} else {
-		body, _ := json.Marshal(month) // a number
-		if body, err = t.ask(ctx, node, MethodInventory, body); err == nil {
-			err = json.Unmarshal(body, &inv)
+		query, _ := json.Marshal(month) // a number
+		var reply []byte
+		reply, err = t.ask(ctx, node, MethodInventory, query)
+		if err == nil {
+			err = json.Unmarshal(reply, &inv)
 		}
 	}
 
 	inv.from = node
 	inv.unreachable = err != nil
-
 	for i := range inv.Holdings {
 		inv.Holdings[i].heldBy = node
 	}
-
 	return inv
 }
 
@@ -105,6 +106,7 @@ func (t *Totals) billHere(month Month) *bill {
 	inv := t.inventoryOf(t.ctx, Member{ID: t.meter.config.Self, Name: t.meter.config.Name}, month)
 	inv.Holdings = slices.DeleteFunc(inv.Holdings,
 		func(h holding) bool { return h.Ledger.Source != t.meter.config.Self || h.Copy })
+
 	bi := &bill{}
 	bi.addAnswer(&inv, month)
 	bi.complete()
@@ -134,6 +136,7 @@ func newBill(month Month, answers []inventory, now int64) *bill {
 		bi.addAnswer(&answers[i], month)
 	}
 	bi.omitReplaced()
+
 	a := audit{bill: bi, month: month, answers: answers, now: now}
 	for _, inv := range answers {
 		for _, h := range inv.Holdings {
@@ -144,6 +147,7 @@ func newBill(month Month, answers []inventory, now int64) *bill {
 	}
 	a.checkProcesses()
 	a.checkMembers()
+
 	bi.complete()
 	return bi
 }
@@ -153,6 +157,7 @@ func (bi *bill) addAnswer(inv *inventory, month Month) {
 	if inv.unreachable || inv.Damaged {
 		bi.missing = append(bi.missing, inv.from.Name)
 	}
+
 	for _, h := range inv.Holdings {
 		if h.Ledger.Month == month {
 			bi.add(h)
@@ -160,8 +165,8 @@ func (bi *bill) addAnswer(inv *inventory, month Month) {
 	}
 
 	// The last export counts, as it was last revised.
-	if e := inv.Notes.Exports[month]; e.At > bi.exported.At || e.At == bi.exported.At &&
-		e.RevisedAt > bi.exported.RevisedAt {
+	e := inv.Notes.Exports[month]
+	if e.isAfter(bi.exported) {
 		bi.exported = e
 	}
 }
@@ -174,6 +179,7 @@ func (bi *bill) add(h holding) {
 		bi.ledgers = append(bi.ledgers, h)
 		return
 	}
+
 	have := &bi.ledgers[i]
 	better := h.Round > have.Round || h.Round == have.Round && have.Copy && !h.Copy
 
@@ -182,7 +188,6 @@ func (bi *bill) add(h holding) {
 	if have.Damaged != h.Damaged {
 		better = have.Damaged
 	}
-
 	if better {
 		*have = h
 	}
@@ -226,12 +231,13 @@ func (bi *bill) complete() {
 	bi.missing = slices.Compact(bi.missing)
 	slices.Sort(bi.lost)
 	bi.lost = slices.Compact(bi.lost)
+
 	bi.estimated = slices.DeleteFunc(bi.estimated, func(e Estimate) bool { return slices.Contains(bi.missing, e.Node) })
 	slices.SortFunc(bi.estimated, func(x, y Estimate) int { return cmp.Compare(x.Node, y.Node) })
+
 	slices.SortFunc(bi.ledgers, func(x, y holding) int {
 		return cmp.Or(x.Ledger.Source.Compare(y.Ledger.Source), cmp.Compare(x.Ledger.Number, y.Ledger.Number))
 	})
-
 	for _, h := range bi.ledgers {
 		bi.digest += h.digest()
 	}
@@ -268,8 +274,8 @@ func (a *audit) isCounted(id ledgerID) bool {
 	})
 }
 
-// copied returns the ledgers of the month in a statement that the bill has only
-// from a copy, or not at all.
+// ledgersOnlyCopied returns the ledgers of the month in a statement that the
+// bill has only from a copy, or not at all.
 func (a *audit) ledgersOnlyCopied(r *processRecord) (list []version) {
 	for _, v := range r.Ledgers {
 		if v.Month == a.month && !a.isCounted(ledgerID{v.Month, r.Source, v.Number}) {
@@ -289,20 +295,23 @@ func (a *audit) isWhole(r *processRecord) bool {
 // checkProcesses finds the processes whose ledgers come from copies, and what
 // may be missing of each.
 func (a *audit) checkProcesses() {
-	var all []processRecord
+	type process struct {
+		source ring.NodeID
+		boot   uint64
+	}
+	byProcess := map[process][]processRecord{}
 	for _, inv := range a.answers {
-		all = append(all, inv.Records...)
+		for _, r := range inv.Records {
+			p := process{r.Source, r.Boot}
+			byProcess[p] = append(byProcess[p], r)
+		}
 	}
 
-	for len(all) > 0 {
-		source, boot := all[0].Source, all[0].Boot
-		isOf := func(r processRecord) bool { return r.Source == source && r.Boot == boot }
-		ofProcess := slices.DeleteFunc(slices.Clone(all), func(r processRecord) bool { return !isOf(r) })
-		rest := slices.DeleteFunc(slices.Clone(all), isOf)
-		if !a.isUnreachable(source) && !a.isSuperseded(&ofProcess[0]) {
-			a.checkProcess(ofProcess)
+	// Their order does not matter: complete puts what is found in order.
+	for p, records := range byProcess {
+		if !a.isUnreachable(p.source) && !a.isSuperseded(&records[0]) {
+			a.checkProcess(records)
 		}
-		all = rest
 	}
 }
 
@@ -328,10 +337,12 @@ func (a *audit) checkProcess(records []processRecord) {
 		a.addLost(records[0].Name)
 		return
 	}
-	if records[i].isExact() {
+
+	lastWhole := &records[i]
+	if lastWhole.isExact() {
 		return
 	}
-	loss, first, last := records[i].maxLoss(a.now)
+	loss, first, last := lastWhole.maxLoss(a.now)
 	if a.month >= first && a.month <= last {
 		a.addEstimate(records[0].Name, loss)
 	}
@@ -369,7 +380,9 @@ func (a *audit) checkMembers() {
 		if gone == 0 {
 			gone = a.now
 		}
-		if MonthOf(sn.First) <= a.month && a.month <= MonthOf(gone) && !stated[id] && !a.hasAnswered(id) {
+
+		wasMember := MonthOf(sn.First) <= a.month && a.month <= MonthOf(gone)
+		if wasMember && !stated[id] && !a.hasAnswered(id) {
 			a.addLost(sn.Name)
 		}
 	}

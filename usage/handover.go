@@ -15,13 +15,14 @@ import (
 // reached now.
 func (t *Totals) HandOver(ctx context.Context, final bool) error {
 	t.meter.closeAll()
-	errs := []error{errors.New("hand over usage: there is no other member")}
+	var errs []error
 	for _, to := range t.candidates() {
 		err := t.handOverTo(ctx, to, final)
 		if err == nil {
 			t.exchangeNotesWithAll(ctx)
 			return nil
 		}
+
 		errs = append(errs, fmt.Errorf("hand over usage to %s: %w", to.Name, err))
 		if ctx.Err() != nil {
 			break
@@ -33,7 +34,10 @@ func (t *Totals) HandOver(ctx context.Context, final bool) error {
 	if t.isHandedOver() {
 		return nil
 	}
-	return errors.Join(errs[min(1, len(errs)-1):]...) // the first error is left out if there was somebody to try
+	if len(errs) == 0 {
+		return errors.New("hand over usage: there is no other member")
+	}
+	return errors.Join(errs...)
 }
 
 // isHandedOver reports whether the last HandOver that succeeded gave away all
@@ -43,15 +47,17 @@ func (t *Totals) isHandedOver() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	var open []holding
+	var inMemory []holding
 	for _, l := range t.meter.inMemory() {
 		round := l.endRound()
 		if round > 0 {
-			open = append(open, holding{Ledger: l.id, Round: round})
+			inMemory = append(inMemory, holding{Ledger: l.id, Round: round})
 		}
 	}
-	for _, h := range t.ownHoldings(open) {
-		if round, ok := c.handedOver[h.Ledger]; !ok || round < h.Round {
+
+	for _, h := range t.ownHoldings(inMemory) {
+		round, given := c.handedOver[h.Ledger]
+		if !given || round < h.Round {
 			return false
 		}
 	}
@@ -82,7 +88,7 @@ func (t *Totals) handOverTo(ctx context.Context, to Member, final bool) error {
 		if err != nil {
 			return err
 		}
-		if err := t.sendLedgers(ctx, to, missing); err != nil {
+		if err := t.sendLedgers(ctx, to, missing.closed); err != nil {
 			return err
 		}
 	}
@@ -91,14 +97,14 @@ func (t *Totals) handOverTo(ctx context.Context, to Member, final bool) error {
 	if err != nil {
 		return err
 	}
-	if len(missing) > 0 {
-		return fmt.Errorf("it lacks %d ledgers", len(missing))
+	if missing.ledgers() > 0 {
+		return fmt.Errorf("it lacks %d ledgers", missing.ledgers())
 	}
 	if err := t.sendEstates(ctx, to); err != nil {
 		return err
 	}
 
-	t.copier.handedOver = maps.Clone(t.copier.last)
+	t.copier.handedOver = maps.Clone(t.copier.lastStated)
 	t.copier.ended = t.copier.ended || final
 	return nil
 }

@@ -26,11 +26,9 @@ func (t *Totals) storeCopy(body []byte) ([]byte, error) {
 	case !header.Ledger.Source.IsZero():
 		err = t.storeBlocks(header.Ledger, d)
 	}
-
 	if err != nil {
 		return nil, err
 	}
-
 	return json.Marshal(reply)
 }
 
@@ -45,13 +43,15 @@ func (t *Totals) storeBlocks(ledger ledgerID, d *wire.Decoder) error {
 	for d.More() {
 		blk := block{shard: int(d.Byte())}
 		blk.number = int(d.UpTo(int64(m.config.Rows+maxOthers) / blockRows))
-		blk.names, blk.counts = d.View(d.Len()), d.View(d.Len())
+		blk.names = d.View(d.Len())
+		blk.counts = d.View(d.Len())
 		if len(blk.names) == 0 {
 			blk.names = nil
 		}
-		if d.Failed() || !blk.eachRow(func(_, _ uint64, _ *Row) {}) {
+		if d.Failed() || !blk.eachRow(func(rowHash, *Row) {}) {
 			return errRow
 		}
+
 		blocks = append(blocks, blk)
 	}
 
@@ -90,6 +90,7 @@ func (t *Totals) storeStatement(header *copyHeader) (missing []version, err erro
 	if st.Source == m.config.Self || st.Source.IsZero() || len(st.Ledgers) > maxVersions {
 		return nil, errors.New("invalid statement")
 	}
+
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := t.loadRecords(); err != nil {
@@ -118,6 +119,7 @@ func (t *Totals) storeStatement(header *copyHeader) (missing []version, err erro
 			return nil, err
 		}
 	}
+
 	h.records = records
 	return missing, nil
 }
@@ -134,28 +136,26 @@ func putSteps(tx persist.Tx, steps []step) error {
 // put records that this node has everything of an open ledger up to the round
 // To, if it had everything up to From. It drops closed copies that have no
 // more.
-func (step *step) put(tx persist.Tx) error {
-	id := bucketID{ledgerID: step.Ledger}
+func (s *step) put(tx persist.Tx) error {
+	id := bucketID{ledgerID: s.Ledger}
 	head, ok := readHead(tx, id)
-	if !ok || step.From != 0 && head.Round != step.From {
+	if !ok || s.From != 0 && head.Round != s.From {
 		return nil // this node has lost the copy, and will say that it is missing
 	}
 
-	head.Node = step.Node
-	head.Damaged = step.Damaged
-	head.Round = step.To
-
+	head.Node = s.Node
+	head.Damaged = s.Damaged
+	head.Round = s.To
 	if err := putHead(tx, id, head); err != nil {
 		return err
 	}
 
 	list, err := listBuckets(tx)
 	for _, other := range list {
-		if other.ledgerID == step.Ledger && other.round > 0 && other.round <= step.To && err == nil {
+		if other.ledgerID == s.Ledger && other.round > 0 && other.round <= s.To && err == nil {
 			err = tx.Drop(other.name())
 		}
 	}
-
 	return err
 }
 
@@ -165,6 +165,7 @@ func (t *Totals) watch() {
 	m := t.meter
 	members := t.members()
 	now := m.config.Now()
+
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if t.loadRecords() != nil {
@@ -180,6 +181,7 @@ func (t *Totals) watch() {
 	if !changed {
 		return
 	}
+
 	// If this fails, a process will count as ended later, but only after a restart
 	// of this node.
 	if err := m.file.Update(func(tx persist.Tx) error { return putRecords(tx, h.records) }); err != nil {
@@ -219,7 +221,8 @@ func (t *Totals) mergeRecords(theirs []*processRecord) {
 	}
 
 	if changed && !t.meter.file.Missing() {
-		_ = t.meter.file.Update(func(tx persist.Tx) error { return putRecords(tx, h.records) }) // others have them, too
+		// If this fails, other nodes still have the records.
+		_ = t.meter.file.Update(func(tx persist.Tx) error { return putRecords(tx, h.records) })
 	}
 }
 

@@ -58,6 +58,7 @@ func withoutReplaced(list []holding) []holding {
 	if len(merged) == 0 {
 		return list
 	}
+
 	return slices.DeleteFunc(list, func(h holding) bool {
 		return slices.ContainsFunc(merged, func(m holding) bool { return m.replaces(h.Ledger) })
 	})
@@ -67,11 +68,12 @@ func withoutReplaced(list []holding) []holding {
 // in the file, without those that merged ones replace.
 func (m *Meter) holdings(month Month) (list []holding, err error) {
 	for _, l := range m.inMemory() {
-		if month == allMonths || l.id.Month == month {
-			round := l.endRound()
-			if round > 0 {
-				list = append(list, holding{Ledger: l.id, Node: l.node, Damaged: l.damaged, Round: round})
-			}
+		if month != allMonths && l.id.Month != month {
+			continue
+		}
+		round := l.endRound()
+		if round > 0 {
+			list = append(list, holding{Ledger: l.id, Node: l.node, Damaged: l.damaged, Round: round})
 		}
 	}
 
@@ -92,13 +94,10 @@ func (m *Meter) holdings(month Month) (list []holding, err error) {
 			switch {
 			case i < 0 && (id.round > 0 || head.Copy):
 				list = append(list, h)
-
-			// A ledger in memory has at least what the file has of it.
-			case i >= inMemory && list[i].Round < h.Round:
+			case i >= inMemory && list[i].Round < h.Round: // one in memory has at least what the file has of it
 				list[i] = h
 			}
 		}
-
 		return err
 	})
 	return withoutReplaced(list), err

@@ -45,7 +45,11 @@ type ledger struct {
 	maxRows    int64
 	damaged    bool // some written rows could not be read back; set before others can see the ledger
 
-	rows, others, names atomic.Int64 // numbers of rows, rows of others, and bytes of names; reserved before use
+	// A row and its names are counted here before they are stored.
+	rowCount   atomic.Int64 // without the rows of others
+	otherCount atomic.Int64 // rows of others
+	nameBytes  atomic.Int64
+
 	// round is the number of the current round; the first is 1. Each block
 	// remembers the round in which it last changed. Whoever has everything up to
 	// some round, such as the file or a holder, needs only the blocks of later
@@ -59,9 +63,10 @@ type ledger struct {
 	lastChange time.Time // when the writer last saw a changed row
 }
 
-// shard holds a part of a ledger's rows in a hash table with open addressing.
-// The low 24 bits of a slot are a row's number plus one; the upper eight bits
-// come from the row's hash. An empty slot is zero.
+// shard holds a part of a ledger's rows in a hash table with open addressing. A
+// row's number is its index in rows. The low 24 bits of a slot are a row's
+// number plus one; the upper eight bits come from the row's hash. An empty slot
+// is zero.
 type shard struct {
 	mu      sync.Mutex // guards the fields below
 	closed  bool       // the shard accepts no more counts
@@ -82,7 +87,7 @@ type changes struct {
 
 // record is a row's hash and counts.
 type record struct {
-	hi, lo       uint64
+	hash         rowHash
 	cost, checks int64
 	nameOffset   uint32 // offset of its names in shard.names
 }
@@ -107,88 +112,105 @@ func newLedger(id ledgerID, node string, maxRows int) *ledger {
 // contains reports whether wall is in the ledger's month.
 func (l *ledger) contains(wall int64) bool { return wall >= l.begin && wall < l.end }
 
-// rowHash returns the hash of the row of a subject and a unit.
-func rowHash(s rules.Hash, unit string) (hi, lo uint64) {
+// rowHash is the hash of a row's subject and unit, or of the names of a row of
+// others.
+type rowHash struct{ hi, lo uint64 }
+
+// rowHashOf returns the hash of the row of a subject and a unit.
+func rowHashOf(subject rules.Hash, unit string) rowHash {
 	if unit == document.Requests {
-		return s.Hi, s.Lo
+		return rowHash{subject.Hi, subject.Lo}
 	}
-	return s.Hi, s.Lo ^ xxh3.HashString(unit)
+	return rowHash{subject.Hi, subject.Lo ^ xxh3.HashString(unit)}
 }
 
-func (l *ledger) shard(lo uint64) *shard { return &l.shards[lo%shards] }
+// slotTag returns the upper eight bits of the slots of rows with this hash.
+func (h rowHash) slotTag() uint32 { return uint32(h.hi >> 56) }
+
+func (l *ledger) shard(h rowHash) *shard { return &l.shards[h.lo%shards] }
+
+// firstSlot returns the slot at which the search for a row begins, and the mask
+// by which it goes on. There must be slots.
+func (sh *shard) firstSlot(h rowHash) (i, mask uint64) {
+	mask = uint64(len(sh.slots) - 1)
+	return (h.lo / shards) & mask, mask
+}
 
 // find returns a row's number, or −1 if there is none.
-func (sh *shard) find(hi, lo uint64) int {
+func (sh *shard) find(h rowHash) int {
 	if len(sh.slots) == 0 {
 		return -1
 	}
 
-	mask := uint64(len(sh.slots) - 1)
-	for i := lo / shards & mask; ; i = (i + 1) & mask {
+	for i, mask := sh.firstSlot(h); ; i = (i + 1) & mask {
 		slot := sh.slots[i]
 		if slot == 0 {
 			return -1
 		}
 
 		// These eight bits exclude nearly every row with another hash.
-		if uint64(slot)>>24 == hi>>56 {
-			if rec := &sh.rows[slot&maxShardRows-1]; rec.hi == hi && rec.lo == lo {
-				return int(slot&maxShardRows) - 1
-			}
+		if slot>>24 != h.slotTag() {
+			continue
+		}
+
+		n := int(slot&maxShardRows) - 1
+		if sh.rows[n].hash == h {
+			return n
 		}
 	}
 }
 
-// add adds to a row's counts in a round.
-func (sh *shard) add(row int, cost, checks int64, round uint64) {
-	rec := &sh.rows[row]
-	rec.cost, rec.checks = addClamped(rec.cost, cost), addClamped(rec.checks, checks)
-	sh.changed[row/blockRows].counts = round
+// add adds to the counts of row n in a round.
+func (sh *shard) add(n int, cost, checks int64, round uint64) {
+	rec := &sh.rows[n]
+	rec.cost = addClamped(rec.cost, cost)
+	rec.checks = addClamped(rec.checks, checks)
+	sh.changed[n/blockRows].counts = round
 	sh.newest = round
 }
 
-// addToIndex adds the last row to slots, and enlarges slots if necessary.
-func (sh *shard) addToIndex(hi, lo uint64, row int) {
+// addToIndex adds row n, the last one, to slots. It enlarges slots if necessary.
+func (sh *shard) addToIndex(n int) {
 	if len(sh.rows)*4 > len(sh.slots)*3 {
 		larger := max(8, 2*len(sh.slots))
 		sh.slots = make([]uint32, larger)
-		for i := range sh.rows[:row] {
-			sh.setSlot(sh.rows[i].hi, sh.rows[i].lo, i)
+		for i := range n {
+			sh.setSlot(i)
 		}
 	}
-	sh.setSlot(hi, lo, row)
+	sh.setSlot(n)
 }
 
-// setSlot writes a row's number into the first free slot for its hash.
-func (sh *shard) setSlot(hi, lo uint64, row int) {
-	mask := uint64(len(sh.slots) - 1)
-	i := lo / shards & mask
+// setSlot writes n into the first free slot for row n.
+func (sh *shard) setSlot(n int) {
+	h := sh.rows[n].hash
+	i, mask := sh.firstSlot(h)
 	for sh.slots[i] != 0 {
 		i = (i + 1) & mask
 	}
-	sh.slots[i] = uint32(hi>>56)<<24 | uint32(row+1)
+	sh.slots[i] = h.slotTag()<<24 | uint32(n+1)
 }
 
-// namesOf returns a row's packed names.
-func (sh *shard) namesOf(row int) []byte {
-	if row+1 < len(sh.rows) {
-		return sh.names[sh.rows[row].nameOffset:sh.rows[row+1].nameOffset]
+// namesOf returns the packed names of row n.
+func (sh *shard) namesOf(n int) []byte {
+	if n+1 < len(sh.rows) {
+		return sh.names[sh.rows[n].nameOffset:sh.rows[n+1].nameOffset]
 	}
-	return sh.names[sh.rows[row].nameOffset:]
+	return sh.names[sh.rows[n].nameOffset:]
 }
 
 // addExisting adds to the row with the given hash. It returns false if there is
 // none, or if the ledger is closed.
-func (l *ledger) addExisting(hi, lo uint64, cost, checks int64) bool {
-	sh := l.shard(lo)
+func (l *ledger) addExisting(h rowHash, cost, checks int64) bool {
+	sh := l.shard(h)
 	sh.mu.Lock()
-	row := sh.find(hi, lo)
-	found := row >= 0 && !sh.closed
+	n := sh.find(h)
+	found := n >= 0 && !sh.closed
 
 	// Read the round under the lock. So once a round has ended, a goroutine that
 	// locks the shard finds all that was counted in that round.
 	if found {
-		sh.add(row, cost, checks, l.round.Load())
+		sh.add(n, cost, checks, l.round.Load())
 	}
 	sh.mu.Unlock()
 	return found
@@ -205,59 +227,58 @@ const (
 )
 
 // add adds to the row with the given hash, which it creates if needed. If there
-// is no room, it adds to the row of others instead. number is that of the
-// changed row in its shard.
-func (l *ledger) add(hi, lo uint64, row *Row) (done outcome, number int) {
+// is no room, it adds to the row of others instead.
+func (l *ledger) add(h rowHash, row *Row) outcome {
 	if !row.Other {
-		done, number = l.addIn(hi, lo, row, &l.rows, l.maxRows, outcomeEntered)
+		done := l.addIn(h, row, &l.rowCount, l.maxRows, outcomeEntered)
 		if done != outcomeLost {
-			return done, number
+			return done
 		}
 	}
+
 	rest := Row{Rule: row.Rule, Unit: row.Unit, Other: true, Cost: row.Cost, Checks: row.Checks}
-	at := xxh3.Hash128(rest.appendNames(nil))
-	return l.addIn(at.Hi, at.Lo, &rest, &l.others, maxOthers, outcomeOther)
+	hash := xxh3.Hash128(rest.appendNames(nil))
+	return l.addIn(rowHash{hash.Hi, hash.Lo}, &rest, &l.otherCount, maxOthers, outcomeOther)
 }
 
 // addIn is add without the row of others. count is the number of rows of row's
-// kind, of which there may be bound. addIn returns done if it has counted the
-// row, outcomeLost if there is no room, or outcomeClosed.
-func (l *ledger) addIn(hi, lo uint64, row *Row, count *atomic.Int64, bound int64, done outcome) (outcome, int) {
-	sh := l.shard(lo)
+// kind, of which there may be bound. addIn returns ifCounted if it has counted
+// the row, outcomeLost if there is no room, or outcomeClosed.
+func (l *ledger) addIn(h rowHash, row *Row, count *atomic.Int64, bound int64, ifCounted outcome) outcome {
+	sh := l.shard(h)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 
 	if sh.closed {
-		return outcomeClosed, 0
+		return outcomeClosed
 	}
 
-	number := sh.find(hi, lo)
-	if number < 0 {
+	n := sh.find(h)
+	if n < 0 {
 		names := row.appendNames(sh.names)
 		size := int64(len(names) - len(sh.names))
 		if size > maxNames || len(row.Key) > maxKeyParts || len(sh.rows) >= maxShardRows ||
 			!tryReserve(count, 1, bound) {
-			return outcomeLost, 0
+			return outcomeLost
 		}
-		if !tryReserve(&l.names, size, (l.maxRows+maxOthers)*rowBytes) {
+		if !tryReserve(&l.nameBytes, size, (l.maxRows+maxOthers)*rowBytes) {
 			count.Add(-1)
-			return outcomeLost, 0
+			return outcomeLost
 		}
 
-		number = len(sh.rows)
-		sh.rows = append(sh.rows, record{hi: hi, lo: lo, nameOffset: uint32(len(sh.names))})
+		n = len(sh.rows)
+		sh.rows = append(sh.rows, record{hash: h, nameOffset: uint32(len(sh.names))})
 		sh.names = names
-		sh.addToIndex(hi, lo, number)
+		sh.addToIndex(n)
 
-		if number%blockRows == 0 {
+		if n%blockRows == 0 {
 			sh.changed = append(sh.changed, changes{})
 		}
-
-		sh.changed[number/blockRows].names = l.round.Load()
+		sh.changed[n/blockRows].names = l.round.Load()
 	}
 
-	sh.add(number, row.Cost, row.Checks, l.round.Load())
-	return done, number
+	sh.add(n, row.Cost, row.Checks, l.round.Load())
+	return ifCounted
 }
 
 // tryReserve adds n to count. If the result would exceed bound, it takes n back
@@ -323,6 +344,7 @@ func (l *ledger) changedSince(round uint64, shard int, blocks []block) []block {
 	sh := &l.shards[shard]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+
 	if sh.newest <= round {
 		return blocks
 	}
@@ -331,6 +353,7 @@ func (l *ledger) changedSince(round uint64, shard int, blocks []block) []block {
 		if changed.counts <= round {
 			continue
 		}
+
 		blk := block{shard: shard, number: number}
 		begin := number * blockRows
 		rows := sh.rows[begin:min(begin+blockRows, len(sh.rows))]
@@ -342,11 +365,12 @@ func (l *ledger) changedSince(round uint64, shard int, blocks []block) []block {
 
 		if changed.names > round {
 			for i := range rows {
-				blk.names = binary.LittleEndian.AppendUint64(blk.names, rows[i].hi)
-				blk.names = binary.LittleEndian.AppendUint64(blk.names, rows[i].lo)
+				blk.names = binary.LittleEndian.AppendUint64(blk.names, rows[i].hash.hi)
+				blk.names = binary.LittleEndian.AppendUint64(blk.names, rows[i].hash.lo)
 				blk.names = append(blk.names, sh.namesOf(begin+i)...)
 			}
 		}
+
 		blocks = append(blocks, blk)
 	}
 	return blocks
@@ -355,48 +379,49 @@ func (l *ledger) changedSince(round uint64, shard int, blocks []block) []block {
 // eachChanged passes the blocks that have changed after a round to put, in
 // groups of about size bytes. The last group may be empty.
 func (l *ledger) eachChanged(round uint64, size int, put func(group []block, last bool) error) error {
-	var found, group []block
+	var changed, group []block
 	bytes := 0
 	for shard := range shards {
-		found = l.changedSince(round, shard, found[:0])
-		for _, blk := range found {
+		changed = l.changedSince(round, shard, changed[:0])
+		for _, blk := range changed {
 			group = append(group, blk)
 			bytes += len(blk.names) + len(blk.counts)
 			if bytes < size {
 				continue
 			}
+
 			if err := put(group, false); err != nil {
 				return err
 			}
-			group, bytes = group[:0], 0
+			group = group[:0]
+			bytes = 0
 		}
 	}
-
 	return put(group, true)
 }
 
 // eachRow visits the rows of a block. whole is false if some of them can't be
 // read. The rows refer to the block's memory.
-func (blk *block) eachRow(visit func(hi, lo uint64, row *Row)) (whole bool) {
+func (blk *block) eachRow(visit func(h rowHash, row *Row)) (whole bool) {
 	names, counts := wire.NewDecoder(blk.names), wire.NewDecoder(blk.counts)
 	whole = true
 	for names.More() {
-		hi, lo := names.Uint64(), names.Uint64()
+		h := rowHash{hi: names.Uint64(), lo: names.Uint64()}
 		var row Row
 		row.decodeNames(names)
 		if names.Failed() {
 			return false
 		}
 
-		row.Cost, row.Checks = counts.Varint(), counts.Varint()
+		row.Cost = counts.Varint()
+		row.Checks = counts.Varint()
 		if counts.Failed() {
 			row.Cost = 0
 			row.Checks = 0
 			whole = false
 		}
 
-		visit(hi, lo, &row)
+		visit(h, &row)
 	}
-
 	return whole
 }

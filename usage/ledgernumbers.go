@@ -44,6 +44,7 @@ func (n ledgerNumbers) with(other ledgerNumbers) ledgerNumbers {
 		}
 	}
 	slices.Sort(all)
+
 	var both ledgerNumbers
 	for _, number := range slices.Compact(all) {
 		both = binary.BigEndian.AppendUint64(both, number)

@@ -18,8 +18,10 @@ func (l *ledger) makeOrder() *rowOrder {
 
 		// The lists are shared, not copied: names and hashes never change, and
 		// later rows are appended behind them.
-		o.names[i], o.rows[i] = sh.names, sh.rows
+		o.names[i] = sh.names
+		o.rows[i] = sh.rows
 		sh.mu.Unlock()
+
 		for number := range o.rows[i] {
 			o.refs = append(o.refs, uint32(i)<<24|uint32(number))
 		}
@@ -38,16 +40,18 @@ func (l *ledger) makeOrder() *rowOrder {
 // refreshOrder makes a new order if rows were created since the last one.
 func (l *ledger) refreshOrder() {
 	o := l.rowOrder.Load()
-	if o == nil || int64(len(o.refs)) < l.rows.Load()+l.others.Load() {
+	if o == nil || int64(len(o.refs)) < l.rowCount.Load()+l.otherCount.Load() {
 		l.makeOrder()
 	}
 }
 
 // readNames reads a row's names. They refer to the ledger's memory.
 func (o *rowOrder) readNames(ref uint32, row *Row) {
-	i, number := ref>>24, ref&maxShardRows
+	shard, number := ref>>24, ref&maxShardRows
+	offset := o.rows[shard][number].nameOffset
+
 	// Decoding can't fail: the names were packed here.
-	row.decodeNames(wire.NewDecoder(o.names[i][o.rows[i][number].nameOffset:]))
+	row.decodeNames(wire.NewDecoder(o.names[shard][offset:]))
 }
 
 // page puts the ledger's rows into p.
@@ -62,6 +66,7 @@ func (l *ledger) page(p *pager) {
 		o.readNames(o.refs[i], &row)
 		return p.wants(&row)
 	})
+
 	for _, ref := range o.refs[first:] {
 		o.readNames(ref, &row)
 		l.readCounts(ref, &row)
@@ -76,7 +81,8 @@ func (l *ledger) readCounts(ref uint32, row *Row) {
 	sh := &l.shards[ref>>24]
 	sh.mu.Lock()
 	rec := &sh.rows[ref&maxShardRows]
-	row.Cost, row.Checks = rec.cost, rec.checks
+	row.Cost = rec.cost
+	row.Checks = rec.checks
 	sh.mu.Unlock()
 }
 
@@ -118,7 +124,6 @@ func (p *pager) add(row *Row) bool {
 	p.last.decodeNames(wire.NewDecoder(p.page[at:]))
 	p.page = binary.AppendVarint(p.page, row.Cost)
 	p.page = binary.AppendVarint(p.page, row.Checks)
-
 	return true
 }
 

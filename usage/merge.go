@@ -40,14 +40,15 @@ func (t *Totals) mergeInBackground() {
 		return
 	}
 
-	if !t.errands.Go(func() {
+	started := t.errands.Go(func() {
 		defer t.merging.Store(false)
 		for month, list := range t.meter.toMerge() {
 			if err := t.merge(month, list); err != nil {
 				t.meter.config.Logger.Debug("can't merge ledgers of usage", "month", month, "error", err)
 			}
 		}
-	}) {
+	})
+	if !started {
 		t.merging.Store(false)
 	}
 }
@@ -79,6 +80,7 @@ func (m *Meter) toMerge() map[Month][]holding {
 				break
 			}
 		}
+
 		byMonth[month] = list[:count]
 		if count < 2 {
 			delete(byMonth, month)
@@ -93,6 +95,7 @@ func (m *Meter) toMerge() map[Month][]holding {
 func (t *Totals) merge(month Month, list []holding) error {
 	ctx, cancel := context.WithTimeout(t.ctx, mergeTimeout)
 	defer cancel()
+
 	answers := t.inventories(ctx, month, t.everyone())
 	for _, inv := range answers {
 		if inv.unreachable {
@@ -139,10 +142,11 @@ func (t *Totals) writeMerged(header *pageHeader, s *Stream) error {
 		if !ok {
 			return t.writeLastMerged(header, s, p.page)
 		}
+
+		// The page is full, so the row goes on the next one.
 		if err := t.meter.putPage(header, p.page); err != nil {
 			return err
 		}
-
 		header.Page++
 		p = p.next()
 		p.add(&row)
@@ -164,6 +168,7 @@ func (t *Totals) writeLastMerged(header *pageHeader, s *Stream, page []byte) err
 	case c.ended || c.handedOver != nil:
 		return errors.New("the ledgers were handed over")
 	}
+
 	header.Last = true
 	return t.meter.putPage(header, page)
 }

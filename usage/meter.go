@@ -103,15 +103,18 @@ func Open(config Config) (*Meter, error) {
 		return nil, err
 	}
 
-	m := &Meter{config: config, started: config.Now(), live: make(map[Month]*ledger), wake: make(chan struct{}, 1)}
-	m.mergeAt = mergeAt
+	m := &Meter{
+		config: config, started: config.Now(), mergeAt: mergeAt,
+		live: make(map[Month]*ledger), wake: make(chan struct{}, 1),
+	}
+
 	var err error
-	if m.file, err = persist.OpenBuckets(config.Dir, fileName, config.Logger); err == nil {
+	m.file, err = persist.OpenBuckets(config.Dir, fileName, config.Logger)
+	if err == nil {
 		m.writing.Lock()
 		err = m.load()
 		m.writing.Unlock()
 	}
-
 	if err != nil {
 		m.figures.failures.Add(1)
 		config.Logger.Error("can't read earlier usage; counting new usage in memory", "error", err)
@@ -131,8 +134,7 @@ func (m *Meter) Add(wall int64, subject rules.Hash, unit string, cost, checks in
 	if l == nil || !l.contains(wall) {
 		l = m.ledgerOf(wall)
 	}
-	hi, lo := rowHash(subject, unit)
-	return l.addExisting(hi, lo, cost, checks)
+	return l.addExisting(rowHashOf(subject, unit), cost, checks)
 }
 
 // AddNamed is Add for a subject that may not have a row yet. It keeps none of
@@ -140,15 +142,15 @@ func (m *Meter) Add(wall int64, subject rules.Hash, unit string, cost, checks in
 // unknown or there is no room for a row, AddNamed counts the subject among the
 // others of rule and unit.
 func (m *Meter) AddNamed(wall int64, subject rules.Hash, rule string, key []string, unit string, cost, checks int64) {
-	hi, lo := rowHash(subject, unit)
+	h := rowHashOf(subject, unit)
 	for {
 		l := m.ledgerOf(wall)
-		if key == nil && l.addExisting(hi, lo, cost, checks) {
+		if key == nil && l.addExisting(h, cost, checks) {
 			return
 		}
 
 		row := Row{Rule: rule, Key: key, Unit: unit, Other: key == nil, Cost: cost, Checks: checks}
-		switch done, _ := l.add(hi, lo, &row); done {
+		switch l.add(h, &row) {
 		case outcomeClosed: // the ledger has just been closed: try the next one
 			continue
 		case outcomeOther:
@@ -156,7 +158,6 @@ func (m *Meter) AddNamed(wall int64, subject rules.Hash, rule string, key []stri
 		case outcomeLost:
 			m.figures.lost.Add(checks)
 		}
-
 		return
 	}
 }
@@ -190,7 +191,6 @@ func (m *Meter) ledgerOf(wall int64) *ledger {
 	if c := m.current.Load(); c == nil || c.id.Month < month {
 		m.current.Store(l)
 	}
-
 	return l
 }
 
@@ -201,16 +201,16 @@ func (m *Meter) Stats() Stats {
 		MaxRows: int64(m.config.Rows), Others: f.others.Load(), Lost: f.lost.Load(), SetAside: m.file.Lost(),
 		SyncFailures: f.failures.Load(),
 	}
+
 	began := f.writeBegan.Load()
 	if began != nil && time.Since(*began) > hangTimeout {
-		stats.SyncFailures = max(stats.SyncFailures, 1)
+		stats.SyncFailures = max(stats.SyncFailures, 1) // the disk hangs
 	}
 
 	if l := m.current.Load(); l != nil {
-		stats.Rows = l.rows.Load()
+		stats.Rows = l.rowCount.Load()
 		stats.InMemory = m.file.Missing() && stats.SyncFailures > 0
 	}
-
 	return stats
 }
 

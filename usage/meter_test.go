@@ -273,8 +273,8 @@ func TestMeterBoundsNames(t *testing.T) {
 	for i := range 1000 {
 		m.count(november, "r", []string{fmt.Sprint(i, strings.Repeat("x", 20<<10))}, "requests", 1)
 	}
-	if bound := int64(maxOthers+1000) * rowBytes; l.names.Load() > bound || l.rows.Load() >= 1000 {
-		t.Errorf("have %d rows with names of %d bytes, want at most %d bytes", l.rows.Load(), l.names.Load(), bound)
+	if bound := int64(maxOthers+1000) * rowBytes; l.nameBytes.Load() > bound || l.rowCount.Load() >= 1000 {
+		t.Errorf("have %d rows with names of %d bytes, want at most %d bytes", l.rowCount.Load(), l.nameBytes.Load(), bound)
 	}
 	if cost, checks := total(m.rows(t, "2026-11")); cost != 1000 || checks != 1000 {
 		t.Errorf("have cost %d and %d checks, want 1000", cost, checks)

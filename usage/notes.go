@@ -66,6 +66,12 @@ type exported struct {
 	RevisedAt int64  `json:"revised_at,omitempty"`
 }
 
+// isAfter reports whether e is of a later export than other, or a later
+// revision of the same one.
+func (e exported) isAfter(other exported) bool {
+	return e.At > other.At || e.At == other.At && e.RevisedAt > other.RevisedAt
+}
+
 // notes are a notebook's contents as sent and stored, and what this node knows
 // about processes of nodes that are gone.
 type notes struct {
@@ -82,14 +88,17 @@ func (nb *notebook) merge(other *notes) (news bool) {
 		if len(theirs.Name) > maxSeenName || id.IsZero() || theirs.First > theirs.Last {
 			continue
 		}
+
 		ours, known := nb.nodes[id]
 		if !known {
 			nb.nodes[id] = theirs
 			news = true
 			continue
 		}
-		nb.nodes[id] = ours.with(theirs)
-		news = news || nb.nodes[id].Gone != ours.Gone
+
+		both := ours.with(theirs)
+		nb.nodes[id] = both
+		news = news || both.Gone != ours.Gone
 	}
 
 	for len(nb.nodes) > maxSeen {
@@ -100,9 +109,7 @@ func (nb *notebook) merge(other *notes) (news bool) {
 	}
 
 	for month, theirs := range other.Exports {
-		ours := nb.exports[month]
-		later := theirs.At > ours.At || theirs.At == ours.At && theirs.RevisedAt > ours.RevisedAt
-		if later && month >= firstYear*12 && month <= lastYear*12+11 {
+		if theirs.isAfter(nb.exports[month]) && month >= firstYear*12 && month <= lastYear*12+11 {
 			nb.exports[month] = theirs
 			news = true
 		}
@@ -137,6 +144,7 @@ func (nb *notebook) save(m *Meter) {
 	if !nb.unsaved || !nb.loaded || m.file.Missing() {
 		return
 	}
+
 	b, err := json.Marshal(notes{Nodes: nb.nodes, Exports: nb.exports})
 	if err == nil {
 		err = m.file.Update(func(tx persist.Tx) error { return tx.Put(notesBucket, notesKey, b) })
@@ -158,6 +166,7 @@ func (t *Totals) noteMembers() {
 	nb := &t.notes
 	m := t.meter
 	now := m.config.Now()
+
 	nb.mu.Lock()
 	defer nb.mu.Unlock()
 	nb.load(m)
@@ -189,12 +198,13 @@ func (t *Totals) noteMembers() {
 
 	// When nodes were last seen is worth a write only at the turn of a month: a
 	// bill needs to know no more than the month.
-	if month := MonthOf(now); month != nb.noted {
-		nb.noted = month
+	current := MonthOf(now)
+	if current != nb.noted {
+		nb.noted = current
 		nb.unsaved = true
 	}
 
-	oldest := (MonthOf(now) - Month(m.config.Months)).Begin()
+	oldest := (current - Month(m.config.Months)).Begin()
 	maps.DeleteFunc(nb.nodes, func(_ ring.NodeID, sn seenNode) bool { return sn.Last < oldest })
 	maps.DeleteFunc(nb.exports, func(month Month, _ exported) bool { return (month + 1).Begin() < oldest })
 	nb.save(m)
@@ -204,14 +214,15 @@ func (t *Totals) noteMembers() {
 func (t *Totals) currentNotes() *notes {
 	nb := &t.notes
 	nb.mu.Lock()
-	list := &notes{Nodes: maps.Clone(nb.nodes), Exports: maps.Clone(nb.exports)}
+	current := &notes{Nodes: maps.Clone(nb.nodes), Exports: maps.Clone(nb.exports)}
 	nb.mu.Unlock()
+
 	for _, r := range t.heldCopies.list() {
 		if r.Settled {
-			list.Records = append(list.Records, &r)
+			current.Records = append(current.Records, &r)
 		}
 	}
-	return list
+	return current
 }
 
 // mergeNotes adds what another node knows.
@@ -223,6 +234,7 @@ func (t *Totals) mergeNotes(other *notes) {
 	}
 	nb.save(t.meter)
 	nb.mu.Unlock()
+
 	t.mergeRecords(other.Records)
 }
 
@@ -268,6 +280,7 @@ func (t *Totals) shareNotes(turn int) {
 	if len(alive) == 0 {
 		return
 	}
+
 	ctx, cancel := context.WithTimeout(t.ctx, copyTimeout)
 	defer cancel()
 	with := alive[turn%len(alive)]
@@ -297,7 +310,8 @@ func (t *Totals) revisedAt(month Month, e exported, digest uint64, complete bool
 		nb := &t.notes
 		nb.mu.Lock()
 		defer nb.mu.Unlock()
-		e.Revised, e.RevisedAt = digest, t.meter.config.Now()
+		e.Revised = digest
+		e.RevisedAt = t.meter.config.Now()
 		nb.merge(&notes{Exports: map[Month]exported{month: e}})
 		nb.unsaved = true
 		nb.save(t.meter)
@@ -306,6 +320,5 @@ func (t *Totals) revisedAt(month Month, e exported, digest uint64, complete bool
 	if e.RevisedAt == 0 {
 		return time.Time{}
 	}
-
 	return time.Unix(0, e.RevisedAt).UTC()
 }

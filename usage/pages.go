@@ -38,35 +38,34 @@ func (t *Totals) page(q *pageQuery) ([]byte, error) {
 	if err := t.meter.page(q.Ledger, &p); err != nil {
 		return nil, err
 	}
-
 	if p.more {
 		p.page[0] = 1
 	}
-
 	return p.page, nil
 }
 
 // page puts rows of a ledger into p.
 func (m *Meter) page(id ledgerID, p *pager) error {
 	for _, l := range m.inMemory() {
-		if l.id == id {
-			if p.after == nil {
-				l.refreshOrder()
-			}
-			l.page(p)
-			return nil
+		if l.id != id {
+			continue
 		}
+		if p.after == nil {
+			l.refreshOrder()
+		}
+		l.page(p)
+		return nil
 	}
 
-	err := errNoLedger // View does not call the function if there is no file
-	if failed := m.file.View(func(tx persist.Tx) error {
-		err = m.readPage(tx, id, p)
+	result := errNoLedger // View does not call the function if there is no file
+	err := m.file.View(func(tx persist.Tx) error {
+		result = m.readPage(tx, id, p)
 		return nil // a damaged page does not make the whole file damaged
-	}); failed != nil {
-		err = failed
+	})
+	if err != nil {
+		return err
 	}
-
-	return err
+	return result
 }
 
 // readPage puts rows of a ledger in the file into p.
@@ -79,10 +78,9 @@ func (m *Meter) readPage(tx persist.Tx, id ledgerID, p *pager) error {
 		return readClosedPage(tx, bucket, head.Pages, p)
 	}
 
-	copied := m.loadedCopy.Load()
-
 	// Only a reader's first page loads newer rows: its further pages must continue
 	// the same order.
+	copied := m.loadedCopy.Load()
 	if copied == nil || copied.id != id || p.after == nil && copied.round != head.Round {
 		l, err := loadLedger(tx, id, head)
 		if err != nil {
@@ -108,12 +106,13 @@ func (t *Totals) readPageFrom(ctx context.Context, at Member, q *pageQuery) ([]b
 	if at.ID == t.meter.config.Self {
 		return t.page(q)
 	}
-	body, _ := json.Marshal(q) // names and numbers
-	body, err := t.ask(ctx, at, MethodRows, body)
+
+	query, _ := json.Marshal(q) // names and numbers
+	reply, err := t.ask(ctx, at, MethodRows, query)
 	if err != nil {
 		return nil, fmt.Errorf("ask %s for usage: %w", at.Name, err)
 	}
-	return body, nil
+	return reply, nil
 }
 
 // pageHeader is the header of a MethodHandOver message. A page of a closed ledger follows it.
@@ -136,12 +135,13 @@ func (t *Totals) sendLedgers(ctx context.Context, to Member, list []holding) err
 
 // sendLedger sends a closed ledger page by page. It stops if the other node already has the ledger.
 func (t *Totals) sendLedger(ctx context.Context, to Member, header *pageHeader) error {
-	for page := (&pager{limit: pageBytes}); ; page = page.next() {
-		if err := t.meter.page(header.Ledger, page); err != nil {
+	for p := (&pager{limit: pageBytes}); ; p = p.next() {
+		if err := t.meter.page(header.Ledger, p); err != nil {
 			return err
 		}
-		header.Last = !page.more
-		known, err := t.sendPage(ctx, to, header, page.page)
+
+		header.Last = !p.more
+		known, err := t.sendPage(ctx, to, header, p.page)
 		if err != nil || known || header.Last {
 			return err
 		}
@@ -149,11 +149,13 @@ func (t *Totals) sendLedger(ctx context.Context, to Member, header *pageHeader) 
 	}
 }
 
+// sendPage sends a page. known means that the other node already has the ledger.
 func (t *Totals) sendPage(ctx context.Context, to Member, header *pageHeader, page []byte) (known bool, err error) {
 	sent := *header
 	if !sent.Last {
 		sent.Merged = nil // once is enough
 	}
+
 	text, _ := json.Marshal(sent) // names and numbers
 	reply, err := t.ask(ctx, to, MethodHandOver, append(wire.AppendText(nil, text), page...))
 	return bytes.Equal(reply, alreadyHeld), err
@@ -169,8 +171,8 @@ func (t *Totals) storePage(body []byte) ([]byte, error) {
 	if err := json.Unmarshal(d.View(len(body)), &header); err != nil {
 		return nil, errMessage
 	}
-
 	page := d.Rest()
+
 	m := t.meter
 	if err := m.checkCopy(header.Ledger); err != nil {
 		return nil, err
@@ -193,17 +195,18 @@ func (t *Totals) storePage(body []byte) ([]byte, error) {
 	header.Copy = true
 	header.at = m.config.Now()
 	reply := []byte{}
-	if err := m.file.Update(func(tx persist.Tx) error {
+	err = m.file.Update(func(tx persist.Tx) error {
 		// The ledger is looked up again: another node may have sent it since.
-		if _, head, whole := findWhole(tx, header.Ledger); whole && head.Round >= header.Round {
+		_, head, whole := findWhole(tx, header.Ledger)
+		if whole && head.Round >= header.Round {
 			reply = alreadyHeld
 			return nil
 		}
 		return header.put(tx, page)
-	}); err != nil {
+	})
+	if err != nil {
 		return nil, err
 	}
-
 	return reply, nil
 }
 
@@ -236,8 +239,10 @@ func (header *pageHeader) put(tx persist.Tx, page []byte) error {
 		return err
 	}
 
-	made := head{Node: header.Node, Damaged: header.Damaged, Copy: header.Copy, Round: header.Round, Pages: header.Page + 1,
-		Merged: header.Merged, Digest: header.Digest}
+	made := head{
+		Node: header.Node, Damaged: header.Damaged, Copy: header.Copy, Round: header.Round, Pages: header.Page + 1,
+		Merged: header.Merged, Digest: header.Digest,
+	}
 	if len(made.Merged) > 0 {
 		made.MergedAt = header.at
 	}
@@ -252,15 +257,16 @@ func (header *pageHeader) put(tx persist.Tx, page []byte) error {
 		if other.ledgerID != header.Ledger || other == id {
 			continue
 		}
+
 		replaced = append(replaced, other)
 		if before, whole := readHead(tx, other); whole && !before.Copy {
 			made.Copy = false // it replaces what the process itself wrote, and has at least as much
 		}
 	}
+
 	if err := dropBuckets(tx, replaced); err != nil {
 		return err
 	}
-
 	return putHead(tx, id, made)
 }
 

@@ -54,6 +54,7 @@ func (r *processRecord) maxLoss(now int64) (loss time.Duration, first, last Mont
 	if ended == 0 {
 		ended = now
 	}
+
 	// A reservation is settled within an hour, in the month in which it was made.
 	return max(minLoss, time.Duration(ended-r.AsOf)), MonthOf(r.AsOf - int64(time.Hour)), MonthOf(ended)
 }
@@ -95,14 +96,15 @@ func (r *processRecord) observe(now int64, ofMember, dead bool) *processRecord {
 	return &next
 }
 
-// after returns the record that takes r's place when next, a later one of the
-// same process, has come. If r is whole and next is not, that is r, marked as
-// alive: the bill needs the last statement of which everything is here.
-// Otherwise it is next.
+// chooseNewer returns the record that takes r's place when next, a later one of
+// the same process, has come. If r is complete and next is not, that is r,
+// marked as alive: the bill needs the last statement of which everything is
+// here. Otherwise it is next.
 func (r *processRecord) chooseNewer(next *processRecord) *processRecord {
 	if !r.isComplete || next.isComplete {
 		return next
 	}
+
 	alive := *r
 	alive.Ended = 0
 	alive.Settled = false
@@ -111,7 +113,8 @@ func (r *processRecord) chooseNewer(next *processRecord) *processRecord {
 	return &alive
 }
 
-// replaced returns the record once a later process of the node speaks for itself.
+// replaced returns the record that takes r's place once a later process speaks
+// for the node.
 func (r *processRecord) replaced(now int64) *processRecord {
 	next := *r
 	if !r.watched && !r.Settled {
@@ -137,13 +140,14 @@ func (t *Totals) loadRecords() error {
 	}
 
 	var found []*processRecord
-	if err := t.meter.file.View(func(tx persist.Tx) error {
+	err := t.meter.file.View(func(tx persist.Tx) error {
 		b, err := tx.Get(notesBucket, recordsKey)
 		if err == nil && b != nil {
 			err = json.Unmarshal(b, &found)
 		}
 		return err
-	}); err != nil {
+	})
+	if err != nil {
 		return err
 	}
 
@@ -151,7 +155,6 @@ func (t *Totals) loadRecords() error {
 		r.isComplete = true
 		r.heard = time.Now()
 	}
-
 	h.records = append(found, h.records...)
 	h.loaded = true
 	return nil
@@ -168,30 +171,31 @@ func putRecords(tx persist.Tx, records []*processRecord) error {
 	return tx.Put(notesBucket, recordsKey, b)
 }
 
-// list returns the records, for an inventory.
+// list returns copies of the records, without the ends after which the process
+// may have lived.
 func (h *heldCopies) list() (list []processRecord) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range h.records {
-		changed := *r
+		listed := *r
 		if !r.Settled && !r.watched {
-			changed.Ended = 0 // it may have lived since then
+			listed.Ended = 0 // it may have lived since then
 		}
-		list = append(list, changed)
+		list = append(list, listed)
 	}
 	return list
 }
 
 // recordsAfter returns the records with st in place of the process's last
-// statement, and whether more than times have changed. isWhole means that none
-// of the ledgers of st is missing here: a statement that is not whole does not
-// replace one that was. Records of earlier processes of the node go once st has
-// their ledgers. ofMember means that the node is a member. The caller must hold
-// mu.
+// statement, and whether more than times have changed. isComplete means that
+// none of the ledgers of st is missing here: an incomplete statement does not
+// replace a complete one. Records of earlier processes of the node go once st
+// has their ledgers. ofMember means that the node is a member. The caller must
+// hold mu.
 func (h *heldCopies) recordsAfter(
-	st *statement, held []holding, isWhole, ofMember bool, now int64,
+	st *statement, held []holding, isComplete, ofMember bool, now int64,
 ) (records []*processRecord, changed bool) {
-	next := &processRecord{statement: *st, isComplete: isWhole, heard: time.Now()}
+	next := &processRecord{statement: *st, isComplete: isComplete, heard: time.Now()}
 	if st.Final {
 		next.Ended = st.AsOf
 		next.watched = true
@@ -215,9 +219,9 @@ func (h *heldCopies) recordsAfter(
 			known = true
 			isNews := !r.Final && r.Number <= st.Number
 			if isNews {
-				later := r.chooseNewer(next)
-				changed = changed || r.Settled || r.Final != later.Final || !slices.Equal(r.Ledgers, later.Ledgers)
-				r = later
+				newer := r.chooseNewer(next)
+				changed = changed || r.Settled || r.Final != newer.Final || !slices.Equal(r.Ledgers, newer.Ledgers)
+				r = newer
 			}
 		}
 

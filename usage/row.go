@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strings"
 	"unsafe"
 
 	"github.com/rlnode/rlnode/internal/wire"
@@ -59,7 +60,9 @@ func (row *Row) decodeNames(d *wire.Decoder) {
 		b := d.View(d.Len())
 		return unsafe.String(unsafe.SliceData(b), len(b))
 	}
-	row.Rule, row.Unit = name(), name()
+
+	row.Rule = name()
+	row.Unit = name()
 	row.Other = d.Bool()
 	row.Key = row.Key[:0]
 	if !row.Other {
@@ -72,18 +75,20 @@ func (row *Row) decodeNames(d *wire.Decoder) {
 // decode reads names and counts into the row.
 func (row *Row) decode(d *wire.Decoder) {
 	row.decodeNames(d)
-	row.Cost, row.Checks = d.Varint(), d.Varint()
+	row.Cost = d.Varint()
+	row.Checks = d.Varint()
 }
 
 // clone returns a copy of the row with its own memory.
 func (row *Row) clone() Row {
 	c := *row
-	c.Rule, c.Unit = string([]byte(row.Rule)), string([]byte(row.Unit))
+	c.Rule = strings.Clone(row.Rule)
+	c.Unit = strings.Clone(row.Unit)
 	c.Key = nil
 	if !row.Other {
 		c.Key = make([]string, len(row.Key))
 		for i, k := range row.Key {
-			c.Key[i] = string([]byte(k))
+			c.Key[i] = strings.Clone(k)
 		}
 	}
 	return c
@@ -94,6 +99,7 @@ func compareRows(a, b *Row) int {
 	if n := cmp.Compare(a.Rule, b.Rule); n != 0 {
 		return n
 	}
+
 	switch {
 	case a.Other && !b.Other:
 		return 1

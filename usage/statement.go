@@ -36,9 +36,10 @@ func (st *statement) has(v version, known []holding) bool {
 		if have.Month == v.Month && have.Number == v.Number {
 			return true
 		}
-		mergedID := ledgerID{have.Month, st.Source, have.Number}
+
+		mayBeMerged := ledgerID{have.Month, st.Source, have.Number}
 		return slices.ContainsFunc(known, func(h holding) bool {
-			return h.Ledger == mergedID && h.replaces(ledgerID{v.Month, st.Source, v.Number})
+			return h.Ledger == mayBeMerged && h.replaces(ledgerID{v.Month, st.Source, v.Number})
 		})
 	})
 }

@@ -43,7 +43,6 @@ func (t *Totals) Read(ctx context.Context, q Query) (*Stream, error) {
 		s.bill = t.gather(ctx, q.Month, t.everyone())
 		s.revised = t.revisedAt(q.Month, s.bill.exported, s.bill.digest, len(s.bill.missing) == 0)
 	}
-
 	s.missing = s.bill.missing
 	s.open()
 	return s, ctx.Err()
@@ -94,25 +93,27 @@ func (s *Stream) Next() (row Row, ok bool) {
 	}
 
 	row = s.readers[least].page[0].clone()
-	row.Cost, row.Checks = 0, 0
+	row.Cost = 0
+	row.Checks = 0
 
-	left := s.readers[:0]
+	unfinished := s.readers[:0]
 	for _, reader := range s.readers {
 		// A ledger may have a row more than once: see pager.add.
 		for len(reader.page) > 0 && compareRows(&reader.page[0], &row) == 0 {
-			row.Cost, row.Checks = addClamped(row.Cost, reader.page[0].Cost), addClamped(row.Checks,
-				reader.page[0].Checks)
+			row.Cost = addClamped(row.Cost, reader.page[0].Cost)
+			row.Checks = addClamped(row.Checks, reader.page[0].Checks)
 			reader.page = reader.page[1:]
 			if len(reader.page) == 0 {
 				s.readNextPage(reader)
 			}
 		}
+
 		if len(reader.page) > 0 {
-			left = append(left, reader)
+			unfinished = append(unfinished, reader)
 		}
 	}
 
-	s.readers = left
+	s.readers = unfinished
 	return row, true
 }
 
@@ -127,7 +128,6 @@ func (s *Stream) readNextPage(reader *ledgerReader) {
 	if err == nil && len(body) == 0 {
 		err = errRow
 	}
-
 	if err == nil {
 		reader.more = body[0] == 1
 		reader.page, err = readPage(body[1:])

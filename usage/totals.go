@@ -33,7 +33,7 @@ type Totals struct {
 	loop    sync.WaitGroup // the goroutine that Start starts
 	calls   tasks.Group    // of other nodes, being answered
 	errands tasks.Group    // what run starts
-	last    sync.Once
+	last    sync.Once      // runs sendLast
 }
 
 // NewTotals makes m's ledgers part of the cluster's usage. members returns all
@@ -42,10 +42,12 @@ func NewTotals(m *Meter, peers Peers, members func() []Member) *Totals {
 	t := &Totals{meter: m, peers: peers, members: members}
 	t.calls.Most = maxServing
 	t.ctx, t.cancel = context.WithCancel(context.Background())
+
 	t.copier.mu = make(lock, 1)
 	t.copier.sent = map[ledgerID]uint64{}
 	t.copier.givenUp = map[ring.NodeID]time.Time{}
 	t.copier.completeAt.Store(time.Now().UnixNano())
+
 	t.notes.nodes = map[ring.NodeID]seenNode{}
 	t.notes.exports = map[Month]exported{}
 	return t
@@ -67,6 +69,7 @@ func (t *Totals) Close() error {
 	done := t.errands.Close()
 	t.cancel()
 	t.loop.Wait()
+
 	t.last.Do(t.sendLast)
 	<-answered
 	<-done
@@ -119,14 +122,15 @@ func (t *Totals) Handle(p *peer.Peers) {
 // serve answers a message from another node. It does not block.
 func (t *Totals) serve(call *peer.Call) {
 	call.CopyBody() // the body is read after serve has returned
-	if !t.calls.Go(func() {
+	started := t.calls.Go(func() {
 		body, err := t.answer(call.Method, call.Body)
 		if err != nil {
 			call.Fail(CodeFailed, err.Error())
 			return
 		}
 		call.Reply(body)
-	}) {
+	})
+	if !started {
 		call.Fail(CodeFailed, "too many calls about usage at once, or the node is stopping")
 	}
 }

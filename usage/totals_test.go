@@ -60,7 +60,7 @@ func (c *testCluster) Call(_ context.Context, to ring.NodeID, m peer.Method, bod
 	return c.nodes[to].answer(m, bytes.Clone(body))
 }
 
-// Ended implements Peers.
+// ProcessGone implements Peers.
 func (c *testCluster) ProcessGone(id ring.NodeID) bool { return c.ended[id] }
 
 // read reads a month at a node.

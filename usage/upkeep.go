@@ -40,8 +40,7 @@ func (m *Meter) load() error {
 		err = m.file.Update(func(tx persist.Tx) error { return dropBuckets(tx, partial) })
 	}
 	if err == nil {
-		// No bill is being read at the start.
-		err = m.dropReplaced(0)
+		err = m.dropReplaced(0) // no bill is being read at the start
 	}
 	if err != nil {
 		return fmt.Errorf("read usage: %w", err)
@@ -82,27 +81,26 @@ func (m *Meter) dropOld() error {
 		kept, last := 0, Month(-1)
 		for _, id := range slices.Backward(list) { // latest month first
 			if id.Month != last {
-				kept, last = kept+1, id.Month
+				kept++
+				last = id.Month
 			}
 			if kept > m.config.Months && !m.hasInMemory(id.ledgerID) {
 				old = append(old, id)
 			}
 		}
-
 		return err
 	})
+
 	if err == nil && len(old) > 0 {
 		err = m.file.Update(func(tx persist.Tx) error { return dropBuckets(tx, old) })
 	}
-
 	if err != nil {
 		return fmt.Errorf("drop old months of usage: %w", err)
 	}
-
 	return nil
 }
 
-// omitReplaced drops the ledgers, and copies of ledgers, that merged ones have
+// dropReplaced drops the ledgers, and copies of ledgers, that merged ones have
 // replaced for at least grace.
 func (m *Meter) dropReplaced(grace time.Duration) error {
 	var replaced []bucketID
@@ -122,12 +120,11 @@ func (m *Meter) dropReplaced(grace time.Duration) error {
 				replaced = append(replaced, id)
 			}
 		}
-
 		return err
 	})
+
 	if err == nil && len(replaced) > 0 {
 		err = m.file.Update(func(tx persist.Tx) error { return dropBuckets(tx, replaced) })
 	}
-
 	return err
 }

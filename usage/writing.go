@@ -40,7 +40,6 @@ func (m *Meter) writeLoop(ctx context.Context) {
 
 		began := time.Now()
 		_ = m.Sync() // logs its error
-
 		if m.hasWork() {
 			timer.Reset(max(0, writeInterval-time.Since(began)))
 		}
@@ -66,13 +65,14 @@ func (m *Meter) sync() error {
 	began := time.Now()
 	m.figures.writeBegan.Store(&began)
 	defer m.figures.writeBegan.Store(nil)
+
 	err := m.write()
-	failed := m.figures.failures.Load()
+	failuresBefore := m.figures.failures.Load()
 	switch {
 	case err != nil && m.figures.failures.Add(1) == 1:
 		m.config.Logger.Error("can't write usage: a crash would lose what was counted since the last write", "error", err)
-	case err == nil && failed > 0:
-		m.config.Logger.Info("usage is written again", "failures", failed)
+	case err == nil && failuresBefore > 0:
+		m.config.Logger.Info("usage is written again", "failures", failuresBefore)
 		m.figures.failures.Store(0)
 	}
 	return err
@@ -87,8 +87,8 @@ func (m *Meter) write() error {
 	// The count of losses is read before anything is written: if the file is
 	// lost meanwhile, the next call writes everything.
 	lost := m.file.Lost()
-	var errs []error
 
+	var errs []error
 	now := m.config.Now()
 	for _, l := range m.inMemory() {
 		if lost != m.lastLost {
@@ -113,7 +113,6 @@ func (m *Meter) write() error {
 	if copied := m.loadedCopy.Load(); copied != nil && time.Since(copied.at) > orderLife {
 		m.loadedCopy.CompareAndSwap(copied, nil)
 	}
-
 	m.lastLost = lost
 
 	month := MonthOf(now)
@@ -123,7 +122,6 @@ func (m *Meter) write() error {
 		}
 		m.lastDropped = month
 	}
-
 	return errors.Join(errs...)
 }
 
@@ -166,6 +164,7 @@ func (m *Meter) closeLedger(l *ledger) error {
 	m.mu.Unlock()
 
 	l.close() // no new call can find it
+
 	if err := m.writeLedger(l); err != nil {
 		return err
 	}
@@ -187,8 +186,9 @@ func (m *Meter) closeLedger(l *ledger) error {
 // closed ledger, in place of the open one.
 func (m *Meter) writePages(l *ledger, isCopy bool) error {
 	l.refreshOrder()
-	header := pageHeader{holding: holding{Ledger: l.id, Node: l.node, Damaged: l.damaged,
-		Round: l.endRound(), Copy: isCopy}}
+	header := pageHeader{holding: holding{
+		Ledger: l.id, Node: l.node, Damaged: l.damaged, Round: l.endRound(), Copy: isCopy,
+	}}
 	for p := (&pager{limit: pageBytes}); !header.Last; p = p.next() {
 		l.page(p)
 		header.Last = !p.more
@@ -205,6 +205,7 @@ func (m *Meter) writePages(l *ledger, isCopy bool) error {
 func (m *Meter) Close() error {
 	m.cancel()
 	m.done.Wait()
+
 	m.writing.Lock()
 	defer m.writing.Unlock()
 	if m.closed {
