@@ -3,7 +3,6 @@ package algorithms
 import (
 	"cmp"
 	"errors"
-	"math/bits"
 	"time"
 )
 
@@ -14,6 +13,9 @@ import (
 // call with a cost above 0. So the state alone, without a limit, says when the
 // bucket will be full again.
 //
+// In the words of that algorithm, the time per unit is the emission interval.
+// What the bucket owes is the theoretical arrival time minus now.
+//
 // A call with another window is judged by its own amounts, but in the window
 // that the state keeps. What is owed keeps its number of units, and drains at
 // the rate of that call from then on, even if the call is refused: its caller
@@ -21,14 +23,18 @@ import (
 //
 // Most states count time in ticks of a nanosecond. What takes more than 36
 // years to drain does not fit, so a tick then has 2 nanoseconds, or 4, and so
-// on. Part has the time per unit in its lower bits and the number of doublings
-// above them.
+// on. Part has the interval in its lower bits and the number of doublings above
+// them.
 
 const (
-	tickShift    = 56        // where the number of doublings is in Part; a unit takes less than that
-	maxDoublings = 48        // enough for the largest burst of the longest units
-	maxTicks     = 1<<60 - 1 // that a bucket can be ahead
-	unitMask     = 1<<tickShift - 1
+	// doublingsShift is where the number of doublings is in Part. The bits below
+	// hold the interval, which is at most MaxWindow.
+	doublingsShift = 56
+	intervalMask   = 1<<doublingsShift - 1
+	maxDoublings   = 48 // enough for the largest burst of the longest interval
+
+	tickBits = 60
+	maxTicks = 1<<tickBits - 1 // that a bucket can be ahead
 )
 
 // CheckCell reports why l, which is legal otherwise, can't be the limit of a CellBucket.
@@ -41,16 +47,19 @@ func (l *Limit) CheckCell() error {
 
 // cell is the state of a CellBucket at some moment, in parts.
 type cell struct {
-	window, unit int64
-	owed         wide // nanoseconds until nothing is owed
+	window   int64
+	interval int64 // nanoseconds in which one unit drains
+	owed     wide  // nanoseconds until nothing is owed
 }
 
-// cellOf returns the parts of an up-to-date state. A fresh one takes window and unit from l.
+// cellOf returns the parts of an up-to-date state. A fresh one takes window and
+// interval from l.
 func (l *Limit) cellOf(s State, now Instant) cell {
 	if s.Count == 0 {
-		return cell{window: int64(l.Window), unit: l.unitIn(int64(l.Window), 0)}
+		return cell{window: int64(l.Window), interval: l.intervalIn(int64(l.Window), 0)}
 	}
-	return cell{window: s.Count, unit: s.Part & unitMask, owed: wide{0, uint64(s.Ahead(now))}.double(s.doublings())}
+	owed := wide{0, uint64(s.Ahead(now))}.double(s.doublings())
+	return cell{window: s.Count, interval: s.Part & intervalMask, owed: owed}
 }
 
 // state puts the parts together.
@@ -59,11 +68,7 @@ func (c cell) state(now Instant) State {
 		return State{At: now.Steady}
 	}
 
-	doublings := uint(max(0, bits.Len64(c.owed.lo)-60))
-	if c.owed.hi > 0 {
-		doublings = uint(bits.Len64(c.owed.hi) + 4)
-	}
-
+	doublings := uint(max(0, c.owed.bitLen()-tickBits))
 	ticks := c.owed.halve(doublings)
 	if ticks > maxTicks { // it was rounded up
 		doublings++
@@ -75,12 +80,12 @@ func (c cell) state(now Instant) State {
 		ticks = maxTicks
 	}
 
-	s := State{Count: c.window, Part: c.unit | int64(doublings)<<tickShift}
+	s := State{Count: c.window, Part: c.interval | int64(doublings)<<doublingsShift}
 	s.SetAhead(now, int64(ticks))
 	return s
 }
 
-func (s State) doublings() uint { return uint(s.Part >> tickShift) }
+func (s State) doublings() uint { return uint(s.Part >> doublingsShift) }
 
 // Ahead returns how far a CellBucket is ahead of the clock, in its ticks. 0
 // means that nothing is owed.
@@ -88,11 +93,11 @@ func (s State) Ahead(now Instant) int64 {
 	if s.Count == 0 {
 		return 0
 	}
-	return max(0, s.At-now.Steady>>s.doublings())
+	return max(0, s.At-(now.Steady>>s.doublings()))
 }
 
 // SetAhead sets what Ahead returns: 0…1<<60 − 1.
-func (s *State) SetAhead(now Instant, ticks int64) { s.At = now.Steady>>s.doublings() + ticks }
+func (s *State) SetAhead(now Instant, ticks int64) { s.At = (now.Steady >> s.doublings()) + ticks }
 
 // CompareCells compares how long two states of CellBuckets that are in use take
 // to drain, as cmp.Compare does.
@@ -102,14 +107,14 @@ func CompareCells(a, b State) int {
 
 // legalCell reports whether s can be the state of a CellBucket.
 func (s State) legalCell() bool {
-	unit := s.Part & unitMask
-	return s.Fresh() || unit > 0 && unit <= s.Count && s.Count <= int64(MaxWindow) && s.doublings() <= maxDoublings
+	interval := s.Part & intervalMask
+	return s.Fresh() ||
+		interval > 0 && interval <= s.Count && s.Count <= int64(MaxWindow) && s.doublings() <= maxDoublings
 }
 
-// unitIn returns how many nanoseconds a unit of l takes in a window, rounded
-// down. With an Amount of 0, a unit takes as long as before or, in a fresh
-// bucket, the whole window.
-func (l *Limit) unitIn(window, before int64) int64 {
+// intervalIn returns the interval of l in a window, rounded down. With an
+// Amount of 0, it is as before or, in a fresh bucket, the whole window.
+func (l *Limit) intervalIn(window, before int64) int64 {
 	switch {
 	case l.Amount > 0:
 		return max(1, window/l.Amount)
@@ -131,12 +136,13 @@ func advanceCell(s State, now Instant) State {
 // refused, the bucket may drain at another rate from now on.
 func (l *Limit) takeCell(s State, now Instant, cost int64) (State, bool) {
 	c := l.cellOf(s, now)
-	if unit := l.unitIn(c.window, c.unit); unit != c.unit {
-		c.owed = c.owed.times(unit, c.unit)
-		c.unit = unit
+	if interval := l.intervalIn(c.window, c.interval); interval != c.interval {
+		c.owed = c.owed.times(interval, c.interval)
+		c.interval = interval
 	}
-	total := c.owed.plus(wideProduct(cost, c.unit))
-	allowed := l.Amount > 0 && !wideProduct(l.Burst, c.unit).less(total)
+
+	total := c.owed.plus(wideProduct(cost, c.interval))
+	allowed := l.Amount > 0 && !wideProduct(l.Burst, c.interval).less(total)
 	if allowed {
 		c.owed = total
 	}
@@ -146,13 +152,13 @@ func (l *Limit) takeCell(s State, now Instant, cost int64) (State, bool) {
 // ChangesRate reports whether a refused Take, which turned s into next, changed
 // the rate at which the bucket drains. next must then be kept.
 func (l *Limit) ChangesRate(s, next State) bool {
-	return l.Kind == CellBucket && next.Part > 0 && next.Part&unitMask != s.Part&unitMask
+	return l.Kind == CellBucket && next.Part > 0 && next.Part&intervalMask != s.Part&intervalMask
 }
 
 // addToCell adds cost to what an up-to-date state owes.
 func (l *Limit) addToCell(s State, now Instant, cost int64) State {
 	c := l.cellOf(s, now)
-	c.owed = c.owed.plus(wideProduct(cost, c.unit))
+	c.owed = c.owed.plus(wideProduct(cost, c.interval))
 	return c.state(now)
 }
 
@@ -163,20 +169,22 @@ func (l *Limit) giveCell(s State, from TakeRecord, now Instant, cost int64) Stat
 		return s
 	}
 	c := l.cellOf(s, now)
-	taken := max(1, c.window/from.Amount) // how long a unit took then
-	held := int64(from.Reset) - max(0, now.Steady-from.Steady)
-	returned := wideProduct(from.Returned, taken)
 
-	// If a unit takes less time now than at the Take, the bucket has drained
+	// Both are in terms of the interval at the Take.
+	intervalThen := max(1, c.window/from.Amount)
+	owedThen := int64(from.Reset) - max(0, now.Steady-from.Steady)
+	returned := wideProduct(from.Returned, intervalThen)
+
+	// If the interval is shorter now than at the Take, the bucket has drained
 	// faster, and nobody knows how much of the cost is left.
-	if held <= 0 || c.unit < taken || !returned.less(wide{0, uint64(held)}) {
+	if owedThen <= 0 || c.interval < intervalThen || !returned.less(wide{0, uint64(owedThen)}) {
 		return s
 	}
 
-	held -= int64(returned.lo)
-	hi, lo := mul(held, c.unit)
-	held = floorDiv128(hi, lo, uint64(taken))
-	return c.shorten(now, wideProduct(cost, c.unit).min(wide{0, uint64(held)}))
+	owedThen -= int64(returned.lo)
+	hi, lo := mul(owedThen, c.interval)
+	held := floorDiv128(hi, lo, uint64(intervalThen))
+	return c.shorten(now, wideProduct(cost, c.interval).min(wide{0, uint64(held)}))
 }
 
 // shorten returns the state without d nanoseconds of what it owes.
@@ -191,7 +199,7 @@ func (c cell) shorten(now Instant, d wide) State {
 // rewardCell takes n units off what an up-to-date state owes.
 func (l *Limit) rewardCell(s State, now Instant, n int64) State {
 	c := l.cellOf(s, now)
-	return c.shorten(now, wideProduct(n, c.unit))
+	return c.shorten(now, wideProduct(n, c.interval))
 }
 
 // returnedToCell is Returned for a CellBucket.
@@ -202,11 +210,11 @@ func (l *Limit) returnedToCell(before, after State, now Instant) int64 {
 		return 0
 	}
 	d := c.owed.minus(left)
-	return ceilDiv128(d.hi, d.lo, uint64(c.unit))
+	return ceilDiv128(d.hi, d.lo, uint64(c.interval))
 }
 
 // used returns how many units are owed, rounded up.
-func (c cell) used() int64 { return min(ceilDiv128(c.owed.hi, c.owed.lo, uint64(c.unit)), maxOwed) }
+func (c cell) used() int64 { return min(ceilDiv128(c.owed.hi, c.owed.lo, uint64(c.interval)), maxOwed) }
 
 func (l *Limit) describeCell(d *Decision, s State, now Instant, cost int64) {
 	c := l.cellOf(s, now)
@@ -219,10 +227,11 @@ func (l *Limit) describeCell(d *Decision, s State, now Instant, cost int64) {
 	case cost > l.Burst:
 		d.RetryAfter = Never
 	case l.Amount == 0:
-		// The region may have a share by then.
+		// The limit is the share of a node that decides alone, which has a part of the
+		// burst but none of the amount. It may have one by then.
 		d.RetryAfter = time.Duration(addSat(int64(d.ResetAfter), int64(l.Window)))
 	default:
-		d.RetryAfter = max(1, c.owed.minus(wideProduct(l.Burst-cost, c.unit)).duration())
+		d.RetryAfter = max(1, c.owed.minus(wideProduct(l.Burst-cost, c.interval)).duration())
 	}
 }
 
@@ -230,5 +239,5 @@ func (l *Limit) describeCell(d *Decision, s State, now Instant, cost int64) {
 func (l *Limit) moreInCell(s State, now Instant) time.Duration {
 	c := l.cellOf(s, now)
 	target := max(0, min(c.used(), l.Burst)-1)
-	return max(1, c.owed.minus(wideProduct(target, c.unit)).duration())
+	return max(1, c.owed.minus(wideProduct(target, c.interval)).duration())
 }

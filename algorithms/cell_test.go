@@ -282,7 +282,7 @@ func TestCellOfCenturies(t *testing.T) {
 // Extreme limits and states overflow nothing.
 func TestCellExtremes(t *testing.T) {
 	now := At(time.Unix(1_800_000_000, 0))
-	full := State{Count: int64(MaxWindow), Part: int64(MaxWindow) | maxDoublings<<tickShift}
+	full := State{Count: int64(MaxWindow), Part: int64(MaxWindow) | maxDoublings<<doublingsShift}
 	full.SetAhead(now, maxTicks)
 	for _, l := range []*Limit{
 		{Kind: CellBucket, Amount: 1, Burst: MaxAmount, Window: MaxWindow},

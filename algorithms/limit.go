@@ -23,7 +23,8 @@ type Kind uint8
 
 // The algorithms, named as in the rules file.
 const (
-	// sliding-window: two counts; the previous one is weighted by how much of its window is in view
+	// SlidingWindow is sliding-window: two counts. The previous one is weighted by
+	// how much of its window is in view.
 	SlidingWindow Kind = iota
 	FixedWindow        // fixed-window: one count per window of the clock or the calendar
 	TokenBucket        // token-bucket: refilled at Amount per Window, up to Burst
@@ -31,8 +32,8 @@ const (
 	SlidingLog         // sliding-window-log: every hit with its time
 	FirstWindow        // fixed-window with "from: first": one count; the window begins with its first hit
 	CellBucket         // token-bucket of keys that keep one counter, whatever limits the calls bring
-	// concurrency: slots, of which Amount may be held at once; each ends after
-	// Window unless it is renewed
+	// Concurrency is concurrency: slots, of which Amount may be held at once. Each
+	// ends after Window unless it is renewed.
 	Concurrency
 )
 
@@ -157,9 +158,8 @@ type TakeRecord struct {
 	Reset  time.Duration // how long all that it then owed would take to drain at Amount, rounded up
 	// The caller of Give sets these. Fastest is the highest amount at which the
 	// bucket has drained since; Returned is how much else was put back into it
-	// since. To a Give, a Fastest below Amount means Amount. To a table, a Fastest
-	// of 0 means that the rates since are unknown: it gives nothing back, unless it
-	// knows them itself.
+	// since. Give treats a Fastest below Amount as Amount. A counters.Table treats
+	// 0 as unknown, and gives nothing back unless its own notes know the rate.
 	Fastest, Returned int64
 	// Reserved means that the cost is part of a reservation: as long as it may come
 	// back, a table records the rates of its bucket. Late means that the
@@ -237,7 +237,7 @@ type State struct {
 func (s State) Fresh() bool { return s.Count == 0 && s.Part == 0 }
 
 // Legal reports whether a counter of a kind can be in a state with that Count
-// and Part. Both must be 0 or more.
+// and Part. The caller has checked that both are at least 0.
 func (s State) Legal(k Kind) bool {
 	switch {
 	case !k.Valid():
@@ -507,10 +507,12 @@ func Fullness(remaining, capacity int64) uint8 {
 	case used <= 0:
 		return 0
 	}
+
 	// A capacity is at most MaxAmount, so 64 bits suffice.
 	used *= math.MaxUint8
 
-	// The result is not 0, which means fresh.
+	// Usually little is used, and needs no division. The result is not 0, which
+	// means fresh.
 	if used < 2*capacity {
 		return 1
 	}

@@ -74,6 +74,14 @@ func wideProduct(a, b int64) wide {
 
 func (w wide) less(o wide) bool { return less(w.hi, w.lo, o.hi, o.lo) }
 
+// bitLen returns the number of bits that w needs.
+func (w wide) bitLen() int {
+	if w.hi > 0 {
+		return 64 + bits.Len64(w.hi)
+	}
+	return bits.Len64(w.lo)
+}
+
 func (w wide) min(o wide) wide {
 	if o.less(w) {
 		return o

@@ -23,7 +23,7 @@ const (
 	leaderlessAfter = 10 * time.Second
 )
 
-// What a node may lack.
+// Values of chronicle.lost.
 const (
 	noMajority = "no majority"
 	noLeader   = "no leader"
@@ -34,23 +34,26 @@ const (
 // Gossip logs what single members did. Only writeChronicle uses it.
 type chronicle struct {
 	*core
-	tracker     *nodeTracker
-	led         bool
-	lastSeen    time.Time // the last look at which this node had authority, or had never had any
-	lost        string    // what was logged as missing; empty if nothing is
-	epoch       int64     // of the last ring seen
-	ring        *ring.Table
-	began       time.Time       // when that ring was first seen
-	movingCount int             // how many partitions move to it
-	isMoving    bool            // they still move
-	saidMove    bool            // the log says that they move
+	tracker *nodeTracker
+	led     bool
+
+	lastAuthorityAt time.Time // the last look at which this node had authority, or had never had any
+	lost            string    // what was logged as missing; empty if nothing is
+
+	epoch       int64       // of the last ring seen
+	ring        *ring.Table // the last one seen; nil if none was
+	moveBegan   time.Time   // when that ring was first seen
+	movingCount int         // how many partitions move, or have moved, to that ring
+	isMoving    bool        // they still move
+	moveLogged  bool        // the log says that they move
+
 	rules       int64           // the version last logged; 0: none yet
-	twice       map[string]bool // names that the log says several living nodes have
+	sharedNames map[string]bool // names that the log says several living nodes have
 }
 
 // writeChronicle is the loop that keeps the chronicle.
 func (c *Cluster) writeChronicle() {
-	ch := chronicle{core: c.core, tracker: c.tracker, lastSeen: time.Now()}
+	ch := chronicle{core: c.core, tracker: c.tracker, lastAuthorityAt: time.Now()}
 	for range tick.Every(c.ctx.Done(), chronicleInterval) {
 		s := c.State()
 		ch.noteLead()
@@ -77,14 +80,14 @@ func (ch *chronicle) noteContact() {
 			ch.config.Logger.Info("this node decides as an owner again, and rules can be written", "was", ch.lost)
 		}
 		ch.lost = ""
-		ch.lastSeen = time.Now()
+		ch.lastAuthorityAt = time.Now()
 		return
 	}
 	if ch.leavingRing.Load() || ch.StuckError() != nil || ch.tracker.removed.Load() {
 		return // the log has said so
 	}
 
-	missing := time.Since(ch.lastSeen)
+	missing := time.Since(ch.lastAuthorityAt)
 	switch {
 	case ch.lost != noMajority && missing >= lostAfter && !ch.reachesMajority():
 		ch.lost = noMajority
@@ -120,31 +123,42 @@ func (ch *chronicle) missingVoters() string {
 // noteMove logs moves, on the leader. It logs the end of each move, but the
 // beginning only of a move that still goes on at the next look.
 func (ch *chronicle) noteMove(s *agreement.State) {
-	before := ch.ring
+	sawRing := ch.ring != nil
 	wasMoving := ch.isMoving
-	changed := s.Epoch != ch.epoch
-	if changed {
-		ch.ring = s.To
-		ch.epoch = s.Epoch
-		ch.began = time.Now()
-		ch.saidMove = false
-	}
+	changed := ch.followRing(s)
 	ch.isMoving = !s.Settled
-	if !ch.led || before == nil {
+	if !ch.led || !sawRing {
 		return
-	}
-	if changed {
-		ch.movingCount = movedPartitions(before, s.To)
 	}
 
 	log := ch.config.Logger.With("epoch", s.Epoch, "nodes", len(s.To.Members()), "partitions", ch.movingCount)
 	switch {
-	case ch.isMoving && !changed && !ch.saidMove:
+	case ch.isMoving && !changed && !ch.moveLogged:
 		log.Info("partitions move")
-		ch.saidMove = true
+		ch.moveLogged = true
 	case !ch.isMoving && (changed || wasMoving):
-		log.Info("partitions have moved", "took", time.Since(ch.began).Round(time.Millisecond))
+		log.Info("partitions have moved", "took", time.Since(ch.moveBegan).Round(time.Millisecond))
 	}
+}
+
+// followRing reports whether the ring has changed since the last look. It counts
+// what moves on every node, because this node may lead before the move has ended.
+func (ch *chronicle) followRing(s *agreement.State) (changed bool) {
+	if s.Epoch == ch.epoch {
+		return false
+	}
+
+	before := ch.ring
+	if before == nil {
+		before = s.From
+	}
+
+	ch.ring = s.To
+	ch.epoch = s.Epoch
+	ch.moveBegan = time.Now()
+	ch.movingCount = movedPartitions(before, s.To)
+	ch.moveLogged = false
+	return true
 }
 
 // movedPartitions counts the partitions that two rings give to different owners.
@@ -187,16 +201,16 @@ func (ch *chronicle) noteNames() {
 		}
 	}
 
-	twice := map[string]bool{}
+	shared := map[string]bool{}
 	for name, n := range living {
 		if n < 2 {
 			continue
 		}
-		twice[name] = true
-		if !ch.twice[name] {
+		shared[name] = true
+		if !ch.sharedNames[name] {
 			ch.config.Logger.Warn("several living nodes have one name: give each its own, with --name; until then rlnode remove needs the ID",
 				"name", name, "nodes", n)
 		}
 	}
-	ch.twice = twice
+	ch.sharedNames = shared
 }

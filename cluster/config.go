@@ -111,17 +111,19 @@ type Timings struct {
 	Founding    time.Duration // how often to retry a founding that did not succeed
 	Probe       time.Duration // how often to check that the store responds
 	Reconcile   time.Duration // how often, at least, the leader compares Raft's configuration with the members
-	// how long a node must be healthy before it becomes a voter, and how long a
-	// voter must have failed before it is replaced
+	// Stable is how long a node must be healthy before it becomes a voter, and how
+	// long a voter must have failed before it is replaced.
 	Stable time.Duration
-	// how long until a member that gossip has not seen since this node started counts as failed
+	// AbsentAfter is how long until a member that gossip has not seen since this
+	// node started counts as failed.
 	AbsentAfter time.Duration
 	ForgetAfter time.Duration // how long until a failed member is removed from Raft
 	Write       time.Duration // bounds a write, or a wait for an entry, whose context has no deadline
-	// how long all members must know a higher feature level before the leader raises it by itself
+	// Rise is how long all members must know a higher feature level before the
+	// leader raises it by itself.
 	Rise time.Duration
-	// how often, at least, a leader asks the primary region for news, or checks the
-	// regions' reports
+	// Follow is how often, at least, a leader asks the primary region for news, or
+	// checks the regions' reports.
 	Follow time.Duration
 }
 

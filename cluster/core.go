@@ -40,7 +40,7 @@ type core struct {
 	identity       atomic.Pointer[peer.Identity]          // never nil
 	leavingRing    atomic.Bool                            // this node wants to leave the ring
 	leavingCluster atomic.Bool                            // this node wants to leave the cluster for good
-	mostVoters     atomic.Int64                           // highest known number of voters; see noteMostVoters
+	mostVoters     atomic.Int64                           // highest known number of voters; see mostVotersKnown
 
 	memory memory
 	feed   stateFeed

@@ -34,9 +34,11 @@ type followKind byte
 const (
 	followUpToDate followKind = iota // the caller is up to date
 	followState                      // the newer state follows, for agreement.ParseAdopt
-	// this region is not the primary; the name of the region that it follows comes next
+	// followNotPrimary: this region is not the primary; the name of the region that
+	// it follows comes next
 	followNotPrimary
-	// the rules are up to date; changes of entries follow: an agreement.AdoptEntries in JSON
+	// followEntries: the rules are up to date; changes of entries follow: an
+	// agreement.AdoptEntries in JSON
 	followEntries
 )
 
@@ -197,10 +199,12 @@ func (sr *sharedRules) serveFollow(_ context.Context, r request) ([]byte, error)
 
 	region := sr.config.Self.Region
 	s := sr.State()
+	if !sr.leads() {
+		return nil, fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
+	}
+
 	err := sr.requirePrimaryLeader()
 	switch {
-	case !sr.leads():
-		return nil, err
 	case q.Region == region:
 		return nil, fmt.Errorf("%w: two clusters call their region %q", ErrRefused, region)
 	case sr.isSecondary():
@@ -217,7 +221,7 @@ func (sr *sharedRules) serveFollow(_ context.Context, r request) ([]byte, error)
 
 	mine, theirs := positionOf(s), q.rulesPosition
 	sr.mu.Lock()
-	noted := sr.reports.add(q.Region, q.report(time.Now()))
+	stored := sr.reports.add(q.Region, q.report(time.Now()))
 	// runPrimaryRound then begins a new primary epoch, if this leader is really
 	// behind.
 	if mine.isBefore(theirs) {
@@ -225,7 +229,7 @@ func (sr *sharedRules) serveFollow(_ context.Context, r request) ([]byte, error)
 	}
 	sr.mu.Unlock()
 
-	if !noted {
+	if !stored {
 		return nil, fmt.Errorf("%w: more than %d regions", ErrRefused, maxReports)
 	}
 

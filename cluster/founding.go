@@ -35,8 +35,8 @@ const (
 type founder struct {
 	*core
 	departed atomic.Pointer[error] // this node left or was removed, and was started again; nil if not
-	// why this build can't join the cluster that last invited it; nil if no
-	// cluster has, or if it can join
+	// joinError is why this build can't join the cluster that last invited it; nil
+	// if no cluster has, or if it can join.
 	joinError atomic.Pointer[error]
 
 	// mu guards promise. It is held while a promise, or the first entry of Raft's
@@ -61,9 +61,14 @@ func (f *founder) clearHalfFounded() error {
 	}
 
 	term, err := s.Stable().GetUint64([]byte(raftTerm))
-	alone := f.config.foundsAlone() && f.identity.Load().Cluster == [16]byte{}
-	if err != nil || term != 1 || last != 0 || !f.promise.Decided && !alone {
-		return nil // GetUint64 also fails if no term is stored; Raft itself will report any other error
+	if err != nil {
+		return nil // no term is stored; Raft itself will report any other error
+	}
+
+	foundsAlone := f.config.foundsAlone() && f.identity.Load().Cluster == [16]byte{}
+	isFounder := f.promise.Decided || foundsAlone
+	if !isFounder || term != 1 || last != 0 {
+		return nil
 	}
 
 	snapshots, err := s.Snapshots().List()
@@ -78,10 +83,10 @@ func (f *founder) clearHalfFounded() error {
 }
 
 // bootstrap writes the first entry of Raft's log: these nodes form the cluster.
-func (f *founder) bootstrap(set []ring.NodeID) error {
+func (f *founder) bootstrap(founders []ring.NodeID) error {
 	var conf raft.Configuration
 	known := *f.nodeAddresses.Load()
-	for i, id := range set {
+	for i, id := range founders {
 		address := known[id]
 		if id == f.config.Self.ID {
 			address = f.config.Self.PeerAddress()
@@ -103,14 +108,14 @@ func (f *founder) bootstrap(set []ring.NodeID) error {
 		return errors.Join(fmt.Errorf("found a cluster: %w", err), f.clearHalfFounded())
 	}
 
-	f.config.Logger.Info("this node has founded a cluster", "nodes", len(set))
+	f.config.Logger.Info("this node has founded a cluster", "nodes", len(founders))
 	return nil
 }
 
 // foundCluster is the loop of a node whose Raft is empty. It ends once Raft has data.
 func (f *founder) foundCluster() {
-	var deferred time.Time   // when this node last began to hold back
-	lastLogged := time.Now() // a reason that lasts less than a second is not logged
+	var heldBackSince time.Time // when this node last began to hold back
+	lastLogged := time.Now()    // at most one line a second is logged, the first after a second
 	lastReason := ""
 	f.loop(f.config.Timings.Founding, f.gossipChanged, func() (last bool) {
 		empty, err := f.isRaftEmpty()
@@ -121,7 +126,7 @@ func (f *founder) foundCluster() {
 		case !empty:
 			f.announce()
 			return true
-		case time.Since(deferred) < deferTimeout:
+		case time.Since(heldBackSince) < deferTimeout:
 			return false
 		case f.config.BootstrapExpect == 1 && time.Since(f.startedAt) < seedPatience:
 			return false
@@ -129,7 +134,7 @@ func (f *founder) foundCluster() {
 
 		holdBack, err := f.foundOnce()
 		if holdBack {
-			deferred = time.Now()
+			heldBackSince = time.Now()
 		}
 		if err == nil {
 			return false
@@ -152,8 +157,9 @@ func (f *founder) foundCluster() {
 	})
 }
 
-// foundOnce takes one step. holdBack means that another proposer may go first,
-// so this node waits for deferTimeout. The error says what this node waits for.
+// foundOnce takes the next step towards a founding. holdBack means that another
+// proposer may go first, so this node waits for deferTimeout. The error says
+// what this node waits for.
 func (f *founder) foundOnce() (holdBack bool, err error) {
 	self := f.config.Self.ID
 	view := newFoundingView(self, f.config.BootstrapExpect, f.gossip.Load().Members())
@@ -293,11 +299,11 @@ func (f *founder) checkPromise(p promise) error {
 	ctx, cancel := context.WithTimeout(f.ctx, promiseTimeout)
 	defer cancel()
 
-	var stands bool
-	if err := f.callJSON(ctx, p.Proposer, MethodIsAttemptValid, p.Attempt, &stands); err != nil {
+	var isValid bool
+	if err := f.callJSON(ctx, p.Proposer, MethodIsAttemptValid, p.Attempt, &isValid); err != nil {
 		return fmt.Errorf("this node has promised node %s to found a cluster with it, and can't reach it: %w", p.Proposer, err)
 	}
-	if stands {
+	if isValid {
 		return fmt.Errorf("node %s is founding a cluster and holds this node's promise", p.Proposer)
 	}
 

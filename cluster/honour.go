@@ -39,9 +39,9 @@ func (p rulesPosition) isBefore(o rulesPosition) bool {
 // waits for one version at a time, even if newer ones come into force
 // meanwhile. So it makes progress no matter how fast new versions are written.
 type honourProgress struct {
-	honoured rulesPosition // zero: none in this leadership
-	next     rulesPosition // the leader waits for this one; zero: none
-	index    uint64        // a node that has applied this index uses next
+	honoured     rulesPosition // zero: none in this leadership
+	awaited      rulesPosition // the leader waits for this one; zero: none
+	awaitedIndex uint64        // a node that has applied this index uses awaited
 }
 
 // waitFor sets the version to wait for, given what is in force now. Before the
@@ -50,13 +50,13 @@ func (h *honourProgress) waitFor(now rulesPosition, index uint64) {
 	if !h.honoured.samePrimaryEpoch(now) {
 		h.honoured = rulesPosition{}
 	}
-	if h.next.Version > 0 && h.next.samePrimaryEpoch(now) {
+	if h.awaited.Version > 0 && h.awaited.samePrimaryEpoch(now) {
 		return
 	}
 
 	if now.Version > h.honoured.Version {
-		h.next = now
-		h.index = index
+		h.awaited = now
+		h.awaitedIndex = index
 	} else {
 		h.waitForNothing()
 	}
@@ -64,13 +64,13 @@ func (h *honourProgress) waitFor(now rulesPosition, index uint64) {
 
 // waitForNothing records that the leader waits for no version.
 func (h *honourProgress) waitForNothing() {
-	h.next = rulesPosition{}
-	h.index = 0
+	h.awaited = rulesPosition{}
+	h.awaitedIndex = 0
 }
 
-// markReached records that the region honours next.
+// markReached records that the region honours the awaited version.
 func (h *honourProgress) markReached() {
-	h.honoured = h.next
+	h.honoured = h.awaited
 	h.waitForNothing()
 }
 
@@ -88,8 +88,8 @@ func (sr *sharedRules) updateHonoured(ctx context.Context) (*agreement.State, in
 
 	// While there is no version to wait for, the index is 0, and only the clocks
 	// matter.
-	clocks, applied := sr.granter.RequireApplied(ctx, h.index)
-	if applied && h.next.Version > 0 {
+	clocks, applied := sr.granter.RequireApplied(ctx, h.awaitedIndex)
+	if applied && h.awaited.Version > 0 {
 		h.markReached()
 	}
 	return s, h.honoured.Version, clocks
@@ -168,8 +168,8 @@ func (rr regionReports) allHonour(names []string, h rulesPosition) bool {
 type clockRange struct {
 	earliest int64  // Unix ms: what the slowest clock shows now
 	latest   int64  // Unix ms: the latest that any clock has shown, in reports to this leader
-	slow     string // the region of the earliest clock
-	fast     string // the region of the latest clock
+	slowest  string // the region of the earliest clock
+	fastest  string // the region of the latest clock
 }
 
 // isNarrow reports whether the clocks agree well enough to record a version.
@@ -189,11 +189,11 @@ func (rr regionReports) clocks(names []string, now time.Time) (c clockRange, ok 
 		shows := report.clocks.Earliest + now.Sub(report.at).Milliseconds()
 		if i == 0 || shows < c.earliest {
 			c.earliest = shows
-			c.slow = name
+			c.slowest = name
 		}
 		if report.clocks.Latest > c.latest {
 			c.latest = report.clocks.Latest
-			c.fast = name
+			c.fastest = name
 		}
 	}
 	return c, len(names) > 0

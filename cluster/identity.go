@@ -123,7 +123,7 @@ func (f *founder) serveInvitation(_ context.Context, in invitation) (noBody, err
 		return noBody{}, err
 	}
 
-	f.noteMostVoters(in.Voters)
+	f.noteReportedVoters(in.Voters)
 	return noBody{}, nil
 }
 

@@ -14,13 +14,13 @@ import (
 )
 
 // LeaveRing hands all partitions of this node over to the other nodes, and
-// returns when that is done. It does nothing if the node is alone or in no
-// ring. If ctx ends first, the leader may still take the node out until
-// [Cluster.Stay] is called.
+// returns when that is done. It does nothing if no other node is in a ring. If
+// ctx ends first, the leader may still take the node out until [Cluster.Stay] is
+// called.
 //
 // After LeaveRing has returned nil, this process never has authority again,
-// unless the node was alone. An error wraps that of ctx, [ErrStuck] or
-// [ErrClosed].
+// except if no other node was in a ring. An error wraps that of ctx, [ErrStuck]
+// or [ErrClosed].
 func (c *Cluster) LeaveRing(ctx context.Context) error {
 	if c.onlyOne(c.State()) {
 		return nil
@@ -144,18 +144,8 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 		return noBody{}, err
 	}
 
-	switch {
-	case m.ID == c.config.Self.ID:
-		if r.Leaves || r.Force {
-			// The caller tries again. By then, another node may lead.
-			c.tracker.transferLead(ctx)
-			return noBody{}, fmt.Errorf("%w: node %s is handing over the lead", ErrLeaderUnavailable, m.Name)
-		}
-		return noBody{}, fmt.Errorf("%w: node %s is alive, and leads", ErrRefused, m.Name)
-	case m.State == gossip.Alive && !r.Leaves && !r.Force:
-		return noBody{}, fmt.Errorf("%w: node %s is alive; let it leave, or remove it by force", ErrRefused, m.Name)
-	case r.Force && c.State().InRing(m.ID) && len(c.State().To.Members()) == 1:
-		return noBody{}, fmt.Errorf("%w: node %s is alone in the ring", ErrRefused, m.Name)
+	if err := c.mayRemove(ctx, m, r); err != nil {
+		return noBody{}, err
 	}
 
 	c.tracker.markRemoving(m, r)
@@ -169,26 +159,52 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 	// The granter ends the node once its authority has expired. The reconcile loop does the rest.
 	wake.Signal(c.reconcileNeeded)
 
+	return noBody{}, c.awaitRemoved(ctx, m, r)
+}
+
+// mayRemove returns an error if m must not be removed, or not by this node. If
+// m is this node and may be removed, mayRemove transfers the lead: another
+// leader must remove it.
+func (c *Cluster) mayRemove(ctx context.Context, m member, r removalRequest) error {
+	switch {
+	case m.ID == c.config.Self.ID:
+		if r.Leaves || r.Force {
+			// The caller tries again. By then, another node may lead.
+			c.tracker.transferLead(ctx)
+			return fmt.Errorf("%w: node %s is handing over the lead", ErrLeaderUnavailable, m.Name)
+		}
+		return fmt.Errorf("%w: node %s is alive, and leads", ErrRefused, m.Name)
+	case m.State == gossip.Alive && !r.Leaves && !r.Force:
+		return fmt.Errorf("%w: node %s is alive; let it leave, or remove it by force", ErrRefused, m.Name)
+	case r.Force && c.State().InRing(m.ID) && len(c.State().To.Members()) == 1:
+		return fmt.Errorf("%w: node %s is alone in the ring", ErrRefused, m.Name)
+	}
+	return nil
+}
+
+// awaitRemoved waits until the reconcile loop has removed m.
+func (c *Cluster) awaitRemoved(ctx context.Context, m member, r removalRequest) error {
 	for c.leads() {
 		now, err := c.tracker.findMember(removalRequest{Node: m.ID})
 		if err != nil || !now.inRaft && (r.Leaves || !now.inState) {
-			return noBody{}, nil
+			return nil
 		}
+
 		// Once its departure is recorded, it is out, even if it is alive.
 		isOut := c.State().Departure(m.ID) != nil
 		if now.isAlive() && !r.Leaves && !r.Force && !isOut {
-			return noBody{}, fmt.Errorf("%w: node %s has come back", ErrRefused, m.Name)
+			return fmt.Errorf("%w: node %s has come back", ErrRefused, m.Name)
 		}
 
 		select {
 		case <-time.After(retryPause):
 			wake.Signal(c.reconcileNeeded)
 		case <-ctx.Done():
-			return noBody{}, fmt.Errorf("%w: %w", ErrOutcomeUnknown, ctx.Err())
+			return fmt.Errorf("%w: %w", ErrOutcomeUnknown, ctx.Err())
 		}
 	}
 
-	return noBody{}, fmt.Errorf("%w: leadership was lost", ErrOutcomeUnknown)
+	return fmt.Errorf("%w: leadership was lost", ErrOutcomeUnknown)
 }
 
 // findMember returns the node that a removal request refers to.

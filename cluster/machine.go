@@ -28,8 +28,8 @@ type machine struct {
 	// rulesIndex is the index of the last entry that changed the rules or the
 	// agreed regions, or a later index. It is set before the state with the change.
 	rulesIndex atomic.Uint64
-	// reignMark is from the last entry that began a reign and that this process
-	// has applied itself, not from a snapshot. It is nil if there is none.
+	// reignMark describes the last reign entry that this process applied as an
+	// entry, or is nil. Entries known only from a snapshot don't count.
 	reignMark atomic.Pointer[reignStart]
 	// lastPrepared is the last change of rules or regions that this node proposed
 	// as the leader.

@@ -25,8 +25,8 @@ type Member struct {
 	Voter   bool         `json:"voter"`
 	Leader  bool         `json:"leader"`
 	InRing  bool         `json:"in_ring"`
-	// in the agreed state or Raft's configuration: it was added, and not removed
-	// since
+	// Known means that the node is in the agreed state or Raft's configuration: it
+	// was added, and not removed since.
 	Known      bool `json:"-"`
 	Behind     bool `json:"behind"`     // the leader's last answer said that it refuses this node authority
 	Partitions int  `json:"partitions"` // owned after the current move; only set in a View

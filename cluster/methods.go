@@ -20,7 +20,8 @@ const (
 	MethodPropose                               // an entry → agreement.Result; also from other regions
 	MethodRemove                                // removalRequest → nothing
 	MethodFollow                                // followRequest → followKind and its data; from other regions
-	// nothing → nothing; fails unless the node leads the primary; from other regions
+	// MethodProbePrimary: nothing → nothing; fails unless the node leads the
+	// primary; from other regions
 	MethodProbePrimary
 	MethodRemoveRegion // a region's name → agreement.Result; also from other regions
 	MethodFollowNow    // nothing → nothing

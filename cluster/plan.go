@@ -35,8 +35,8 @@ type change struct {
 	why  string // of removeNode, for the log
 }
 
-// plan is the input of the leader's next change.
-type plan struct {
+// planner decides the leader's next change from what it knows of the members.
+type planner struct {
 	now     time.Time
 	self    ring.NodeID
 	members []member // sorted by ID
@@ -50,12 +50,12 @@ type plan struct {
 
 // next returns the one change to make now. Each change results in a new
 // configuration, from which the next one is planned.
-func (pl *plan) next() change {
+func (pl *planner) next() change {
 	pl.countVoters()
-	for _, rule := range []func() change{
+	for _, step := range []func() change{
 		pl.planMove, pl.planRemoval, pl.planForget, pl.planAddition, pl.planDemotion, pl.planPromotion, pl.planSpread,
 	} {
-		c := rule()
+		c := step()
 		if c.kind != noChange {
 			return c
 		}
@@ -64,7 +64,7 @@ func (pl *plan) next() change {
 }
 
 // firstMember returns a change of the given kind to the first member that fits.
-func (pl *plan) firstMember(kind changeKind, fits func(*member) bool) change {
+func (pl *planner) firstMember(kind changeKind, fits func(*member) bool) change {
 	for i := range pl.members {
 		if fits(&pl.members[i]) {
 			return change{kind: kind, node: pl.members[i]}
@@ -74,7 +74,7 @@ func (pl *plan) firstMember(kind changeKind, fits func(*member) bool) change {
 }
 
 // planMove updates the address of a node that has moved. After a failure it waits for retryNode.
-func (pl *plan) planMove() change {
+func (pl *planner) planMove() change {
 	return pl.firstMember(moveNode, func(m *member) bool {
 		return m.inRaft && m.isAlive() && m.peerAddress != m.raftAddress &&
 			pl.now.Sub(m.health.changeFailedAt) >= retryNode
@@ -83,7 +83,7 @@ func (pl *plan) planMove() change {
 
 // planRemoval removes a node from Raft if whyRemove gives a reason. It never
 // removes a node that is in a ring.
-func (pl *plan) planRemoval() change {
+func (pl *planner) planRemoval() change {
 	for i := range pl.members {
 		m := &pl.members[i]
 		if !m.inRaft || m.ID == pl.self || m.InRing {
@@ -99,7 +99,7 @@ func (pl *plan) planRemoval() change {
 }
 
 // whyRemove returns why a node has to go; empty if it may stay.
-func (pl *plan) whyRemove(m *member) string {
+func (pl *planner) whyRemove(m *member) string {
 	switch {
 	case m.excluded:
 		return "by command"
@@ -123,7 +123,7 @@ func (pl *plan) whyRemove(m *member) string {
 
 // planForget removes a member that is not in Raft's configuration, if it has
 // failed or is excluded.
-func (pl *plan) planForget() change {
+func (pl *planner) planForget() change {
 	return pl.firstMember(forgetNode, func(m *member) bool {
 		return m.inState && !m.inRaft && !m.InRing && m.ID != pl.self &&
 			(m.excluded || !(m.isAlive()) && m.health.failed)
@@ -131,16 +131,16 @@ func (pl *plan) planForget() change {
 }
 
 // planAddition adds a node that is alive, unless a server still has its address.
-func (pl *plan) planAddition() change {
+func (pl *planner) planAddition() change {
 	return pl.firstMember(addNode, func(m *member) bool {
 		return !m.inRaft && m.isAlive() && !m.excluded && pl.now.Sub(m.health.changeFailedAt) >= retryNode &&
 			!slices.ContainsFunc(pl.members, func(o member) bool { return o.inRaft && o.raftAddress == m.peerAddress })
 	})
 }
 
-// countVoters counts the voters and picks the candidate to become one: from the
-// zone with the fewest voters, then by ID.
-func (pl *plan) countVoters() {
+// countVoters counts the voters and picks the next one: from the zone with the
+// fewest voters, then by ID.
+func (pl *planner) countVoters() {
 	pl.voters = 0
 	pl.failedVoters = 0
 	pl.votersByZone = map[string]int{}
@@ -167,24 +167,27 @@ func (pl *plan) countVoters() {
 }
 
 // canDropFailedVoter reports whether the live voters are enough to agree on dropping a failed one.
-func (pl *plan) canDropFailedVoter() bool { return pl.voters-pl.failedVoters >= (pl.voters-1)/2+1 }
+func (pl *planner) canDropFailedVoter() bool { return pl.voters-pl.failedVoters >= (pl.voters-1)/2+1 }
 
 // planDemotion demotes a failed voter if the live ones can agree to it, and
-// either a candidate can take its place or the number of voters is even: with
+// either the next voter can take its place or the number of voters is even: with
 // one voter fewer, a smaller majority suffices.
-func (pl *plan) planDemotion() change {
-	if pl.nextVoter == nil && pl.voters%2 == 1 || pl.failedVoters == 0 || !pl.canDropFailedVoter() {
+func (pl *planner) planDemotion() change {
+	mayDemote := pl.failedVoters > 0 && pl.canDropFailedVoter()
+	helps := pl.nextVoter != nil || pl.voters%2 == 0
+	if !mayDemote || !helps {
 		return change{}
 	}
+
 	return pl.firstMember(demoteNode, func(m *member) bool {
 		return m.Voter && m.ID != pl.self && m.health.failed && pl.now.Sub(m.health.failedSince) >= pl.timings.Stable
 	})
 }
 
-// planPromotion makes the candidate a voter while there are fewer than
+// planPromotion promotes the next voter while there are fewer voters than
 // maxVoters. If a voter has failed, it waits until planDemotion has demoted
 // that voter, because an additional voter would enlarge the majority needed.
-func (pl *plan) planPromotion() change {
+func (pl *planner) planPromotion() change {
 	if pl.nextVoter == nil || pl.voters >= maxVoters || pl.failedVoters > 0 {
 		return change{}
 	}
@@ -192,9 +195,9 @@ func (pl *plan) planPromotion() change {
 }
 
 // planSpread demotes a voter in a zone that has at least two more voters than
-// the candidate's zone. planPromotion then makes the candidate a voter, which
+// the zone of the next voter. planPromotion then promotes that one, which
 // spreads the voters better over the zones.
-func (pl *plan) planSpread() change {
+func (pl *planner) planSpread() change {
 	if pl.nextVoter == nil || pl.voters < maxVoters || pl.failedVoters > 0 {
 		return change{}
 	}

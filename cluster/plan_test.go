@@ -110,7 +110,7 @@ func TestPlan(t *testing.T) {
 			voter(4, zone("b")), voter(5, zone("c")), voter(6, follows, zone("c"))}, noChange, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			p := plan{now: now, self: id(1), members: test.members, timings: DefaultTimings()}
+			p := planner{now: now, self: id(1), members: test.members, timings: DefaultTimings()}
 			have := p.next()
 			if have.kind != test.want || test.node != 0 && have.node.ID != id(test.node) {
 				t.Errorf("have change %d of %s, want %d of node %d", have.kind, have.node.ID, test.want, test.node)

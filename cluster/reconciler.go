@@ -29,18 +29,18 @@ type reconciler struct {
 
 // reconcileMembers is the loop that makes Raft's configuration match the members, on the leader.
 func (rc *reconciler) reconcileMembers() {
-	var records map[ring.NodeID]nodeHealth
+	var health map[ring.NodeID]nodeHealth
 	outsiders := map[ring.NodeID]time.Time{}
 	turnedAway := map[ring.NodeID]time.Time{}
 	var rising pendingRaise
 	rc.loop(rc.config.Timings.Reconcile, rc.reconcileNeeded, func() (last bool) {
 		rc.dropOutsiders(outsiders)
-		rc.noteMostVoters(0)
+		rc.noteVoters()
 
 		if !rc.leads() || rc.State().Cluster.IsZero() {
 			// When this node leads again, it starts over, because it does not watch the
 			// others meanwhile.
-			records = nil
+			health = nil
 			rising = pendingRaise{}
 			return false
 		}
@@ -48,12 +48,12 @@ func (rc *reconciler) reconcileMembers() {
 		rc.turnAway(turnedAway)
 		rc.raiseWhenDue(&rising)
 
-		if records == nil {
-			records = map[ring.NodeID]nodeHealth{}
+		if health == nil {
+			health = map[ring.NodeID]nodeHealth{}
 		}
 
 		for rc.leads() && rc.ctx.Err() == nil {
-			p, index := rc.makePlan(records)
+			p, index := rc.makePlanner(health)
 			next := p.next()
 			if next.kind == noChange {
 				break
@@ -61,9 +61,9 @@ func (rc *reconciler) reconcileMembers() {
 
 			if err := rc.carryOut(next, index); err != nil {
 				rc.config.Logger.Info("changing the members failed", "node", next.node.ID, "error", err)
-				r := records[next.node.ID]
-				r.changeFailedAt = time.Now()
-				records[next.node.ID] = r
+				h := health[next.node.ID]
+				h.changeFailedAt = time.Now()
+				health[next.node.ID] = h
 				break
 			}
 		}
@@ -72,14 +72,14 @@ func (rc *reconciler) reconcileMembers() {
 	})
 }
 
-// makePlan updates the nodes' records and makes a plan. It returns the index of
-// the configuration that the plan is based on.
-func (rc *reconciler) makePlan(records map[ring.NodeID]nodeHealth) (*plan, uint64) {
+// makePlanner updates the nodes' health and returns a planner, with the index of
+// the configuration that its plans are based on.
+func (rc *reconciler) makePlanner(health map[ring.NodeID]nodeHealth) (*planner, uint64) {
 	// The index is read before the members: if the configuration changes in between,
 	// Raft refuses the change.
 	_, index := rc.configuration()
 	state := rc.State()
-	pl := &plan{now: time.Now(), self: rc.config.Self.ID, timings: rc.config.Timings,
+	pl := &planner{now: time.Now(), self: rc.config.Self.ID, timings: rc.config.Timings,
 		members: rc.tracker.listMembers(state)}
 
 	present := map[ring.NodeID]bool{}
@@ -90,21 +90,26 @@ func (rc *reconciler) makePlan(records map[ring.NodeID]nodeHealth) (*plan, uint6
 		m := &pl.members[i]
 		caughtUp := rc.tracker.lastReports[m.ID].isCaughtUp(state.Index)
 		m.excluded = m.excluded || state.WasRemoved(m.boot)
-		m.health = records[m.ID].updated(pl.now, m, caughtUp)
-		records[m.ID] = m.health
+		m.health = health[m.ID].updated(pl.now, m, caughtUp)
+		health[m.ID] = m.health
 		present[m.ID] = true
 	}
 
-	for id := range records {
+	rc.dropAbsent(health, present)
+	slices.SortFunc(pl.members, func(a, b member) int { return a.ID.Compare(b.ID) })
+	return pl, index
+}
+
+// dropAbsent drops what is known of nodes that are no longer present. The caller
+// must hold tracker.mu.
+func (rc *reconciler) dropAbsent(health map[ring.NodeID]nodeHealth, present map[ring.NodeID]bool) {
+	for id := range health {
 		if !present[id] {
-			delete(records, id)
+			delete(health, id)
 			delete(rc.tracker.lastReports, id)
 			delete(rc.tracker.removing, id)
 		}
 	}
-
-	slices.SortFunc(pl.members, func(a, b member) int { return a.ID.Compare(b.ID) })
-	return pl, index
 }
 
 // carryOut makes a change. Raft refuses it if the configuration has changed since index.
@@ -213,7 +218,7 @@ func (rc *reconciler) turnAway(last map[ring.NodeID]time.Time) {
 func (rc *reconciler) invite(ctx context.Context, m member) error {
 	s := rc.State()
 	in := invitation{Cluster: [16]byte(s.Cluster), Level: s.Level, Release: rc.config.Build.Release,
-		Voters: rc.noteMostVoters(0)}
+		Voters: rc.mostVotersKnown()}
 	conf, _ := rc.configuration()
 	for _, server := range conf.Servers {
 		in.Servers = append(in.Servers, raftio.NodeID(server.ID))

@@ -208,6 +208,6 @@ func (sr *sharedRules) warnAboutClocks(c *clockRange, now time.Time) {
 	}
 	sr.clocksWarned = now
 	sr.config.Logger.Warn("the regions' clocks differ too much: older divisions of global limits count until they agree; look at NTP",
-		"region_ahead", c.fast, "region_behind", c.slow,
+		"region_ahead", c.fastest, "region_behind", c.slowest,
 		"difference", (time.Duration(c.latest-c.earliest) * time.Millisecond).String())
 }

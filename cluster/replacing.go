@@ -47,7 +47,7 @@ func (c *core) ReplacingError() error {
 
 	// This estimates what planDemotion will do. It leaves out how long the leader
 	// waits first.
-	wanted := min(c.noteMostVoters(0), liveServers)
+	wanted := min(c.mostVotersKnown(), liveServers)
 	willDemote := liveServers > 2 && liveVoters < voters && (liveServers > liveVoters || voters%2 == 0)
 	if liveVoters < wanted || willDemote {
 		return fmt.Errorf("replacing: %d of %d voters are live, and the leader has not replaced the others yet",
@@ -56,16 +56,25 @@ func (c *core) ReplacingError() error {
 	return nil
 }
 
-// noteMostVoters updates and returns the highest number of voters that this
-// process knows of. reported is a number that another node has just reported,
-// or 0.
-func (c *core) noteMostVoters(reported int) int {
+// mostVotersKnown returns the highest number of voters that this process has
+// noted, including the number of now.
+func (c *core) mostVotersKnown() int {
+	c.noteVoters()
+	return int(c.mostVoters.Load())
+}
+
+// noteVoters notes how many voters there are now, for mostVotersKnown.
+func (c *core) noteVoters() { c.noteReportedVoters(0) }
+
+// noteReportedVoters notes how many voters there are now, and how many another
+// node has just reported, for mostVotersKnown.
+func (c *core) noteReportedVoters(reported int) {
 	voters := len(c.voterIDs())
 	for {
 		old := c.mostVoters.Load()
 		most := max(old, int64(min(max(reported, voters, c.config.BootstrapExpect), maxVoters)))
 		if c.mostVoters.CompareAndSwap(old, most) {
-			return int(most)
+			return
 		}
 	}
 }

@@ -177,7 +177,7 @@ func (c *Cluster) CatchUp(ctx context.Context) error {
 	err := c.retry(ctx, func(bool) error {
 		err := c.callJSON(ctx, toLeader, authority.MethodCommitted, noBody{}, &index)
 		if err != nil {
-			// A query has no outcome that could be unknown.
+			// Asking again is harmless, so every error may be retried.
 			err = &agreement.ReportedError{Text: err.Error(), Kind: ErrLeaderUnavailable}
 		}
 		return err

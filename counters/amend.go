@@ -25,7 +25,7 @@ type Amendment struct {
 	Memo     *Memo
 	Answer   func(a *Amendment) []byte
 	Repeated bool    // set by Amend: the change was made earlier, so neither the Decisions of Ops nor Applied are set
-	Applied  []int64 // set by Amend, by op: by how much usage rose, with dropped costs. A reward takes off no more than there was.
+	Applied  []int64 // set by Amend, by op: by how much usage changed; a dropped cost counts as taken
 }
 
 // Amend changes counters of one subject. If it fails with ErrShut, ErrNoRoom,
@@ -137,7 +137,7 @@ func (t *Table) amend(s *shard, now algorithms.Instant, i int, a *Amendment) err
 	case a.From != nil:
 		return t.chargeLateLocked(s, now, op.Key, op.Limit, a.From[i], op.Cost, a.Life)
 	case op.Cost < 0:
-		return t.changeLocked(s, now, op.Key, op.Limit, reward(op.Limit, t.rewardLocked(s, now, op)))
+		return t.changeLocked(s, now, op.Key, op.Limit, reward(op.Limit, t.rewardable(s, now, op)))
 	case op.Cost > 0:
 		return t.changeLocked(s, now, op.Key, op.Limit, forceDebit(op.Limit, op.Cost, a.OldRates))
 	}
@@ -153,10 +153,10 @@ func reward(l *algorithms.Limit, n int64) edit {
 	}
 }
 
-// rewardLocked returns how many units op, whose cost is below zero, takes off
-// the counter: no more than its own region uses. The counter also holds what
-// the region lent, which must stay. The caller must hold the shard.
-func (t *Table) rewardLocked(s *shard, now algorithms.Instant, op *Op) int64 {
+// rewardable returns how many units op, whose cost is below zero, takes off the
+// counter: no more than its own region uses. The counter also holds what the
+// region lent, which must stay. The caller must hold the shard.
+func (t *Table) rewardable(s *shard, now algorithms.Instant, op *Op) int64 {
 	if !op.Lends {
 		return -op.Cost
 	}

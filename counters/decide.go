@@ -42,11 +42,7 @@ func (t *Table) decideOp(s *shard, now algorithms.Instant, op *Op) {
 // decideLog is decideOp for a log. Only commit adds to the log.
 func (t *Table) decideLog(s *shard, op *Op) {
 	op.location = location{index: -1, log: s.log(op.Key)}
-	var fresh algorithms.Log
-	log := &fresh
-	if op.location.log != nil {
-		log = &op.location.log.log
-	}
+	log := op.location.logOrFresh()
 	before := log.Len()
 	op.Decision = log.Peek(op.Limit, op.At, op.Cost)
 
@@ -72,12 +68,13 @@ func (s *shard) refuseForRoom(op *Op, steady int64) {
 // the limit could never allow op's cost. It also moves the expiry later if
 // necessary: the limit may have changed since the counter was stored.
 func (s *shard) protectRefused(op *Op) {
-	// A limit without capacity also answers Never, as in a region without a share.
-	// There may be some capacity later, so its counter is protected.
-	refusing := op.Decision.RetryAfter != algorithms.Never || op.Limit.Capacity() == 0
+	// Never usually means that the cost can't ever fit. A limit without capacity,
+	// as in a region without a share, answers Never for now only, so its counter is
+	// protected.
+	mayFitLater := op.Decision.RetryAfter != algorithms.Never || op.Limit.Capacity() == 0
 	fresh := freshAt(op.At, op.Limit, op.Decision.ResetAfter)
 	if e := op.location.log; e != nil {
-		if refusing {
+		if mayFitLater {
 			e.kindFullness = packKindFullness(algorithms.SlidingLog, refusedFullness)
 		}
 		e.freshAt = max(e.freshAt, fresh)
@@ -85,13 +82,14 @@ func (s *shard) protectRefused(op *Op) {
 	}
 
 	g, slot := op.location.group(), op.location.slot()
-	if refusing {
+	if mayFitLater {
 		g.kindFullnesses[slot] = packKindFullness(op.Limit.Kind, refusedFullness)
 	}
+
 	// A refused call may have changed the rate of a CellBucket. Without the new
 	// state, the old rate would apply until a check is admitted.
-	otherRate := op.Mode == CheckMode && op.Limit.ChangesRate(g.records[slot].state, op.state)
-	if otherRate {
+	rateChanged := op.Mode == CheckMode && op.Limit.ChangesRate(g.records[slot].state, op.state)
+	if rateChanged {
 		g.records[slot].state = op.state
 		s.table.recordTake(op.At, op.Key, op.Limit)
 	}
@@ -100,7 +98,7 @@ func (s *shard) protectRefused(op *Op) {
 	// otherwise a flood of refusals would be sent to standbys and written to disk.
 	if fresh > g.freshAt[slot] {
 		g.freshAt[slot] = fresh
-	} else if !otherRate {
+	} else if !rateChanged {
 		return
 	}
 	s.markDirty(op.location, allReaders)
@@ -128,35 +126,28 @@ func (t *Table) describeUntaken(ops []Op) {
 			continue
 		}
 
-		s := t.shardOf(op.Key)
+		// A count describes its refusal with its cost; a check what remains without
+		// it.
 		cost := int64(0)
 		if !op.Decision.Allowed {
-			cost = op.Cost // CountMode would have taken it: describe the refusal instead
+			cost = op.Cost
 		}
 
-		if op.isSlot() {
+		switch {
+		case op.isSlot():
 			op.Decision = op.Limit.Peek(op.state, op.At, cost)
-			continue
-		}
-
-		// op.state includes the cost, which was not taken. The table still has the
-		// state without it.
-		if op.Limit.Kind != algorithms.SlidingLog {
+		case op.Limit.Kind == algorithms.SlidingLog:
+			op.Decision = op.location.logOrFresh().Peek(op.Limit, op.At, cost)
+		default:
+			// op.state includes the cost, which was not taken. The table still has the
+			// state without it.
+			s := t.shardOf(op.Key)
 			state := s.find(op.Key).state()
 			op.Decision = op.Limit.Peek(state, op.At, cost)
 			if op.Lends {
 				s.leaveOutLoans(op.At, op, state)
 			}
-			continue
 		}
-
-		var fresh algorithms.Log
-		log := &fresh
-		if op.location.log != nil {
-			log = &op.location.log.log
-		}
-
-		op.Decision = log.Peek(op.Limit, op.At, cost)
 	}
 }
 

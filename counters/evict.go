@@ -3,6 +3,7 @@ package counters
 import (
 	"math"
 	"math/bits"
+	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 )
@@ -11,10 +12,9 @@ import (
 // takes the best victim among them.
 const evictionSample = 6
 
-// rescanDelay is how long, in nanoseconds, the next search waits after one that
-// found no victim, in one subtable or in the whole table. It is indexed by the
-// class of the newcomer.
-var rescanDelay = [numClasses]int64{configured: 100_000_000, inline: 1_000_000_000}
+// rescanDelay is how long the next search waits after one that found no victim,
+// in one subtable or in the whole table, by the class of the newcomer.
+var rescanDelay = [numClasses]time.Duration{configured: 100 * time.Millisecond, inline: time.Second}
 
 // victim is a candidate for eviction. The candidate with the lowest rank is evicted.
 type victim struct {
@@ -33,15 +33,15 @@ const lastResort = math.MaxUint64
 // isGood reports whether the search may end with v.
 func (v *victim) isGood() bool { return v.chosen && v.rank < lastResort }
 
-// consider makes the counter at loc the victim if it ranks lower than the
-// present one. Its rank is its fullness, as of its last change, times the order
-// of magnitude of the time it has left. So a monthly quota that is hardly used
-// goes before one that is half used, and a bucket that is full again in a
-// second goes before both.
-func (v *victim) offer(loc location, k Key, packed kindFullness, freshAt uint32, second int64) {
+// offer makes the counter at loc the victim if it ranks lower than the present
+// one. Its rank is its fullness, as of its last change, times the order of
+// magnitude of the time it has left. So a monthly quota that is hardly used
+// goes before one that is half used. Of two equally used counters, the one that
+// is fresh sooner goes first.
+func (v *victim) offer(loc location, k Key, fullness uint8, freshAt uint32, second int64) {
 	rank := uint64(0)
 	if left := int64(freshAt) - second; left > 0 {
-		rank = (1+uint64(packed.fullness()))*uint64(bits.Len64(uint64(left)))<<32 | uint64(freshAt)
+		rank = (1+uint64(fullness))*uint64(bits.Len64(uint64(left)))<<32 | uint64(freshAt)
 	}
 	v.offerRanked(loc, k, rank)
 }
@@ -130,7 +130,7 @@ func (t *Table) evict(s *shard, sub *subtable, c class, steady int64, ops []Op) 
 	v := sub.pickVictim(c, steady, ops, t.activeReaders())
 	if !v.chosen {
 		full := &sub.full[c]
-		full.until = steady + rescanDelay[c]
+		full.until = steady + int64(rescanDelay[c])
 
 		// If the first refusing counter becomes fresh sooner, the subtable may be
 		// searched again then.
@@ -207,7 +207,7 @@ func (t *Table) findRoomElsewhere(s *shard, c class, steady int64, ops []Op) boo
 	// is nearly always locked, and a flood of these subjects must not cost a search
 	// for each check.
 	if !missed || c == inline {
-		t.noSearchUntil[c].Store(steady + rescanDelay[c])
+		t.noSearchUntil[c].Store(steady + int64(rescanDelay[c]))
 	}
 
 	return false
@@ -240,15 +240,29 @@ func (t *Table) giveRoom(donor *shard, c class, steady int64, ops []Op) (given i
 	return 1, false
 }
 
+// search is a search of a subtable for a victim.
+type search struct {
+	victim   victim
+	class    class   // of the newcomer
+	second   int64   // now, in Unix seconds on the steady clock
+	spared   []Op    // ops whose counters are not evicted
+	unreadBy readers // a reset that one of them has not received is the last resort
+	freeAt   int64   // when the first refusing counter that was seen will be fresh
+}
+
 // pickVictim searches a sample of the subtable for a victim. If the sample has
 // none, it goes on until it finds one or has seen the whole subtable. For an
 // inline newcomer it considers only inline counters.
-func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers) victim {
-	second := steady / 1e9
-	var v victim
+func (sub *subtable) pickVictim(c class, steady int64, spared []Op, unreadBy readers) victim {
+	sr := search{class: c, second: steady / 1e9, spared: spared, unreadBy: unreadBy, freeAt: math.MaxInt64}
+	sr.visitGroups(sub)
+	sr.visitLogs(sub)
+	sub.full[c].freeAt = sr.freeAt
+	return sr.victim
+}
 
-	freeAt := int64(math.MaxInt64)
-	for seen := 0; seen < len(sub.groups) && !(v.isGood() && seen >= evictionSample); seen++ {
+func (sr *search) visitGroups(sub *subtable) {
+	for seen := 0; seen < len(sub.groups) && !(sr.victim.isGood() && seen >= evictionSample); seen++ {
 		// The search goes on where the last one ended, so that every counter
 		// has its turn.
 		sub.clockHand++
@@ -258,48 +272,45 @@ func (sub *subtable) pickVictim(c class, steady int64, ops []Op, readers readers
 
 		g := &sub.groups[sub.clockHand]
 		for slot, tag := range g.tags {
-			if tag < tagUsed || c == inline && g.inline>>slot&1 == 0 {
+			if tag < tagUsed || sr.class == inline && g.inline>>slot&1 == 0 {
 				continue
 			}
 
-			k := g.records[slot].key
-			at := sub.clockHand*groupSlots + slot
-			switch {
-			case g.kindFullnesses[slot].fullness() == packedRefusedFullness && int64(g.freshAt[slot]) > second:
-				freeAt = min(freeAt, int64(g.freshAt[slot]))
-			case isKeyOf(k, ops):
-			case g.isUnreadReset(slot, readers):
-				v.offerRanked(sub.locationAt(at), k, lastResort)
-			default:
-				v.offer(sub.locationAt(at), k, g.kindFullnesses[slot], g.freshAt[slot], second)
-			}
+			loc := sub.locationAt(sub.clockHand*groupSlots + slot)
+			fullness := g.kindFullnesses[slot].fullness()
+			sr.visit(loc, g.records[slot].key, fullness, g.freshAt[slot], g.isUnreadReset(slot, sr.unreadBy))
 		}
 	}
+}
 
-	looked := 0
+func (sr *search) visitLogs(sub *subtable) {
+	seen := 0
 	for k, e := range sub.logs { // in random order, so this is a sample
-		if c == inline && !k.IsInline() {
+		if sr.class == inline && !k.IsInline() {
 			continue
 		}
-		looked++
-		if v.isGood() && looked > evictionSample*groupSlots {
+
+		seen++
+		if sr.victim.isGood() && seen > evictionSample*groupSlots {
 			break
 		}
 
-		loc := location{index: -1, log: e}
-		switch {
-		case e.kindFullness.fullness() == packedRefusedFullness && int64(e.freshAt) > second:
-			freeAt = min(freeAt, int64(e.freshAt))
-		case isKeyOf(k, ops):
-		case e.dirty&readers != 0 && e.log.Fresh():
-			v.offerRanked(loc, k, lastResort)
-		default:
-			v.offer(loc, k, e.kindFullness, e.freshAt, second)
-		}
+		unreadReset := e.dirty&sr.unreadBy != 0 && e.log.Fresh()
+		sr.visit(location{index: -1, log: e}, k, e.kindFullness.fullness(), e.freshAt, unreadReset)
 	}
+}
 
-	sub.full[c].freeAt = freeAt
-	return v
+// visit considers the counter at loc as the victim.
+func (sr *search) visit(loc location, k Key, fullness uint8, freshAt uint32, unreadReset bool) {
+	switch {
+	case fullness == packedRefusedFullness && int64(freshAt) > sr.second:
+		sr.freeAt = min(sr.freeAt, int64(freshAt))
+	case isKeyOf(k, sr.spared):
+	case unreadReset:
+		sr.victim.offerRanked(loc, k, lastResort)
+	default:
+		sr.victim.offer(loc, k, fullness, freshAt, sr.second)
+	}
 }
 
 func isKeyOf(k Key, ops []Op) bool {

@@ -495,13 +495,13 @@ func (h *giveBackHistory) end(p *pendingCost) {
 	s := h.settlementOf(p, p.used)
 	s.CarriesOutEnd = true
 	before := h.usage(p)
-	repeated, done, err := h.owner.table.Settle(h.now(), s)
-	h.trace("carried out %x.%v with %v: repeated %t, done %t, %v", p.place.Key.Subject,
-		p.place.Key.ID, p.used, repeated, done, err)
+	outcome, err := h.owner.table.Settle(h.now(), s)
+	h.trace("carried out %x.%v with %v: outcome %d, %v", p.place.Key.Subject,
+		p.place.Key.ID, p.used, outcome, err)
 	switch {
 	case err != nil:
 		h.fail("an end failed: %v", err)
-	case repeated || !done:
+	case outcome != Made:
 		if after := h.usage(p); !slices.Equal(before, after) {
 			h.fail("an end that was over changed %v to %v", before, after)
 		}
@@ -671,14 +671,14 @@ func (h *giveBackHistory) settle(p *pendingCost) {
 	s.TooLate = now.Wall > p.until+notes.LateSettling*1e9
 
 	before := h.usage(p)
-	repeated, done, err := h.owner.table.Settle(now, s)
-	h.trace("settled %x.%v with %v: repeated %t, done %t, late %t, %v", p.place.Key.Subject,
-		p.place.Key.ID, used, repeated, done, s.Late, err)
+	outcome, err := h.owner.table.Settle(now, s)
+	h.trace("settled %x.%v with %v: outcome %d, late %t, %v", p.place.Key.Subject,
+		p.place.Key.ID, used, outcome, s.Late, err)
 	if err != nil {
 		h.fail("settling failed: %v", err)
 		return
 	}
-	if repeated || !done {
+	if outcome != Made {
 		if after := h.usage(p); !slices.Equal(before, after) {
 			h.fail("a settling that was over changed %v to %v", before, after)
 		}

@@ -98,6 +98,6 @@ func (g *group) dirtySlots(by readers) uint64 {
 // isUnreadReset reports whether a slot records a reset that one of the readers
 // has not received yet. Only administrators reset counters, so such slots are
 // rare.
-func (g *group) isUnreadReset(slot int, readers readers) bool {
-	return g.dirty>>slot&uint64(readers) != 0 && g.records[slot].state.Fresh()
+func (g *group) isUnreadReset(slot int, by readers) bool {
+	return g.dirty>>slot&uint64(by) != 0 && g.records[slot].state.Fresh()
 }

@@ -90,7 +90,7 @@ func (s *shard) splitSubtable(sub *subtable) {
 
 		// The list names groups of sub, which the halves don't have. So the next reader
 		// scans the halves in full.
-		h.unsentList.incomplete = sub.unsentList.incomplete || len(sub.unsentList.groups)+len(sub.unsentList.logs) > 0
+		h.unsentList.incomplete = sub.unsentList.hasChanges()
 	}
 
 	for loc := range sub.used() {
@@ -135,10 +135,10 @@ func (s *shard) joinSubtables() {
 	}
 
 	live := 0
-	lost := false
+	incomplete := false
 	s.forEachLocked(func(sub *subtable) {
 		live += sub.count()
-		lost = lost || sub.unsentList.incomplete || len(sub.unsentList.groups)+len(sub.unsentList.logs) > 0
+		incomplete = incomplete || sub.unsentList.hasChanges()
 	})
 
 	// The bound is far below the size at which a subtable is split. So a shard does
@@ -149,7 +149,7 @@ func (s *shard) joinSubtables() {
 
 	first := &s.single
 	first.allocate(groupsFor(live))
-	first.unsentList.incomplete = lost
+	first.unsentList.incomplete = incomplete
 	s.forEachLocked(func(sub *subtable) {
 		for loc := range sub.used() {
 			first.copySlot(loc.group(), loc.slot())

@@ -333,7 +333,7 @@ func TestInlineCountStaysCorrect(t *testing.T) {
 							Answer: func(*Amendment) []byte { return make([]byte, 40) }})
 				case 2:
 					s := settled(table, now, algorithms.TakeRecord{}, k.Subject, k.Counter+1<<54)
-					_, _, _ = table.Settle(now, s)
+					_, _ = table.Settle(now, s)
 				case 3:
 					r := Record{Key: k, Kind: algorithms.FixedWindow,
 						State:   algorithms.State{Count: 1, At: now.Wall / int64(time.Minute)},

@@ -69,7 +69,9 @@ func (t *Table) giveBackLocked(
 		return ErrGone
 	}
 	give := edit{
-		func(st algorithms.State, now algorithms.Instant) algorithms.State { return l.Give(st, from, now, cost) },
+		func(state algorithms.State, now algorithms.Instant) algorithms.State {
+			return l.Give(state, from, now, cost)
+		},
 		func(g *algorithms.Log, now algorithms.Instant) { g.Give(l, from, now, cost) },
 	}
 
@@ -112,12 +114,12 @@ func (t *Table) giveBackLocked(
 func giveUndrained(
 	l *algorithms.Limit, from *algorithms.TakeRecord, cost int64,
 ) func(algorithms.State, algorithms.Instant) algorithms.State {
-	return func(st algorithms.State, now algorithms.Instant) algorithms.State {
-		changedAt := st.At
-		st.At = max(st.At, now.Steady)
-		st = l.Give(st, *from, now, cost)
-		st.At = changedAt
-		return st
+	return func(state algorithms.State, now algorithms.Instant) algorithms.State {
+		changedAt := state.At
+		state.At = max(state.At, now.Steady)
+		state = l.Give(state, *from, now, cost)
+		state.At = changedAt
+		return state
 	}
 }
 
@@ -125,12 +127,12 @@ func giveUndrained(
 // life. It drops the cost if that life is over, or all that was taken then is
 // gone: see forceLateDebit. The caller must hold the shard.
 func (t *Table) chargeLateLocked(
-	sh *shard, now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, life Life,
+	s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, life Life,
 ) error {
 	if !t.isAlive(now, k, life) {
 		return nil
 	}
-	return t.changeLocked(sh, now, k, l, forceLateDebit(l, from, cost))
+	return t.changeLocked(s, now, k, l, forceLateDebit(l, from, cost))
 }
 
 // forceLateDebit debits cost that belongs to a Take at from, unless all that

@@ -224,7 +224,7 @@ func (m *memory) tidy() {
 // enlarge moves the stretch of sb that ends at end to a large page. It unlocks
 // m meanwhile, because the system may first have to make room.
 func (m *memory) enlarge(sb *slab, end int) {
-	sb.largeBytes, sb.isMoving = end, true // a discard meanwhile lowers large again
+	sb.largeBytes, sb.isMoving = end, true // a discard meanwhile lowers largeBytes again
 	m.mu.Unlock()
 	moved := pages.Enlarge(sb.area[end-pages.Large : end])
 	m.mu.Lock()

@@ -12,11 +12,10 @@ import (
 type SettlePlan struct {
 	Place Place
 	// HadPlace says that the place was made with the reservation, on this node or
-	// elsewhere. Suppose that it is missing. If the counters are still of the same
-	// lineage, the reservation is over. If they are of another lineage, the place
-	// was lost with its node. Settle then makes it anew, even beyond the bound,
-	// unless the settlement is late or an end. Without HadPlace, Settle makes the
-	// place only if there is room.
+	// elsewhere. If such a place is missing in the same lineage, the reservation is
+	// over. In another lineage, the place was lost with its node: Settle makes it
+	// anew, even beyond the bound, but not for a late settlement or an end. Without
+	// HadPlace, Settle makes the place only if there is room.
 	HadPlace bool
 	// Late says that the reservation's time is over, so the place must still be
 	// there. Settle sets it if it finds that the settlement is late. TooLate says
@@ -30,10 +29,20 @@ type SettlePlan struct {
 	Changes       []SettledCost
 	Life          Life // of the counters that the costs to put back were taken from
 	// Answer returns what to keep with the place.
-	Answer func(st *SettlePlan) []byte
+	Answer func(plan *SettlePlan) []byte
 
 	SettleResult // set by Settle
 }
+
+// SettleOutcome says whether the changes of a settlement are made.
+type SettleOutcome uint8
+
+// The outcomes.
+const (
+	NotMade    SettleOutcome = iota // it is too late for them, or too early for the end of the reservation
+	Made                            // Settle made them
+	MadeBefore                      // they had been made before: Settle only read what was kept
+)
 
 // SettleResult is what Settle found and did.
 type SettleResult struct {
@@ -78,134 +87,134 @@ func (cost *SettledCost) delta(expired bool) int64 {
 	return cost.Used - cost.Reserved
 }
 
-// Settle makes the changes of a settlement. done means that they are made.
-// repeated means that they had been made before; Settle then only reads what
-// was kept. Neither is true if they were never made and it is too late, or if
-// it is too early for the end. If Settle fails with ErrShut or
-// notes.ErrReservations, nothing changes.
-func (t *Table) Settle(now algorithms.Instant, st *SettlePlan) (repeated, done bool, err error) {
-	home := Key{Subject: st.Place.Key.Subject}
-	sh, now := t.lock(now, home)
-	defer sh.mu.Unlock()
+// Settle makes the changes of a settlement, unless they have been made before.
+// If it fails with ErrShut or notes.ErrReservations, nothing changes.
+func (t *Table) Settle(now algorithms.Instant, plan *SettlePlan) (SettleOutcome, error) {
+	home := Key{Subject: plan.Place.Key.Subject}
+	s, now := t.lock(now, home)
+	defer s.mu.Unlock()
 	if t.gates.isShut(home.Partition()) {
-		return false, false, ErrShut
+		return NotMade, ErrShut
 	}
 
-	st.SameLineage = st.Life.Lineage != 0 && t.Lineage(home.Partition()) == st.Life.Lineage
-	place, err := t.findOrMakePlace(now, st)
+	plan.SameLineage = plan.Life.Lineage != 0 && t.Lineage(home.Partition()) == plan.Life.Lineage
+	place, tooLate, err := t.findOrMakePlace(now, plan)
 
 	switch {
 	case err != nil:
-		return false, false, err
+		return NotMade, err
 
 	// Repetitions are handled first: they get their answer even when it is too
 	// late for a change.
-	case place.Status() == notes.Settled, st.CarriesOutEnd && place.Status() == notes.Ended:
-		st.Kept = []byte(place.Body)
-		st.Late = place.WasLate()
-		st.IsFinal = place.Status() == notes.Settled
-		return true, true, nil
-	case st.TooLate, st.CarriesOutEnd && !place.IsDue(now.Steady):
-		return false, false, nil
+	case place.Status() == notes.Settled, plan.CarriesOutEnd && place.Status() == notes.Ended:
+		plan.Kept = []byte(place.Body)
+		plan.Late = place.WasLate()
+		plan.IsFinal = place.Status() == notes.Settled
+		return MadeBefore, nil
+	case tooLate, plan.CarriesOutEnd && !place.IsDue(now.Steady):
+		return NotMade, nil
 	}
 
-	st.HadEnded = place.Status() == notes.Ended
+	plan.HadEnded = place.Status() == notes.Ended
 
 	// Carrying out the end is never late, whenever it happens.
-	st.Late = st.Late || st.HadEnded || !st.CarriesOutEnd && place.IsDue(now.Steady)
+	plan.Late = plan.Late || plan.HadEnded || !plan.CarriesOutEnd && place.IsDue(now.Steady)
 
-	t.makeRoomForChanges(sh, now, st)
-	for i := range st.Changes {
+	t.makeRoomForChanges(s, now, plan)
+	for i := range plan.Changes {
 		// A change that can't be made must not stop the others: the place is settled
 		// only once.
-		if err := t.settleCost(sh, now, &st.Changes[i], st); err != nil {
-			st.Dropped++
+		if err := t.settleCost(s, now, &plan.Changes[i], plan); err != nil {
+			plan.Dropped++
 		}
 	}
 
-	st.Tightest = t.tightestRemaining(sh, now, st.Changes)
+	plan.Tightest = t.tightestRemaining(s, now, plan.Changes)
+	plan.IsFinal = !plan.CarriesOutEnd
+	t.storePlace(now, plan, place)
+	return Made, nil
+}
 
+// storePlace records in place that the changes of plan are made.
+func (t *Table) storePlace(now algorithms.Instant, plan *SettlePlan, place notes.Note) {
 	status := uint64(notes.Ended)
-	st.IsFinal = !st.CarriesOutEnd
-	if st.IsFinal {
+	if plan.IsFinal {
 		status = notes.Settled
-		place.Until = st.Place.SettledUntil
+		place.Until = plan.Place.SettledUntil
 	}
 
-	place.SetOver(status, st.Late)
+	place.SetOver(status, plan.Late)
 	place.At = now.Steady
 
 	// A repetition gets this answer, even from the partition's next owner.
-	place.Body = string(st.Answer(st))
-	lp := t.notes.Lock(home.Partition(), now.Steady)
+	place.Body = string(plan.Answer(plan))
+	lp := t.notes.Lock(place.Key.Partition(), now.Steady)
 	lp.Put(&place)
 	lp.Unlock()
-	return false, true, nil
 }
 
 // findOrMakePlace returns the settlement's place. If there is none, it makes
-// one, or sets TooLate if the reservation must be over: because it had a place
-// in this lineage, or because st is Late or CarriesOutEnd.
-func (t *Table) findOrMakePlace(now algorithms.Instant, st *SettlePlan) (place notes.Note, err error) {
-	lp := t.notes.Lock(st.Place.Key.Partition(), now.Steady)
+// one, unless it is too late: because it had a place in this lineage, or
+// because plan is TooLate, Late or CarriesOutEnd.
+func (t *Table) findOrMakePlace(
+	now algorithms.Instant, plan *SettlePlan,
+) (place notes.Note, tooLate bool, err error) {
+	lp := t.notes.Lock(plan.Place.Key.Partition(), now.Steady)
 	defer lp.Unlock()
-	place, found := lp.Get(st.Place.Key)
+	place, found := lp.Get(plan.Place.Key)
 	if found {
-		return place, nil
+		return place, plan.TooLate, nil
 	}
-	if st.HadPlace && st.SameLineage || st.Late || st.CarriesOutEnd {
-		st.TooLate = true
-	}
-	if st.TooLate {
-		return place, nil
+	if plan.TooLate || plan.Late || plan.CarriesOutEnd || plan.HadPlace && plan.SameLineage {
+		return place, true, nil
 	}
 
 	// A place that was made with the reservation had room. If it was lost, Settle
 	// stores it again even beyond the bound.
-	place = st.Place.note(now)
-	if !st.HadPlace {
+	place = plan.Place.note(now)
+	if !plan.HadPlace {
 		err = lp.PutIfRoom(place)
 	}
-	return place, err
+	return place, false, err
 }
 
-// makeRoomForChanges makes room for the counters that st adds, without evicting
-// any that it changes. If there is no room, settleCost fails and the cost is
-// dropped. The counter of such a cost was evicted before, with all that had
-// been taken from it.
-func (t *Table) makeRoomForChanges(sh *shard, now algorithms.Instant, st *SettlePlan) {
+// makeRoomForChanges makes room for the counters that plan adds, without
+// evicting any that it changes. If there is no room, settleCost fails and the
+// cost is dropped. The counter of such a cost was evicted before, with all that
+// had been taken from it.
+func (t *Table) makeRoomForChanges(s *shard, now algorithms.Instant, plan *SettlePlan) {
 	var added []Op
-	spared := make([]Op, len(st.Changes))
-	for i := range st.Changes {
-		cost := &st.Changes[i]
+	spared := make([]Op, len(plan.Changes))
+	for i := range plan.Changes {
+		cost := &plan.Changes[i]
 		spared[i].Key = cost.Key
-		if cost.delta(st.HadEnded) > 0 {
+		if cost.delta(plan.HadEnded) > 0 {
 			added = append(added, spared[i])
 		}
 	}
-	t.makeRoomFor(sh, now, added, spared)
+	t.makeRoomFor(s, now, added, spared)
 }
 
 // settleCost makes one change of a settlement. It fails with ErrGone or ErrNoRoom.
-func (t *Table) settleCost(sh *shard, now algorithms.Instant, cost *SettledCost, st *SettlePlan) error {
+func (t *Table) settleCost(s *shard, now algorithms.Instant, cost *SettledCost, plan *SettlePlan) error {
 	from := cost.From
-	from.Late = st.Late
-	change := cost.delta(st.HadEnded)
+	from.Late = plan.Late
+	change := cost.delta(plan.HadEnded)
 	switch {
 	case change < 0:
-		return t.giveBackLocked(sh, now, cost.Key, cost.Limit, from, -change, st.Life)
+		return t.giveBackLocked(s, now, cost.Key, cost.Limit, from, -change, plan.Life)
 	case change == 0:
 		return nil
-	case !st.Late:
-		return t.changeLocked(sh, now, cost.Key, cost.Limit, forceDebit(cost.Limit, change, from.Fastest == 0))
+	case !plan.Late:
+		return t.changeLocked(s, now, cost.Key, cost.Limit, forceDebit(cost.Limit, change, from.Fastest == 0))
 	}
-	return t.chargeLateLocked(sh, now, cost.Key, cost.Limit, from, change, st.Life)
+	return t.chargeLateLocked(s, now, cost.Key, cost.Limit, from, change, plan.Life)
 }
 
 // tightestRemaining returns what remains of the limit with the least left in
 // proportion to its capacity, among those with InTightest, or −1 if there is
 // none.
-func (t *Table) tightestRemaining(sh *shard, now algorithms.Instant, changes []SettledCost) int64 {
+func (t *Table) tightestRemaining(s *shard, now algorithms.Instant, changes []SettledCost) int64 {
 	least, leastCapacity := int64(-1), int64(1)
 	for i := range changes {
 		cost := &changes[i]
@@ -213,7 +222,7 @@ func (t *Table) tightestRemaining(sh *shard, now algorithms.Instant, changes []S
 			continue
 		}
 
-		d := t.usageLocked(sh, now, cost.Key, cost.Limit)
+		d := t.usageLocked(s, now, cost.Key, cost.Limit)
 
 		// The products are compared in 128 bits: a division would round, and a product
 		// of two amounts may overflow 64 bits.

@@ -34,42 +34,42 @@ func TestSettleOnce(t *testing.T) {
 	ops := []Op{{Key: k, Limit: tokenLimit, Cost: 100}}
 	table.Take(now, ops)
 	from := ops[0].TakeRecord()
-	expect := func(what string, table *Table, now algorithms.Instant, s *SettlePlan, repeated, done bool, used int64) {
+	expect := func(what string, table *Table, now algorithms.Instant, s *SettlePlan, want SettleOutcome, used int64) {
 		t.Helper()
-		gotRepeated, gotDone, err := table.Settle(now, s)
-		if err != nil || gotRepeated != repeated || gotDone != done {
-			t.Errorf("%s: have %v, %v, %v; want %v, %v", what, gotRepeated, gotDone, err, repeated, done)
+		got, err := table.Settle(now, s)
+		if err != nil || got != want {
+			t.Errorf("%s: have %v, %v; want %v", what, got, err, want)
 		}
 		if have, _ := table.Usage(now, k, tokenLimit); have != used {
 			t.Errorf("%s: have %d used, want %d", what, have, used)
 		}
-		if repeated && string(s.Kept) != "settled with 60" || done && !repeated && s.Tightest != 940 {
+		if want == MadeBefore && string(s.Kept) != "settled with 60" || want == Made && s.Tightest != 940 {
 			t.Errorf("%s: have %+v", what, s)
 		}
 	}
-	expect("first", table, now, settled(table, now, from, subject, 2), false, true, 60)
+	expect("first", table, now, settled(table, now, from, subject, 2), Made, 60)
 	again := settled(table, now, from, subject, 2)
 	again.TooLate = true
-	expect("again", table, now, again, true, true, 60)
+	expect("again", table, now, again, MadeBefore, 60)
 	late := settled(table, now, from, subject, 3)
 	late.TooLate = true
-	expect("late", table, now, late, false, false, 60)
+	expect("late", table, now, late, NotMade, 60)
 
 	// The note moves with the counters, between nodes and to disk.
 	other := newTable(t, 1000)
 	copyTo(t, table, other, k.Partition(), now, func(r Record) { other.Put(now, r) })
-	expect("a copy", other, now, settled(other, now, from, subject, 2), true, true, 60)
+	expect("a copy", other, now, settled(other, now, from, subject, 2), MadeBefore, 60)
 
 	// After a minute the answer is forgotten, but not that it was settled. Once
 	// expired it has no effect, whether swept or not.
 	table.Sweep(shifted(now, 59*time.Second), 1)
-	expect("nearly a minute later", table, now, settled(table, now, from, subject, 2), true, true, 60)
+	expect("nearly a minute later", table, now, settled(table, now, from, subject, 2), MadeBefore, 60)
 	then := shifted(now, 2*time.Minute)
 	gone := settled(table, now, from, subject, 2)
 	gone.TooLate = true
-	expect("over", table, then, gone, false, false, 60)
+	expect("over", table, then, gone, NotMade, 60)
 	table.Shut(k.Partition())
-	if _, _, err := table.Settle(now, settled(table, now, from, subject, 4)); !errors.Is(err, ErrShut) {
+	if _, err := table.Settle(now, settled(table, now, from, subject, 4)); !errors.Is(err, ErrShut) {
 		t.Errorf("shut: have %v", err)
 	}
 }
@@ -92,9 +92,9 @@ func TestPlaces(t *testing.T) {
 	}
 	settle := func(at time.Duration, s *SettlePlan) (done bool) {
 		t.Helper()
-		_, done, err := table.Settle(shifted(now, at), s)
+		outcome, err := table.Settle(shifted(now, at), s)
 		expect.NoError(t, err)
-		return done
+		return outcome != NotMade
 	}
 
 	if s := reserve(1); !settle(59*time.Second, s) {
@@ -124,20 +124,20 @@ func TestNotesOutliveFloods(t *testing.T) {
 	table := newTable(t, 64)
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
 	s := settled(table, now, algorithms.TakeRecord{}, 1<<60, 2)
-	if _, _, err := table.Settle(now, s); err != nil {
+	if _, err := table.Settle(now, s); err != nil {
 		t.Fatal(err)
 	}
 	for i := range uint64(10_000) {
 		table.Take(now, []Op{{Key: Key{Subject: i << 40, Counter: i}, Limit: tokenLimit, Cost: 1}})
 	}
-	if repeated, _, err := table.Settle(now, s); err != nil || !repeated {
+	if outcome, err := table.Settle(now, s); err != nil || outcome != MadeBefore {
 		t.Errorf("the note was evicted: %v", err)
 	}
 
 	// Ten thousand settlements leave room for each counter of a table of four.
 	small := newTable(t, 4)
 	for i := range uint64(10_000) {
-		if _, _, err := small.Settle(now, settled(small, now, algorithms.TakeRecord{}, 1<<60, 10+i)); err != nil {
+		if _, err := small.Settle(now, settled(small, now, algorithms.TakeRecord{}, 1<<60, 10+i)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -158,8 +158,8 @@ func TestSettlingInAFullTable(t *testing.T) {
 	s := settled(table, epoch, algorithms.TakeRecord{}, 7, 3)
 	s.Changes[0].Used = 101
 	s.Changes = append(s.Changes, SettledCost{Key: Key{Subject: 7, Counter: 4}, Limit: tokenLimit, Used: 1})
-	if _, done, err := table.Settle(epoch, s); err != nil || !done || s.Dropped > 1 {
-		t.Errorf("have %v, %v, %d dropped", done, err, s.Dropped)
+	if outcome, err := table.Settle(epoch, s); err != nil || outcome != Made || s.Dropped > 1 {
+		t.Errorf("have %v, %v, %d dropped", outcome, err, s.Dropped)
 	}
 	if have, _ := table.Usage(epoch, k, tokenLimit); have != 6 {
 		t.Errorf("have %d used, want 6", have)
@@ -404,15 +404,15 @@ func TestSettleWithMoreAfterTheRateFell(t *testing.T) {
 		t.Fatalf("%d are left, want the 1 that drained", d.Remaining)
 	}
 	later = shifted(epoch, 20*time.Second)
-	_, done, err := table.Settle(later, &SettlePlan{
+	outcome, err := table.Settle(later, &SettlePlan{
 		Place: Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation},
 			Open: time.Minute, Until: later.Steady/1e9 + 60, SettledUntil: later.Steady/1e9 + 60},
 		HadPlace: true, Life: life,
 		Changes: []SettledCost{{Key: k, Limit: fast, Used: 1}},
 		Answer:  func(*SettlePlan) []byte { return nil },
 	})
-	if !done || err != nil {
-		t.Fatal(done, err)
+	if outcome != Made || err != nil {
+		t.Fatal(outcome, err)
 	}
 	if used, _ := table.Usage(later, k, &slow); used < 99 {
 		t.Errorf("%d are used, want at least 99 of the 101 that were taken", used)
@@ -481,8 +481,8 @@ func TestLateSettlingAfterRatesGaveWay(t *testing.T) {
 			Answer:  func(*SettlePlan) []byte { return nil },
 		}
 		s.Changes[0].From.Reserved = true
-		if _, done, err := table.Settle(later, s); !done || err != nil {
-			t.Fatal(done, err)
+		if outcome, err := table.Settle(later, s); outcome != Made || err != nil {
+			t.Fatal(outcome, err)
 		}
 		if after, _ := table.Usage(later, k, slow); after != before {
 			t.Errorf("rates gave way %t: %d are used, want %d as before", gaveWay, after, before)
@@ -497,7 +497,7 @@ func TestLateSettlingNeedsItsPlace(t *testing.T) {
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
 	s := settled(table, now, algorithms.TakeRecord{}, 7<<52, 4)
 	s.HadPlace, s.Late, s.Life.Lineage = true, true, 99
-	if _, done, err := table.Settle(now, s); done || err != nil {
-		t.Errorf("it was settled: %t, %v", done, err)
+	if outcome, err := table.Settle(now, s); outcome != NotMade || err != nil {
+		t.Errorf("it was settled: %v, %v", outcome, err)
 	}
 }

@@ -48,7 +48,8 @@ func (attempt *SlotAttempt) ttlOf(l *algorithms.Limit) time.Duration {
 	return l.Window
 }
 
-func slotsOf(k Key) notes.SlotsKey { return notes.SlotsKey{Subject: k.Subject, Counter: k.Counter} }
+// slotsKeyOf returns the key of the slots of a limit.
+func slotsKeyOf(k Key) notes.SlotsKey { return notes.SlotsKey{Subject: k.Subject, Counter: k.Counter} }
 
 // SlotLeft returns how much longer the holder has the slots that op acquired,
 // or that the holder already had. It is 0 if that is not known.
@@ -65,7 +66,7 @@ func (op *Op) SetSlotLeft(left time.Duration) { op.returnedOrLeft = int64(left) 
 func (t *Table) slotState(now algorithms.Instant, k Key, l *algorithms.Limit, cost int64) algorithms.State {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
-	held, untilFits, untilAll := lp.HeldSlots(slotsOf(k), now.Steady, l.Amount-cost)
+	held, untilFits, untilAll := lp.HeldSlots(slotsKeyOf(k), now.Steady, l.Amount-cost)
 
 	lostAt, lost := lp.LostAt(k.Subject)
 	wait := lostAt + int64(l.Window) - now.Steady
@@ -101,9 +102,9 @@ func (t *Table) adjustForHolder(op *Op, attempt *SlotAttempt) {
 	lp := t.notes.Lock(op.Key.Partition(), op.At.Steady)
 	defer lp.Unlock()
 
-	// This is a repetition of a request that has its slots. They are already part
-	// of what is held, so they must not count twice.
-	info, _, found := lp.GetSlot(slotsOf(op.Key), attempt.ID, op.At.Steady)
+	// If this repeats a request that has its slots, they are part of what is held
+	// already, and must not count twice.
+	info, _, found := lp.GetSlot(slotsKeyOf(op.Key), attempt.ID, op.At.Steady)
 	if found && hasSameContent(info.Nonce, attempt.Nonce) {
 		op.Decision = op.Limit.Describe(op.state, op.At, 0, true)
 		return
@@ -128,7 +129,7 @@ func (attempt *SlotAttempt) note(op *Op) notes.Note {
 	if attempt.Group != nil {
 		group = attempt.Group(op.Key.Subject)
 	}
-	return slotsOf(op.Key).Note(&info, group, op.Key.IsInline())
+	return slotsKeyOf(op.Key).Note(&info, group, op.Key.IsInline())
 }
 
 // commitSlot stores the slots that attempt acquires by op, which was admitted.
@@ -141,7 +142,7 @@ func (t *Table) commitSlot(op *Op, attempt *SlotAttempt) {
 	lp := t.notes.Lock(op.Key.Partition(), op.At.Steady)
 	defer lp.Unlock()
 
-	info, _, found := lp.GetSlot(slotsOf(op.Key), attempt.ID, op.At.Steady)
+	info, _, found := lp.GetSlot(slotsKeyOf(op.Key), attempt.ID, op.At.Steady)
 
 	if found && info.Nonce == attempt.Nonce {
 		op.SetSlotLeft(time.Duration(info.End - op.At.Steady))
@@ -172,7 +173,7 @@ func (t *Table) FindSlot(now algorithms.Instant, k Key, id uint64) (info notes.S
 		return notes.SlotInfo{}, false, ErrShut
 	}
 
-	info, _, held = lp.GetSlot(slotsOf(k), id, now.Steady)
+	info, _, held = lp.GetSlot(slotsKeyOf(k), id, now.Steady)
 	return info, held, nil
 }
 
@@ -187,10 +188,10 @@ func (t *Table) MarkSlotGranted(now algorithms.Instant, k Key, id, nonce uint64)
 		return
 	}
 
-	info, n, held := lp.GetSlot(slotsOf(k), id, now.Steady)
+	info, n, held := lp.GetSlot(slotsKeyOf(k), id, now.Steady)
 	if held && info.Nonce == nonce && !info.Granted {
 		info.Granted = true
-		n = slotsOf(k).Note(&info, n.Group, n.Inline)
+		n = slotsKeyOf(k).Note(&info, n.Group, n.Inline)
 		lp.Put(&n)
 	}
 }
@@ -200,14 +201,14 @@ func (t *Table) MarkSlotGranted(now algorithms.Instant, k Key, id, nonce uint64)
 // with the slot. So from now on, ReleaseSlot with unlessRepeated leaves the
 // slot alone. FindGrantedSlot fails with ErrShut, or with ErrRequestIDReused if
 // the earlier attempt, as its nonce says, asked for something else.
-func (t *Table) FindGrantedSlot(now algorithms.Instant, k Key, id, nonce uint64) (earlier uint64, held bool, err error) {
+func (t *Table) FindGrantedSlot(now algorithms.Instant, k Key, id, nonce uint64) (earlier uint64, found bool, err error) {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
 	if t.gates.isShut(k.Partition()) {
 		return 0, false, ErrShut
 	}
 
-	info, n, held := lp.GetSlot(slotsOf(k), id, now.Steady)
+	info, n, held := lp.GetSlot(slotsKeyOf(k), id, now.Steady)
 	switch {
 	case !held:
 		return 0, false, nil
@@ -219,7 +220,7 @@ func (t *Table) FindGrantedSlot(now algorithms.Instant, k Key, id, nonce uint64)
 		return 0, false, nil
 	case !info.Repeated:
 		info.Repeated = true
-		n = slotsOf(k).Note(&info, n.Group, n.Inline)
+		n = slotsKeyOf(k).Note(&info, n.Group, n.Inline)
 		lp.Put(&n)
 	}
 	return info.Nonce, true, nil
@@ -240,7 +241,7 @@ func (t *Table) RenewSlot(
 	}
 
 	end := now.Steady + int64(ttl)
-	before, n, held := lp.GetSlot(slotsOf(k), id, now.Steady)
+	before, n, held := lp.GetSlot(slotsKeyOf(k), id, now.Steady)
 	lostAt, lost := lp.LostAt(k.Subject)
 	mayBeLost := lost && now.Steady < lostAt+int64(part.TTL)
 
@@ -253,7 +254,7 @@ func (t *Table) RenewSlot(
 		// The slot is stored even beyond the bound: its holder was granted it and uses
 		// it, so it must count.
 		info := notes.SlotInfo{ID: id, Nonce: nonce, Units: part.Units, Granted: true, Acquired: now.Steady, End: end}
-		n = slotsOf(k).Note(&info, part.Group, k.IsInline())
+		n = slotsKeyOf(k).Note(&info, part.Group, k.IsInline())
 		lp.Put(&n)
 	default:
 		return ErrOver
@@ -273,7 +274,7 @@ func (t *Table) ReleaseSlot(
 		return false, false, ErrShut
 	}
 
-	before, n, held := lp.GetSlot(slotsOf(k), id, now.Steady)
+	before, n, held := lp.GetSlot(slotsKeyOf(k), id, now.Steady)
 	switch {
 	case !held || before.Nonce != nonce:
 		return false, false, nil
@@ -288,7 +289,7 @@ func (t *Table) ReleaseSlot(
 func (t *Table) releaseAllSlots(now algorithms.Instant, k Key) {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
-	lp.ReleaseSlots(slotsOf(k))
+	lp.ReleaseSlots(slotsKeyOf(k))
 }
 
 // Slots returns the slots of a limit that are held, those that end soonest
@@ -297,17 +298,17 @@ func (t *Table) releaseAllSlots(now algorithms.Instant, k Key) {
 func (t *Table) Slots(now algorithms.Instant, k Key, bound int) (list []notes.SlotInfo, all int) {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
-	return lp.ListSlots(slotsOf(k), now.Steady, bound)
+	return lp.ListSlots(slotsKeyOf(k), now.Steady, bound)
 }
 
 // inlineSlotOps is InlineOps for limits of slots.
-func (t *Table) inlineSlotOps(subject uint64, most int) (ops []Op) {
+func (t *Table) inlineSlotOps(subject uint64, bound int) (ops []Op) {
 	k := Key{Subject: subject}
 	lp := t.notes.Lock(k.Partition(), 0)
 	defer lp.Unlock()
 	for _, counter := range lp.CountersWithSlots(subject) {
 		k.Counter = counter
-		if k.IsInline() && len(ops) < most {
+		if k.IsInline() && len(ops) < bound {
 			limit := &algorithms.Limit{Kind: algorithms.Concurrency, Amount: 1, Window: algorithms.MinWindow}
 			ops = append(ops, Op{Key: k, Limit: limit})
 		}

@@ -70,6 +70,14 @@ func (loc location) state() algorithms.State {
 	return loc.group().records[loc.slot()].state
 }
 
+// logOrFresh returns the log at loc or, if it has none, a fresh one.
+func (loc location) logOrFresh() *algorithms.Log {
+	if loc.log != nil {
+		return &loc.log.log
+	}
+	return &algorithms.Log{}
+}
+
 // locationAt returns the location of the slot with that index across all groups.
 func (sub *subtable) locationAt(index int) location {
 	return location{subtable: sub, index: index, moves: sub.moves}
@@ -198,6 +206,10 @@ type dirtyList struct {
 	logs       []Key
 	incomplete bool // some changes are not listed, so a full scan is needed
 }
+
+// hasChanges reports whether there may be changes: dl lists some, or does not
+// list all.
+func (dl *dirtyList) hasChanges() bool { return dl.incomplete || len(dl.groups)+len(dl.logs) > 0 }
 
 // addGroup adds group i of the n groups.
 func (dl *dirtyList) addGroup(i, n int) {

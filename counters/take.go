@@ -51,8 +51,8 @@ func (t *Table) TakeUngated(now algorithms.Instant, ops []Op) Verdict {
 	return t.lockAndTake(now, ops, nil, false)
 }
 
-// TakeAndHold is Take for a check that may acquire slots.
-func (t *Table) TakeAndHold(now algorithms.Instant, ops []Op, attempt *SlotAttempt) Verdict {
+// TakeWithSlots is Take for a check that may acquire slots.
+func (t *Table) TakeWithSlots(now algorithms.Instant, ops []Op, attempt *SlotAttempt) Verdict {
 	return t.lockAndTake(now, ops, attempt, true)
 }
 
@@ -244,7 +244,11 @@ func (t *Table) peek(now algorithms.Instant, ops []Op, gated bool) Verdict {
 	for i := range ops {
 		t.decideOp(t.shardOf(ops[i].Key), now, &ops[i])
 	}
+
+	// This stores nothing: the decisions show the blocks that a refusal would
+	// begin.
 	t.beginBlocks(ops, false)
+
 	if !t.admitOrWithdraw(ops) {
 		return Refused
 	}

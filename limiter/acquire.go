@@ -66,7 +66,7 @@ func (l *Limiter) acquire(q *Query, a *Answer, acq *acquisition, done bool) (slo
 
 	// The earlier attempt is in the metrics, and on the bill, already.
 	if !acq.isRepetition {
-		l.recordMetrics(q, a)
+		l.account(q, a)
 	}
 	if !a.Allowed {
 		return Slot{}, nil
@@ -82,20 +82,20 @@ func (l *Limiter) acquire(q *Query, a *Answer, acq *acquisition, done bool) (slo
 // validateSlots returns an error if q, for which a is prepared, can't acquire slots.
 func (a *Answer) validateSlots(q *Query) error {
 	longest := time.Duration(0)
-	hasSlots := false
+	acquires := false
 	for i := range a.scratch.ops {
 		op := &a.scratch.ops[i]
 		if op.Limit.Kind == algorithms.Concurrency {
 			longest = max(longest, op.Limit.Window)
-			hasSlots = true
+			acquires = true
 		}
 	}
 
 	named := q.ByKey || len(q.Subjects) > 0
 	switch {
-	case !hasSlots && named && len(a.scratch.ops) > 0 && !a.scratch.matchDecides:
+	case !acquires && named && len(a.scratch.ops) > 0 && !a.scratch.matchDecides:
 		return ErrNoSlots
-	case hasSlots && q.SlotTTL > longest:
+	case acquires && q.SlotTTL > longest:
 		return fmt.Errorf("%w is %d; the limit's ttl is %d ms", ErrSlotTTL,
 			q.SlotTTL.Milliseconds(), longest.Milliseconds())
 	}
@@ -128,9 +128,9 @@ func (l *Limiter) acquireConfirmed(q *Query, a *Answer, acq *acquisition, attemp
 	for pause := firstAcquirePause; ; pause *= 4 {
 		err := l.tryAcquire(q, a, acq, attempt)
 
-		// An acquire at home must keep its id and nonce, by which acquireHere marks the
-		// slot as granted. So it is not tried again here. If the slots have moved,
-		// acquireHere leaves the acquire to the next owner.
+		// acquireHere marks the slot as granted by acq's id and nonce, so they must not
+		// change: no second attempt here. If the slots have moved, acquireHere leaves
+		// the acquire to the next owner.
 		if !errors.Is(err, errUnconfirmed) || acq.isAtHome || time.Since(began)+pause > pendingTimeout {
 			return err
 		}

@@ -143,11 +143,11 @@ func (l *Limiter) acquireHere(ctx context.Context, req *acquireRequest, subject 
 
 	// A repetition waits here while an earlier attempt is being decided. It then
 	// finds the slot that was granted to that attempt, or none.
-	done, ok := l.requests.lock(ctx, notes.Key{Subject: part.Key.Subject, ID: acq.id, Kind: notes.Slot})
+	unlock, ok := l.requests.lock(ctx, notes.Key{Subject: part.Key.Subject, ID: acq.id, Kind: notes.Slot})
 	if !ok {
 		return Slot{}, ErrTryAgain
 	}
-	defer done()
+	defer unlock()
 
 	// Waiting for the lock may have taken time.
 	a.Now = l.clock.Now()

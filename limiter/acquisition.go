@@ -20,7 +20,7 @@ type acquisition struct {
 	groups map[uint64]uint32 // by Key.Subject; see groupOf
 	// sources has the Source of each limit of slots.
 	sources map[counters.Key]uint64
-	// taken has the slots that owners may have stored. They are released unless
+	// maybeStored has the slots that owners may have stored. They are released unless
 	// the check is admitted.
 	maybeStored []slotPart
 	alone       bool // some were granted here, by on_partition: allow

@@ -144,7 +144,7 @@ func TestMetricsAllocateNothing(t *testing.T) {
 	for range 10 {
 		l.Check(&q, &a)
 	}
-	if n := testing.AllocsPerRun(500, func() { l.recordMetrics(&q, &a) }); n != 0 || a.Allowed {
+	if n := testing.AllocsPerRun(500, func() { l.account(&q, &a) }); n != 0 || a.Allowed {
 		t.Errorf("have %v allocations, want 0", n)
 	}
 	hit := &a.scratch.match.Hits[0]

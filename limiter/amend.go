@@ -81,11 +81,11 @@ func (ch *change) clear(ctx context.Context, l *Limiter) error {
 
 		// The batches below are separate steps. The lock makes a repetition wait for
 		// the last of them, and then find the answer.
-		done, ok := l.requests.lock(ctx, memo.Key)
+		unlock, ok := l.requests.lock(ctx, memo.Key)
 		if !ok {
 			return ErrNoOwner
 		}
-		defer done()
+		defer unlock()
 
 		found, err := l.table.Recall(now, memo)
 		if err != nil {

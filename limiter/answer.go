@@ -182,14 +182,17 @@ func (la *LimitAnswer) set(op *counters.Op) {
 
 // scratch is a check's working memory. The Answer keeps it for the next check.
 type scratch struct {
-	match         rules.Match
-	ops           []counters.Op
-	stripe        uint32       // 1…stripes; 0 before the first check
-	active        *activeRules // the rules that decide the check
-	matchDecides  bool         // matching alone has decided the check
-	isDecidedHere bool         // this node decided all ops as the owner, in one Take or Peek
-	hasOps        bool         // match has listed the ops
-	isRepeatable  bool         // another check may reuse the ops if only the subjects of its hits differ
+	match        rules.Match
+	ops          []counters.Op
+	stripe       uint32       // 1…stripes; 0 before the first check
+	active       *activeRules // the rules that decide the check
+	matchDecides bool         // matching alone has decided the check
+	hasOps       bool         // match has listed the ops
+	isRepeatable bool         // another check may reuse the ops if only its hits' subjects differ
+	// isDecidedHere means that this node decided all ops as the owner, in one Take
+	// or Peek, and that they are still as listed. A clusterCheck that is refused
+	// does not set it.
+	isDecidedHere bool
 	// soleStats are the counts of the check's only rule if the check is repeatable,
 	// has a single limit, no shadow rule and no bill; nil otherwise.
 	soleStats  *ruleCounts

@@ -26,7 +26,7 @@ type ask struct {
 	// wants no lease.
 	policies []localcache.Policy
 	renewal  bool        // the question only renews a lease: no check waits for it
-	rule     *rules.Rule // of the subject that was added last; used only if there is no other
+	rule     *rules.Rule // of the question's subject; meaningless if it has several
 	limits   []*rules.Limit
 	deadline time.Time // the check must be decided by then
 	state    atomic.Int32
@@ -136,16 +136,16 @@ type flight struct {
 
 const keyPrefix = len(ring.NodeID{})
 
-// dispatch sends the question. If together is set, the question may share a
+// dispatch sends the question. mayShare means that the question may share a
 // message with identical questions.
-func (ak *ask) dispatch(l *Limiter, together bool) {
+func (ak *ask) dispatch(l *Limiter, mayShare bool) {
 	x := l.membership.newExchange()
 	defer l.membership.release(x)
 
 	x.key = ak.q.appendBody(append(x.key[:0], ak.to[:]...))
 
 	// Two checks with so many ops would not fit in one message.
-	if !together || len(ak.q.ops) > maxResults/2 {
+	if !mayShare || len(ak.q.ops) > maxResults/2 {
 		l.post(nil, x.key[keyPrefix:], []*ask{ak})
 		return
 	}
@@ -231,21 +231,11 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 	failed := err != nil || x.reply.status != decided
 	failsAgain := failed && !errors.Is(err, peer.ErrTimeout) // the next message would fail the same way
 
+	// After a timeout, the checks in the queue that still have time ask the slow
+	// node again.
 	var next []*ask
-	for f != nil {
-		// After a timeout, the checks in the queue that still have time ask the slow
-		// node again.
-		next = f.nextAsks(failsAgain, max(1, maxResults/len(ops)))
-		if failed || len(next) == 0 {
-			break
-		}
-
-		// If a grant has decided all of next, look again: more asks may have queued up
-		// meanwhile, and no other message would take them along.
-		next = l.membership.leases.decideQueued(next)
-		if len(next) > 0 {
-			break
-		}
+	if f != nil {
+		next = l.nextFor(f, failed, failsAgain, max(1, maxResults/len(ops)))
 	}
 
 	if failsAgain {
@@ -262,6 +252,25 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 
 	for i, ak := range asks {
 		ak.deliver(l, &x.reply, err, i)
+	}
+}
+
+// nextFor returns the asks for f's next message, without those that a grant has
+// decided. failed means that the last message brought no decision, and so no
+// grant. all and bound are as for nextAsks.
+func (l *Limiter) nextFor(f *flight, failed, all bool, bound int) []*ask {
+	for {
+		next := f.nextAsks(all, bound)
+		if failed || len(next) == 0 {
+			return next
+		}
+
+		// If a grant has decided all of next, look again: more asks may have queued up
+		// meanwhile, and no other message would take them along.
+		next = l.membership.leases.decideQueued(next)
+		if len(next) > 0 {
+			return next
+		}
 	}
 }
 
@@ -322,27 +331,23 @@ func (ak *ask) rollBack(l *Limiter) {
 // refunds returns the refunds, one a subject, of all that the ask's check took at
 // the node that answered, except for slots.
 func (ak *ask) refunds() (list []refund) {
-	subject := 0
-	first := 0
-	for ops := ak.q.ops; first < len(ops); subject++ {
-		n := countSubjectOps(ops[first:])
-		back := refund{takenCosts: takenCosts{subject: ops[first].Key.Subject, boot: ak.boot,
-			life: ak.lives[subject], steady: ak.steady}}
+	for so := range bySubject(ak.q.ops) {
+		back := refund{takenCosts: takenCosts{subject: so.subject(), boot: ak.boot,
+			life: ak.lives[so.index], steady: ak.steady}}
 		if ak.q.place != nil && ak.q.place.home == back.subject {
 			back.place = ak.q.place.id
 		}
 
-		for i := first; i < first+n; i++ {
-			if ops[i].Took() && ops[i].Limit.Kind != algorithms.Concurrency { // slots are released by their IDs
-				back.ops, back.marks = append(back.ops, ops[i]), append(back.marks, ak.marks[i])
+		for i, op := range so.ops {
+			if op.Took() && op.Limit.Kind != algorithms.Concurrency { // slots are released by their IDs
+				back.ops = append(back.ops, op)
+				back.marks = append(back.marks, ak.marks[so.first+i])
 			}
 		}
 
 		if back.life.Lineage != 0 { // a standby's decision has no life, and its cost does not come back
 			list = append(list, back)
 		}
-
-		first += n
 	}
 
 	return list

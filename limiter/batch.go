@@ -27,9 +27,7 @@ func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 		}
 	}
 
-	// The order matters: without authority, completeIfAuthorized begins checks that
-	// wait, and finishUntil finishes them.
-	b.completeIfAuthorized()
+	b.concludeUnconfirmed()
 	b.finishUntil(len(queries))
 }
 
@@ -84,7 +82,7 @@ func (b *batch) check(i int) {
 	q := b.queries[i]
 	a := b.answers[i]
 	if q.isOnceOrAtMost() { // it may wait for the owner, so all checks before it are finished first
-		b.completeIfAuthorized()
+		b.concludeUnconfirmed()
 		b.finishUntil(i)
 		b.errs[i] = l.checkOnceOrAtMost(q, a)
 		b.now = l.clock.Now()
@@ -122,20 +120,21 @@ func (b *batch) check(i int) {
 
 	b.numUnconfirmed++
 	if b.numUnconfirmed == maxUnconfirmed {
-		b.completeIfAuthorized()
+		b.concludeUnconfirmed()
 	}
 }
 
-// completeIfAuthorized completes the unconfirmed checks if this node still has
-// authority. Otherwise it decides them again. What they took the first time
-// stays debited: this node can no longer prove that it owns the counters.
-func (b *batch) completeIfAuthorized() {
+// concludeUnconfirmed completes the unconfirmed checks if this node still has
+// authority. Otherwise it decides them again, and some may then wait for other
+// nodes. What they took the first time stays debited: this node can no longer
+// prove that it owns the counters.
+func (b *batch) concludeUnconfirmed() {
 	n := b.numUnconfirmed
 	if n == 0 {
 		return
 	}
 
-	// Empty the list first, because start may call completeIfAuthorized.
+	// Empty the list first, because decideOrAsk may call concludeUnconfirmed.
 	b.numUnconfirmed = 0
 	m := b.limiter.membership
 	began := b.authorityReadAt
@@ -152,7 +151,8 @@ func (b *batch) completeIfAuthorized() {
 	}
 }
 
-// start has Limiter.tryDecide decide the i-th check, or begin to ask other nodes.
+// decideOrAsk has Limiter.tryDecide decide the i-th check, or begin to ask other
+// nodes.
 func (b *batch) decideOrAsk(i int) {
 	q, a := b.queries[i], b.answers[i]
 	a.scratch.isDecidedHere = false // it may have been decided here without authority
@@ -174,7 +174,7 @@ func (b *batch) decideOrAsk(i int) {
 	if len(b.waiting) >= maxInFlight {
 		// Complete the unconfirmed checks before the wait. If authority ended during
 		// the wait, they would have to be decided again.
-		b.completeIfAuthorized()
+		b.concludeUnconfirmed()
 		b.finishUntil(b.waiting[len(b.waiting)/2] + 1)
 	}
 }
@@ -183,7 +183,7 @@ func (b *batch) decideOrAsk(i int) {
 func (b *batch) complete(i int, err error) {
 	b.errs[i] = err
 	if err == nil {
-		b.limiter.recordMetrics(b.queries[i], b.answers[i])
+		b.limiter.account(b.queries[i], b.answers[i])
 	}
 }
 
@@ -195,7 +195,7 @@ func (b *batch) keepOrder(i int) {
 	for j := range hits {
 		last, ok := b.lastWaiting[hits[j].Subject]
 		if ok && last >= b.firstUndecided && !b.areIdentical(last, i) {
-			b.completeIfAuthorized()
+			b.concludeUnconfirmed()
 			b.finishUntil(last + 1)
 			// Only the clock reading is out of date; everything else in the answer still holds.
 			b.answers[i].Now = b.now

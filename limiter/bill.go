@@ -9,7 +9,7 @@ import (
 	"github.com/rlnode/rlnode/rules/document"
 )
 
-// bill says whose bill an adjustment corrects, and in which units.
+// billCorrection says whose bill an adjustment corrects, and in which units.
 type billCorrection struct {
 	hashLo uint64 // of the subject's hash
 	rule   string

@@ -101,7 +101,7 @@ func (lo *loans) borrow(req *borrowRequest, done func(borrowReply)) {
 			at := m.Ownership.Route(d.partition)
 			if at.Place == partitions.Here && m.Authority() {
 				ln := &loan{request: LoanRequest{subjectRef: req.subjectRef}, target: d,
-					need: req.needOf(d.limit.ID), begun: now.Steady}
+					need: req.needOf(d.limit.ID), neededSince: now.Steady}
 
 				if ln.need.cost > 0 {
 					lo.borrowFor(ln, now, bw)
@@ -152,15 +152,15 @@ func (lo *loans) finish(bw *borrowWaiter) {
 
 // loan is a requested loan to a counter on this node.
 type loan struct {
-	request  LoanRequest
-	region   string
-	target   dividedLimit
-	need     loanNeed
-	begun    int64 // when the need was reported, on the steady clock
-	life     counters.Life
-	sent     int64 // on the steady clock
-	borrower *borrower
-	answered atomic.Bool
+	request     LoanRequest
+	region      string
+	target      dividedLimit
+	need        loanNeed
+	neededSince int64 // when the need was reported, on the steady clock
+	life        counters.Life
+	sent        int64 // on the steady clock
+	borrower    *borrower
+	answered    atomic.Bool
 }
 
 // borrowFor requests a loan for one limit, if the limit is short and a region may
@@ -191,7 +191,7 @@ func (lo *loans) borrowFor(ln *loan, now algorithms.Instant, bw *borrowWaiter) {
 		want = max(targetAmount(d.limit), ln.need.cost, ln.need.ahead) - balance.Remaining
 	}
 	if want < 1 {
-		return
+		return // the counter has no room; bw learns nothing, and its check stays refused
 	}
 
 	if !lo.beginLoan(ln, balance.Window, bw) {
@@ -209,7 +209,8 @@ func (lo *loans) borrowFor(ln *loan, now algorithms.Instant, bw *borrowWaiter) {
 // beginLoan chooses the region to ask for ln, and marks the loan as in flight.
 // It returns false if there is no region to ask now, if a loan to the counter is
 // in flight already, or if too many loans are. If a loan to the counter is then
-// in flight, bw waits for it; otherwise bw learns that there is none.
+// in flight, bw waits for it, unless too many wait already; see await. Otherwise
+// bw learns that there is none.
 func (lo *loans) beginLoan(ln *loan, window int64, bw *borrowWaiter) bool {
 	shares := lo.lendingShares(&ln.target)
 	steady := ln.sent
@@ -269,10 +270,10 @@ func (lo *loans) lenderWithMost(br *borrower, shares map[string]int64, steady in
 	for _, name := range slices.Sorted(maps.Keys(shares)) {
 		unused := shares[name]
 		notBefore := lo.silentUntil[name]
-		heard := br.lenders[name]
-		if heard != nil {
-			unused = heard.unused
-			notBefore = max(notBefore, heard.notBefore)
+		known := br.lenders[name]
+		if known != nil {
+			unused = known.unused
+			notBefore = max(notBefore, known.notBefore)
 		}
 
 		if notBefore <= steady && unused > most {
@@ -283,8 +284,9 @@ func (lo *loans) lenderWithMost(br *borrower, shares map[string]int64, steady in
 	return region
 }
 
-// await adds bw, which may be nil, to those that wait for the borrower's loan.
-// The caller must hold loans.mu.
+// await adds bw, which may be nil, to those that wait for the borrower's loan. If
+// maxBorrowWaiters wait already, bw does not wait. It learns nothing, and its
+// check stays refused. The caller must hold loans.mu.
 func (br *borrower) await(bw *borrowWaiter) {
 	if bw != nil && len(br.waiters) < maxBorrowWaiters {
 		bw.pending++
@@ -302,12 +304,13 @@ func (br *borrower) tellNoneToLend(bw *borrowWaiter, steady int64) {
 }
 
 // borrowerOf returns the borrower for a counter in a window, creating it if
-// needed, and forgets the lenders of any other window. The caller must hold mu.
+// needed. In a new window, the borrower forgets what it knew of lenders, its
+// pause, and how long callers should stay away. The caller must hold mu.
 func (lo *loans) borrowerOf(k counters.Key, window, steady int64) *borrower {
 	br := lo.borrowers[k]
 	if br == nil {
 		if len(lo.borrowers) >= maxBorrowers {
-			lo.dropIdleBorrower()
+			lo.dropSomeBorrower()
 		}
 		br = &borrower{window: window}
 		lo.borrowers[k] = br
@@ -324,9 +327,9 @@ func (lo *loans) borrowerOf(k counters.Key, window, steady int64) *borrower {
 	return br
 }
 
-// dropIdleBorrower drops an arbitrary borrower without a loan in flight. One
+// dropSomeBorrower drops an arbitrary borrower without a loan in flight. One
 // exists, because maxLoans is less than maxBorrowers. The caller must hold mu.
-func (lo *loans) dropIdleBorrower() {
+func (lo *loans) dropSomeBorrower() {
 	for k, br := range lo.borrowers {
 		if !br.inFlight {
 			delete(lo.borrowers, k)
@@ -355,33 +358,37 @@ func (lo *loans) handleReply(ln *loan, body []byte, err error) {
 
 	m := lo.limiter.membership
 	now := lo.limiter.clock.Now()
-	var r LoanReply
+	answer := &LoanReply{}
 	if err == nil {
-		err = wire.Decode(body, &r, "reply to a request for a loan")
+		err = wire.Decode(body, answer, "reply to a request for a loan")
 	}
 
-	brought := int64(0)
+	credited := int64(0)
 	if err != nil {
+		answer = nil
 		m.counts.loansFailed.Add(1)
-	} else if r.status == loanMade {
-		brought = lo.creditLoan(ln, &r, now)
+	} else if answer.status == loanMade {
+		credited = lo.creditLoan(ln, answer, now)
 	}
 
 	// End the loan only after the credit: the next loan may begin then, and must
 	// see what this one has brought.
-	waiters := lo.recordAnswer(ln, &r, err != nil, brought > 0, now.Steady)
+	waiters := lo.recordAnswer(ln, answer, credited, now.Steady)
 
+	// If a loan was made, but could not be credited, no other region is asked. The
+	// waiters learn nothing, and their checks stay refused.
+	lentNothing := answer == nil || answer.status != loanMade
 	next := ln.nextRequest(lo, now)
 	switch {
-	case brought > 0:
+	case credited > 0:
 		// Follow up a need ahead for aheadSpan only. If it lasts longer, it is reported
 		// anew.
-		if next != nil && next.need.ahead > 0 && now.Steady-next.begun < int64(aheadSpan) {
+		if next != nil && next.need.ahead > 0 && now.Steady-next.neededSince < int64(aheadSpan) {
 			lo.borrowFor(next, now, nil)
 		}
 		waiters.note(lo, borrowReply{gotMore: true})
 
-	case next != nil && (err != nil || r.status != loanMade):
+	case next != nil && lentNothing:
 		lo.borrowFromNext(next, now, waiters)
 	}
 
@@ -399,7 +406,8 @@ func (ln *loan) nextRequest(lo *loans, now algorithms.Instant) *loan {
 	if !ok || d.key != ln.target.key || !lo.limiter.membership.Authority() {
 		return nil
 	}
-	return &loan{request: LoanRequest{subjectRef: ln.request.subjectRef}, target: d, need: ln.need, begun: ln.begun}
+	return &loan{request: LoanRequest{subjectRef: ln.request.subjectRef}, target: d,
+		need: ln.need, neededSince: ln.neededSince}
 }
 
 // borrowFromNext asks the next region, after one that lent nothing. The first
@@ -415,9 +423,10 @@ func (lo *loans) borrowFromNext(ln *loan, now algorithms.Instant, waiters borrow
 	}
 }
 
-// recordAnswer records a region's answer, or its silence, for the next choice
-// of a lender. It returns those that wait for the answer.
-func (lo *loans) recordAnswer(ln *loan, r *LoanReply, failed, brought bool, steady int64) borrowWaiters {
+// recordAnswer ends the loan, and records the region's answer for the next choice
+// of a lender. answer is nil if the region was silent; credited is what the loan
+// brought. recordAnswer returns those that wait for the answer.
+func (lo *loans) recordAnswer(ln *loan, answer *LoanReply, credited, steady int64) borrowWaiters {
 	lo.mu.Lock()
 	defer lo.mu.Unlock()
 
@@ -427,11 +436,11 @@ func (lo *loans) recordAnswer(ln *loan, r *LoanReply, failed, brought bool, stea
 	br.inFlight = false
 	br.waiters = nil
 
-	if brought {
+	if credited > 0 {
 		br.callerBackoff = backoff{}
 	}
 
-	if failed {
+	if answer == nil {
 		lo.silentUntil[ln.region] = steady + int64(silentPause)
 		return waiters
 	}
@@ -440,7 +449,7 @@ func (lo *loans) recordAnswer(ln *loan, r *LoanReply, failed, brought bool, stea
 
 	// What a region had in another window says nothing about this one.
 	if br.window == ln.request.Window {
-		br.noteLender(ln, r, steady)
+		br.noteLender(ln, answer, steady)
 	}
 
 	return waiters
@@ -448,35 +457,35 @@ func (lo *loans) recordAnswer(ln *loan, r *LoanReply, failed, brought bool, stea
 
 // noteLender records what a region answered in the borrower's window. The caller must hold loans.mu.
 func (br *borrower) noteLender(ln *loan, r *LoanReply, steady int64) {
-	heard := &lender{unused: r.unused}
+	known := &lender{unused: r.unused}
 	switch {
 	case r.status == loanLater:
 		// The region counts as having at least 1 unused, or lenderWithMost would
 		// never ask it again.
-		heard.notBefore = steady + int64(laterPause)
-		heard.unused = max(1, r.unused)
+		known.notBefore = steady + int64(laterPause)
+		known.unused = max(1, r.unused)
 	case r.status == loanUnknown:
-		heard.notBefore = steady + int64(unknownPause)
-		heard.unused = 1
+		known.notBefore = steady + int64(unknownPause)
+		known.unused = 1
 	case ln.target.limit.Kind == algorithms.TokenBucket:
-		heard.unused = max(1, r.unused) // it refills
+		known.unused = max(1, r.unused) // it refills
 		if r.status == loanNothing {
-			heard.notBefore = steady + int64(ln.target.reportLife())
+			known.notBefore = steady + int64(ln.target.reportLife())
 		}
 	case ln.target.limit.Until != 0 && r.unused == 0:
 		// An older version still divides the limit, so the region's share may rise
 		// within the window.
-		heard.notBefore = steady + int64(unknownPause)
-		heard.unused = 1
+		known.notBefore = steady + int64(unknownPause)
+		known.unused = 1
 	case r.status == loanNothing:
-		heard.unused = 0 // and will stay so until the window ends
+		known.unused = 0 // and will stay so until the window ends
 	}
 
 	if br.lenders == nil {
 		br.lenders = make(map[string]*lender)
 	}
 
-	br.lenders[ln.region] = heard
+	br.lenders[ln.region] = known
 }
 
 // creditLoan credits a loan to the counter that requested it, if the rules still

@@ -140,7 +140,7 @@ func (ch *change) apply(ctx context.Context, l *Limiter) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 
-	return l.doAtOwner(ctx, &ownerRequest{subject: ch.subject(), hops: ch.hops, here: func() error {
+	here := func() error {
 		// An earlier attempt here may have dropped the ticket.
 		ch.ticket = tk
 
@@ -150,31 +150,37 @@ func (ch *change) apply(ctx context.Context, l *Limiter) error {
 			ch.ticket = nil
 		}
 		return ch.applyHere(ctx, l)
-	}, forward: func(to ring.NodeID) error {
-		next := *ch
-		next.hops++
-		next.ticket = tk
+	}
+	forward := func(to ring.NodeID) error { return ch.forwardTo(ctx, l, to, tk) }
 
-		// The ticket counts as sent even if the call fails: the other node may have
-		// carried out the change.
-		if tk != nil {
-			tk.sent = true
-		}
+	return l.doAtOwner(ctx, &ownerRequest{subject: ch.subject(), hops: ch.hops, here: here, forward: forward})
+}
 
-		if ch.verb == verbList {
-			return l.membership.forward(ctx, to, MethodChange, &next, &ch.counters)
-		}
+// forwardTo has another node carry out the change, with the ticket tk: an
+// attempt here may have dropped the ticket from the change.
+func (ch *change) forwardTo(ctx context.Context, l *Limiter, to ring.NodeID, tk *ticket) error {
+	next := *ch
+	next.hops++
+	next.ticket = tk
 
-		var list results
-		if err := l.membership.forward(ctx, to, MethodChange, &next, &list); err != nil {
-			return err
-		}
-		if !ch.acceptResults(list) {
-			return ErrNoOwner
-		}
+	// The ticket counts as sent even if the call fails: the other node may have
+	// carried out the change.
+	if tk != nil {
+		tk.sent = true
+	}
 
-		return nil
-	}})
+	if ch.verb == verbList {
+		return l.membership.forward(ctx, to, MethodChange, &next, &ch.counters)
+	}
+
+	var list results
+	if err := l.membership.forward(ctx, to, MethodChange, &next, &list); err != nil {
+		return err
+	}
+	if !ch.acceptResults(list) {
+		return ErrNoOwner
+	}
+	return nil
 }
 
 // applyLocal carries out the change, which is local, on the fallback counters,
@@ -226,13 +232,13 @@ func (ch *change) reply() wire.Message {
 func (ch *change) applyHere(ctx context.Context, l *Limiter) (err error) {
 	switch ch.verb {
 	case verbUsage:
-		err = ch.withLeasesHeld(l, func() error { return ch.readUsage(l, l.clock.Now()) })
+		err = ch.withLedgerLocked(l, func() error { return ch.readUsage(l, l.clock.Now()) })
 	case verbList:
 		err = ch.list(l)
 	case verbClear:
 		err = ch.clear(ctx, l)
 	default:
-		err = ch.withLeasesHeld(l, func() error { return ch.amend(l, l.clock.Now()) })
+		err = ch.withLedgerLocked(l, func() error { return ch.amend(l, l.clock.Now()) })
 	}
 
 	switch {
@@ -284,10 +290,12 @@ func (ch *change) list(l *Limiter) error {
 // nodes forget the refusals only.
 func (ch *change) voidLeases(l *Limiter) {
 	givesBack := slices.ContainsFunc(ch.ops, func(op counters.Op) bool { return op.Cost < 0 })
-	reset := ch.verb == verbReset || ch.verb == verbResetLimits || ch.verb == verbClear
-	if l.membership == nil || !reset && !((ch.verb == verbAdjust || ch.verb == verbGive) && givesBack) {
+	isReset := ch.verb == verbReset || ch.verb == verbResetLimits || ch.verb == verbClear
+	freesQuota := isReset || (ch.verb == verbAdjust || ch.verb == verbGive) && givesBack
+	if l.membership == nil || !freesQuota {
 		return
 	}
+
 	subject := ch.subject()
 	if ch.verb == verbGive {
 		l.membership.leases.forgetSoon(&l.membership.leases.forgetNotices,
@@ -467,13 +475,15 @@ func hashChange(ch *change, u *Usage, costs []UnitCost) uint64 {
 	return hashContent(b)
 }
 
-// withLeasesHeld finds what is leased of each of the change's counters, and then
-// runs read. No grant is made and none comes back in between, so both results
-// are of the same moment.
-func (ch *change) withLeasesHeld(l *Limiter, read func() error) (err error) {
+// withLedgerLocked finds what is leased of each of the change's counters, and
+// then runs then, which reads or changes them. No grant is made and none comes
+// back in between, so both results are of the same moment. Only verbUsage and
+// verbAdjust report what is leased; for any other verb, withLedgerLocked just
+// runs then.
+func (ch *change) withLedgerLocked(l *Limiter, then func() error) (err error) {
 	m := l.membership
 	if m == nil || ch.verb != verbUsage && ch.verb != verbAdjust {
-		return read()
+		return then()
 	}
 
 	subject := ch.subject()
@@ -483,7 +493,7 @@ func (ch *change) withLeasesHeld(l *Limiter, read func() error) (err error) {
 		for i := range ch.ops {
 			ch.leased[i] = round.leasedOf(out, ch.ops[i].Key.Counter)
 		}
-		err = read()
+		err = then()
 	})
 	return err
 }

@@ -43,7 +43,7 @@ func (a *Answer) conclude(l *Limiter) {
 
 // concludeRefusal completes the answer of a limit that refuses.
 func (a *Answer) concludeRefusal(l *Limiter, la *LimitAnswer, op *counters.Op) {
-	l.boundRetryAfter(a, la, op)
+	l.classifyRefusal(a, la, op)
 	if a.Allowed && op.Mode == counters.CountMode && !la.Rule.Shadow {
 		a.Allowed, a.Counted = false, true
 	}

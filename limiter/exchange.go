@@ -243,7 +243,7 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 	}
 
 	m.counts.forwarded.Add(1)
-	answer := unreachable
+	outcome := unreachable
 	body, err := ask()
 
 	if errors.Is(err, peer.ErrUnreachable) {
@@ -257,15 +257,15 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 	}
 
 	if err == nil && len(body) > 0 {
-		answer = status(body[0])
+		outcome = status(body[0])
 	}
 
-	if answer == decided || answer == askerBehind || answer == tooManyReservations {
+	if outcome == decided || outcome == askerBehind || outcome == tooManyReservations {
 		to.Reply(body)
 		return true
 	}
 
-	x.reply.status = answer
+	x.reply.status = outcome
 	return false
 }
 
@@ -287,19 +287,11 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 
 	// Read the lives before the Take. If a life ends in between, the cost can't be
 	// given back in the next one.
-	for i := range qn.ops {
-		if i == 0 || qn.ops[i].Key.Subject != qn.ops[i-1].Key.Subject {
-			r.lives = append(r.lives, l.table.Life(ring.PartitionOf(qn.ops[i].Key.Subject)))
-		}
-	}
+	x.readLives(l)
 
-	if qn.place != nil {
-		// If a gate has shut meanwhile, the Take below finds it shut, too.
-		err := qn.place.noteIn(l.table, now, qn.ops)
-		if errors.Is(err, ErrTooManyReservations) {
-			r.status = tooManyReservations
-			return true
-		}
+	if x.notePlace(l, now) {
+		r.status = tooManyReservations
+		return true
 	}
 
 	r.status = decided
@@ -331,18 +323,37 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	return true
 }
 
+// readLives reads the lives of the counters of each of the question's subjects.
+func (x *exchange) readLives(l *Limiter) {
+	ops := x.question.ops
+	for i := range ops {
+		if i == 0 || ops[i].Key.Subject != ops[i-1].Key.Subject {
+			x.reply.lives = append(x.reply.lives, l.table.Life(ops[i].Key.Partition()))
+		}
+	}
+}
+
+// notePlace notes the question's reservation, if it has one, before the Take.
+// isFull means that there is no room for it.
+func (x *exchange) notePlace(l *Limiter, now algorithms.Instant) (isFull bool) {
+	qn := &x.question
+	if qn.place == nil {
+		return false
+	}
+
+	// After any other error, a gate has shut, and the Take finds it shut, too.
+	err := qn.place.noteIn(l.table, now, qn.ops)
+	return errors.Is(err, ErrTooManyReservations)
+}
+
 // confirmSlots waits until the slots that x's question has acquired here would
 // outlive this node. It returns false if they would not.
 func (x *exchange) confirmSlots(l *Limiter) bool {
 	var stored []storedAt
-	subject := 0
-	for first := 0; first < len(x.question.ops); subject++ {
-		n := countSubjectOps(x.question.ops[first:])
-		subjectOps := x.question.ops[first : first+n]
-		if hasSlots(subjectOps) {
-			stored = append(stored, storedAt{subjectOps[0].Key.Partition(), x.reply.lives[subject].Lineage})
+	for so := range bySubject(x.question.ops) {
+		if hasSlots(so.ops) {
+			stored = append(stored, storedAt{ring.PartitionOf(so.subject()), x.reply.lives[so.index].Lineage})
 		}
-		first += n
 	}
 	return l.confirmSlots(stored)
 }
@@ -413,22 +424,11 @@ func (l *Limiter) takeAsStandby(
 	m := l.membership
 	nodes, rank := m.rankInRing()
 
-	shares := make([]algorithms.Limit, len(ops))
-	for i := range ops {
-		if ops[i].Block {
-			shares[i] = *ops[i].Limit // nodes don't divide a block
-		} else {
-			// Without a share the amount is 0, which DecideAsStandby expects.
-			shares[i], _ = localcache.ShareOf(ops[i].Limit, nodes, rank)
-		}
-	}
+	shares := sharesOf(ops, nodes, rank)
 
-	peekOps := ops
+	asked := ops
 	if peek {
-		peekOps = slices.Clone(ops)
-		for i := range peekOps {
-			peekOps[i].Cost = 0
-		}
+		asked = withoutCosts(ops)
 	}
 
 	if !m.Authority() {
@@ -436,7 +436,7 @@ func (l *Limiter) takeAsStandby(
 	}
 
 	began := m.recorderClock()
-	verdict := m.Ownership.DecideAsStandby(now, peekOps, shares, problem)
+	verdict := m.Ownership.DecideAsStandby(now, asked, shares, problem)
 
 	// If authority has ended since, what was admitted stays a debt. The debt may
 	// cost quota, but never creates any.
@@ -449,8 +449,8 @@ func (l *Limiter) takeAsStandby(
 
 	for i := range ops {
 		op := &ops[i]
-		op.Decision = peekOps[i].Decision
-		op.NoRoom = peekOps[i].NoRoom
+		op.Decision = asked[i].Decision
+		op.NoRoom = asked[i].NoRoom
 
 		if peek && op.Cost > 0 && !judgePeek(op, now) {
 			verdict = counters.Refused
@@ -460,15 +460,38 @@ func (l *Limiter) takeAsStandby(
 	return verdict
 }
 
-// judgePeek decides op, a peek, with its cost. op has the decision on a cost of
-// 0. It returns false if op makes the check fail.
+// sharesOf returns a node's shares of the limits of ops, by op.
+func sharesOf(ops []counters.Op, nodes, rank int) []algorithms.Limit {
+	shares := make([]algorithms.Limit, len(ops))
+	for i := range ops {
+		if ops[i].Block {
+			shares[i] = *ops[i].Limit // nodes don't divide a block
+		} else {
+			// Without a share the amount is 0, which DecideAsStandby expects.
+			shares[i], _ = localcache.ShareOf(ops[i].Limit, nodes, rank)
+		}
+	}
+	return shares
+}
+
+// withoutCosts returns a copy of ops with costs of 0.
+func withoutCosts(ops []counters.Op) []counters.Op {
+	free := slices.Clone(ops)
+	for i := range free {
+		free[i].Cost = 0
+	}
+	return free
+}
+
+// judgePeek turns op's decision, which a standby made for a cost of 0, into that
+// for op.Cost. It returns false if op makes the check fail.
 func judgePeek(op *counters.Op, now algorithms.Instant) bool {
 	if op.Decision.Remaining >= op.Cost {
 		op.Decision.AddRemaining(op.Limit, -op.Cost)
 		return true
 	}
 	op.Decision.Allowed = false
-	op.Decision.RetryAfter = localcache.NoShare(op.Limit, now, op.Cost).RetryAfter
+	op.Decision.RetryAfter = localcache.RefuseWithoutCounter(op.Limit, now, op.Cost).RetryAfter
 	return op.Shadow
 }
 

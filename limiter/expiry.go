@@ -78,7 +78,7 @@ func (a *Answer) reservedIn(q *Query, unit string) (most int64) {
 // ErrTooManyReservations. If the home can't be reached, the error is nil: the
 // reservation stays charged unless somebody settles it.
 func (rs *reservations) arrangeExpiry(id string) error {
-	_, err := rs.settle(context.Background(), &settleRequest{id: id, verb: arrangeEnd})
+	_, err := rs.settle(context.Background(), &settleRequest{signedID: id, verb: arrangeEnd})
 	if errors.Is(err, ErrTooManyReservations) {
 		// If this fails, the cost stays charged. Quota is lost, but none is created.
 		_, _ = rs.limiter.Settle(id, nil)
@@ -100,7 +100,7 @@ func (rs *reservations) keepExpiry(table *counters.Table, subj *reservedSubject,
 	// If the home took no cost from this table, it has no place here yet: make it
 	// now. Its counters are then in the fallback table, or there are none.
 	makes := table == rs.limiter.table && (subj.life.Lineage == localLineage || len(subj.ops) == 0)
-	err := table.SetExpiry(now, place, req.id, makes)
+	err := table.SetExpiry(now, place, req.signedID, makes)
 
 	switch {
 	case errors.Is(err, notes.ErrReservations):
@@ -189,7 +189,7 @@ func (rs *reservations) carryOutEnd(table *counters.Table, note *notes.Note) boo
 	if isOwn && (!table.IsOpen(note.Partition()) || !l.membership.Authority()) {
 		return false
 	}
-	_, err := rs.settle(l.membership.ctx, &settleRequest{id: note.Body, verb: carryOutEnd})
+	_, err := rs.settle(l.membership.ctx, &settleRequest{signedID: note.Body, verb: carryOutEnd})
 	// In this node's own table, an unknown reservation means that the place has gone
 	// in the meantime: there is nothing left to do. The place at another node may
 	// only not be due yet, by that node's clock.

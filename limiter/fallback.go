@@ -273,8 +273,9 @@ func (c *clusterCheck) narrowToCopy(op, copyOp *counters.Op, copyAdmits bool) {
 	op.Decision.Delay = max(op.Decision.Delay, decision.Delay)
 }
 
-// withCost returns a copy's decision on op. The decision reports what is left as
-// if op's cost had been taken.
+// withCost returns a copy's decision on op, with what is left after op's cost. A
+// copy that did not take the cost reports Remaining without it; withCost
+// subtracts it.
 func (c *clusterCheck) withCost(op, copyOp *counters.Op, copyAdmits bool) algorithms.Decision {
 	decision := copyOp.Decision
 	if !decision.Allowed {
@@ -289,7 +290,7 @@ func (c *clusterCheck) withCost(op, copyOp *counters.Op, copyAdmits bool) algori
 	}
 
 	if copyOp.Cost == 0 && decision.Remaining < op.Cost { // as for a peek: the copy was not asked about the cost
-		return localcache.NoShare(op.Limit, c.now, op.Cost)
+		return localcache.RefuseWithoutCounter(op.Limit, c.now, op.Cost)
 	}
 	decision.AddRemaining(op.Limit, -op.Cost)
 	return decision

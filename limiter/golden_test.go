@@ -76,7 +76,7 @@ func TestGolden(t *testing.T) {
 			&results{{result{Decision: algorithms.Decision{Used: 5}},
 				leasedPart{units: 3, estimated: true}, -7,
 				heldSlots{all: 1, list: []Holder{{ID: 1, Slots: 2, Age: 3, Expires: 4, Who: "w"}}}}}),
-		message("settling", &settleRequest{id: "id", hops: 1, costs: []UnitCost{{"tokens", 9}}}),
+		message("settling", &settleRequest{signedID: "id", hops: 1, costs: []UnitCost{{"tokens", 9}}}),
 		message("settlement", &Settlement{Remaining: -1, Repeated: true, Costs: []UnitCost{{"tokens", 9}}}),
 		message("reserve", &reserveRequest{
 			query: &Query{Rule: "r", Costs: []UnitCost{{"tokens", 9}}}, ttl: time.Second,

@@ -23,7 +23,7 @@ func (ls *leases) grant(
 		}
 	}
 
-	req := localcache.GrantRequest{Holder: request.holder, Lineage: lineage,
+	req := localcache.GrantInput{Holder: request.holder, Lineage: lineage,
 		SameBoot: request.Boot == ls.limiter.boot, Lease: &request.LeaseRequest, Nodes: nodes,
 		Ops: ops}
 	g.ID, g.Amounts = ls.granted.Grant(m.Boottime(), &req, func(ops []counters.Op) bool {
@@ -52,7 +52,7 @@ func (ls *leases) grant(
 	return g, g.ID != 0
 }
 
-// describe adds to g the mark of the debit from op's limit. It makes g end no
+// addMark adds to g the mark of the debit from op's limit. It makes g end no
 // later than the window that was debited.
 func (g *leaseGrant) addMark(op *counters.Op) {
 	if op.Limit.Kind == algorithms.TokenBucket {

@@ -23,7 +23,7 @@ type intervals struct {
 // interval returns the number of the current interval, by the wall clock.
 func (l *Limiter) interval() int64 { return l.clock.Now().Wall / int64(recentInterval) }
 
-// end makes now the current interval if it is later, and reports whether an
+// advance makes now the current interval if it is later, and reports whether an
 // earlier interval has ended.
 func (iv *intervals) advance(now int64) bool {
 	iv.mu.Lock()

@@ -234,7 +234,7 @@ func (h *lateHistory) settle(at algorithms.Instant, c counters.SettledCost, life
 	h.settled++
 	c.Key = h.key
 	c.Limit = h.limit
-	_, _, _ = h.table.Settle(at, &counters.SettlePlan{
+	_, _ = h.table.Settle(at, &counters.SettlePlan{
 		Place: counters.Place{
 			Key:  notes.Key{Subject: h.key.Subject, ID: h.settled, Kind: notes.Reservation},
 			Open: 10 * time.Second, Until: at.Steady/1e9 + 10, SettledUntil: at.Steady/1e9 + 10,

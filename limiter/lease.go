@@ -120,16 +120,14 @@ func (ls *leases) addRequests(head *question, asks []*ask) {
 		return
 	}
 
-	now := ls.limiter.membership.Boottime()
-	first := 0
-	for subject := range ak.policies {
-		n := countSubjectOps(ak.q.ops[first:])
-		if request, ok := ls.held.Request(now, ak.owner, ak.policies[subject], ak.q.ops[first:first+n], len(asks)); ok {
+	m := ls.limiter.membership
+	now := m.Boottime()
+	for so := range bySubject(ak.q.ops) {
+		request, ok := ls.held.Request(now, ak.owner, ak.policies[so.index], so.ops, len(asks))
+		if ok {
 			head.requests = append(head.requests,
-				leaseRequest{subject: ak.q.ops[first].Key.Subject,
-					holder: ls.limiter.membership.Self, LeaseRequest: request})
+				leaseRequest{subject: so.subject(), holder: m.Self, LeaseRequest: request})
 		}
-		first += n
 	}
 }
 
@@ -150,37 +148,39 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 		return
 	}
 
+	for so := range bySubject(ak.q.ops) {
+		if !ak.policies[so.index].None() {
+			ls.acceptSubject(ak, &so, sent, now, r)
+		}
+	}
+}
+
+// acceptSubject stores the grant to so, one of ak's subjects, and remembers a
+// refusal.
+func (ls *leases) acceptSubject(ak *ask, so *subjectOps, sent, now time.Duration, r *reply) {
 	// The owner makes grants after the last check, so the results of the last check
 	// say what is left.
 	lastCheck := len(r.admitted) - 1
-	results := r.results[lastCheck*len(ak.q.ops):]
-	firstOp := 0
-	for subject, policy := range ak.policies {
-		asked := ak.q.ops[firstOp : firstOp+countSubjectOps(ak.q.ops[firstOp:])]
-		ops, refused := decidedOps(asked, results[firstOp:])
-		firstOp += len(asked)
-		if policy.None() {
-			continue
-		}
+	ops, refused := decidedOps(so.ops, r.results[lastCheck*len(ak.q.ops)+so.first:])
+	life := r.lives[so.index]
+	from := localcache.Source{Owner: r.decider, Boot: r.boot, Lineage: life.Lineage}
 
-		grant := r.grantOf(ops)
-		if grant.ID != 0 {
-			grant.Life = r.lives[subject]
-			grant.Steady = r.steady
-		}
+	grant := r.grantOf(ops)
+	if grant.ID != 0 {
+		grant.Life = life
+		grant.Steady = r.steady
+	}
 
-		from := localcache.Source{Owner: r.decider, Boot: r.boot, Lineage: r.lives[subject].Lineage}
+	// Learn what the owner has left: from a grant, which may come despite a shadow
+	// rule's refusal; from the answer to a renewal; or if nothing was refused.
+	if grant.ID != 0 || ak.renewal || r.admitted[lastCheck] && !refused {
+		ls.held.AcceptAnswer(sent, now, from, ops, grant, ak.renewal)
+	}
 
-		// A refusal by a shadow rule does not prevent a grant.
-		if grant.ID != 0 || ak.renewal || r.admitted[lastCheck] && !refused {
-			ls.held.AcceptAnswer(sent, now, from, ops, grant, ak.renewal)
-		}
-
-		// A refusal lasts from when the question was sent: a slow answer must not
-		// make it longer than the owner said.
-		if refused {
-			ls.held.RememberRefusal(sent, from, ops, policy.TTL)
-		}
+	// A refusal lasts from when the question was sent: a slow answer must not make
+	// it longer than the owner said.
+	if refused {
+		ls.held.RememberRefusal(sent, from, ops, ak.policies[so.index].TTL)
 	}
 }
 

@@ -56,8 +56,8 @@ func (l *Limiter) Clock() *Clock { return l.clock }
 // ErrAtMost, ErrAcquire, ErrLevelTooLow, ErrRulesChanged or ErrTryAgain.
 //
 // A q with a RequestID is decided once within a minute: a repetition gets the
-// same answer. Such a q must not be a peek, and the error may also be one of
-// Reserve's.
+// same answer. Such a q must count for a subject (counters.CountMode), and the
+// error may also be one of Reserve's.
 func (l *Limiter) Check(q *Query, a *Answer) error {
 	if q.isOnceOrAtMost() {
 		return l.checkOnceOrAtMost(q, a)
@@ -94,12 +94,12 @@ func (l *Limiter) decide(now algorithms.Instant, q *Query, a *Answer) error {
 		return err
 	}
 
-	l.recordMetrics(q, a)
+	l.account(q, a)
 	return nil
 }
 
 // resolve decides a prepared check, and waits for other nodes if need be. The
-// caller adds the check to the metrics.
+// caller accounts for the check.
 func (l *Limiter) resolve(q *Query, a *Answer) error {
 	if q.Waits && !a.scratch.isRevocable && a.mayDelay() {
 		return l.resolveInQueue(q, a)
@@ -182,7 +182,7 @@ func (a *Answer) recordDecidedHere(v counters.Verdict) {
 }
 
 // finish completes a check that tryDecide left undecided. It waits for replies, and
-// asks again, until the check is decided. The caller counts it in the metrics.
+// asks again, until the check is decided. The caller accounts for it.
 func (l *Limiter) finish(q *Query, a *Answer) error {
 	c := a.scratch.cluster
 	for {

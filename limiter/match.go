@@ -149,15 +149,7 @@ func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 		}
 	}
 
-	a.scratch.isRepeatable = isUsual(q) && !limitsVary && !a.scratch.takesSlots &&
-		!a.scratch.hasBlocks && len(a.scratch.match.Unlimited) == 0
-	a.scratch.soleStats = nil
-
-	if active := a.scratch.active; a.scratch.isRepeatable && len(a.scratch.ops) == 1 &&
-		!hits[0].Rule.Shadow && !active.hasMonthly {
-		a.scratch.soleStats = &active.stats[hits[0].Rule.Index].stripe[l.stripeOf(a)]
-		l.lookUpTop(a)
-	}
+	l.noteRepeatable(q, a, limitsVary)
 
 	if len(q.Subjects) > 0 {
 		if err := a.requireDistinctKeys(); err != nil {
@@ -168,6 +160,25 @@ func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 	}
 
 	return l.requireLevel(q, a)
+}
+
+// noteRepeatable notes whether another check may reuse a's ops, and whether one
+// place has all of its counts; see scratch.soleStats. limitsVary means that the
+// limits depend on the time or the load.
+func (l *Limiter) noteRepeatable(q *Query, a *Answer, limitsVary bool) {
+	sc := &a.scratch
+	sc.isRepeatable = isUsual(q) && !limitsVary && !sc.takesSlots && !sc.hasBlocks &&
+		len(sc.match.Unlimited) == 0
+	sc.soleStats = nil
+
+	if !sc.isRepeatable || len(sc.ops) != 1 || sc.active.hasMonthly {
+		return
+	}
+	rule := sc.match.Hits[0].Rule
+	if !rule.Shadow {
+		sc.soleStats = &sc.active.stats[rule.Index].stripe[l.stripeOf(a)]
+		l.lookUpTop(a)
+	}
 }
 
 // matchSubjects finds the limits of q's subjects.

@@ -85,7 +85,7 @@ func (l *Limiter) Metrics(sink metrics.Sink) {
 			"from a node, or from disk, whose clock was ahead.", lead.Seconds())
 }
 
-// counter returns a function that reports a count to sink.
+// countReporter returns a function that reports a count to sink.
 func countReporter(sink metrics.Sink) func(name, help string, n *atomic.Int64, labels ...string) {
 	return func(name, help string, n *atomic.Int64, labels ...string) {
 		sink.Count(name, help, n.Load(), labels...)

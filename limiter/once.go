@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -18,7 +17,7 @@ import (
 	"github.com/rlnode/rlnode/rules/document"
 )
 
-// reserveRequest is a reservation, or a check that counts, with a request id.
+// reserveRequest is a reservation, or a check in count mode, with a request id.
 // It goes to the owner of the first subject that has one. That owner decides
 // the whole request and keeps the answer.
 type reserveRequest struct {
@@ -50,33 +49,41 @@ func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id s
 	until := time.Now().Add(checkTimeout - replySlack)
 	defer a.addOptions(func(o *options) { o.deadline = until })()
 
-	for again := false; ; again = true {
-		// The second attempt gets at least catchUpTimeout, even if the time is up: an
-		// owner has just become reachable.
-		ctx, cancel := context.WithTimeout(context.Background(),
-			max(min(ownerTimeout, time.Until(until)), catchUpTimeout))
-		id, err = rs.decideAtHome(ctx, req, a)
-		cancel()
-		if again || !errors.Is(err, ErrNoOwner) {
-			return id, err
-		}
-
-		// Decide q as if it had no id. The failed attempt may have written into a.
-		done, err := rs.limiter.prepare(rs.limiter.clock.Now(), q, a)
-		if err != nil {
-			return "", err
-		}
-		id, err = rs.decide(q, ttl, a, done)
-		if err != nil || done || a.DecidedBy < ByForward {
-			return id, err
-		}
-
-		// Owners have just become reachable, and have decided q. But none of them keeps
-		// the answer, so take q back, and ask the owner of the first subject again.
-		if err := rs.annul(id, q, a); err != nil {
-			return "", err
-		}
+	id, err = rs.attemptAtHome(until, req, a)
+	if !errors.Is(err, ErrNoOwner) {
+		return id, err
 	}
+
+	// Decide q as if it had no id. The failed attempt may have written into a.
+	done, err := rs.limiter.prepare(rs.limiter.clock.Now(), q, a)
+	if err != nil {
+		return "", err
+	}
+	id, err = rs.makeReservation(q, ttl, a, done)
+	if err != nil || done || a.DecidedBy < ByForward {
+		return id, err
+	}
+
+	// Owners have just become reachable, and have decided q. But none of them keeps
+	// the answer, so take q back.
+	if err := rs.annul(id, q, a); err != nil {
+		return "", err
+	}
+
+	// Ask the owner of the first subject again, even if the time is up: it has just
+	// become reachable.
+	return rs.attemptAtHome(until, req, a)
+}
+
+// attemptAtHome is decideAtHome with a timeout: ownerTimeout or, if less is left
+// until the deadline, what is left, but at least catchUpTimeout.
+func (rs *reservations) attemptAtHome(
+	deadline time.Time, req *reserveRequest, a *Answer,
+) (id string, err error) {
+	timeout := max(min(ownerTimeout, time.Until(deadline)), catchUpTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	return rs.decideAtHome(ctx, req, a)
 }
 
 // annul takes back a reservation that the caller will never learn of, and
@@ -137,12 +144,12 @@ func (rs *reservations) decideHere(
 
 	// A repetition that comes while the first request is being decided waits for
 	// its answer.
-	done, ok := rs.limiter.requests.lock(ctx, memo.Key)
+	unlock, ok := rs.limiter.requests.lock(ctx, memo.Key)
 	if !ok {
 		return "", ErrNoOwner
 	}
 
-	defer done()
+	defer unlock()
 
 	// Waiting for another request may have taken time.
 	a.Now = rs.limiter.clock.Now()
@@ -161,9 +168,8 @@ func (rs *reservations) decideHere(
 		}
 	}
 
-	// An answer that was found, but can't be read, stays as it is.
-	id, err = rs.decide(req.query, req.ttl, a, false)
-	if err != nil || found {
+	id, err = rs.makeReservation(req.query, req.ttl, a, false)
+	if err != nil || found { // a memo that can't be read is not overwritten
 		return id, err
 	}
 
@@ -237,32 +243,8 @@ func (a *Answer) pack(id string) *keptAnswer {
 // a must be prepared for the same check. If the rules have changed since, and
 // the answer has a limit that is gone, a lists no limits.
 func (a *Answer) restore(ka *keptAnswer) (id string) {
-	limits := make([]LimitAnswer, 0, len(ka.limits))
-	for i := range ka.limits {
-		kept := &ka.limits[i]
-		for j := range a.scratch.ops {
-			la := &a.Limits[j]
-			if a.scratch.ops[j].Key.Counter == kept.counter {
-				limits = append(limits, LimitAnswer{
-					Rule: la.Rule, Limit: la.Limit, Cost: la.Cost, Decision: kept.Decision,
-					NoRoom: kept.full, Blocked: kept.blocked,
-				})
-			}
-		}
-	}
-
-	hits := a.scratch.match.Hits[:0]
-	first := 0
-	for _, h := range a.scratch.match.Hits { // a refusal may cover only some of the subjects
-		counter := a.scratch.ops[min(first, len(a.scratch.ops)-1)].Key.Counter
-		first += len(h.Limits)
-		if !h.Rule.Inline ||
-			slices.ContainsFunc(ka.limits, func(l keptLimit) bool { return l.counter == counter }) {
-			hits = append(hits, h)
-		}
-	}
-
-	a.scratch.match.Hits = hits
+	limits := a.restoreLimits(ka)
+	a.dropUnansweredHits(ka)
 	a.scratch.isDecidedHere = false // an attempt here may have failed before
 	a.Allowed = ka.allowed
 	a.DecidedBy = ka.decidedBy
@@ -276,6 +258,41 @@ func (a *Answer) restore(ka *keptAnswer) (id string) {
 	}
 
 	return base64.RawURLEncoding.EncodeToString(ka.id)
+}
+
+// restoreLimits returns those limits of a packed answer that a's check has.
+func (a *Answer) restoreLimits(ka *keptAnswer) []LimitAnswer {
+	limits := make([]LimitAnswer, 0, len(ka.limits))
+	for i := range ka.limits {
+		kept := &ka.limits[i]
+		for j := range a.scratch.ops {
+			la := &a.Limits[j]
+			if a.scratch.ops[j].Key.Counter == kept.counter {
+				limits = append(limits, LimitAnswer{
+					Rule: la.Rule, Limit: la.Limit, Cost: la.Cost, Decision: kept.Decision,
+					NoRoom: kept.full, Blocked: kept.blocked,
+				})
+			}
+		}
+	}
+	return limits
+}
+
+// dropUnansweredHits removes from a's check the inline subjects that a packed
+// answer lacks: a refusal may cover only some of the subjects.
+func (a *Answer) dropUnansweredHits(ka *keptAnswer) {
+	hits := a.scratch.match.Hits[:0] // this overwrites only what the loop has read
+	for _, h := range a.scratch.match.Hits {
+		if !h.Rule.Inline || ka.hasCounter(counterKey(&h, h.Limits[0]).Counter) {
+			hits = append(hits, h)
+		}
+	}
+	a.scratch.match.Hits = hits
+}
+
+// hasCounter reports whether the answer has a limit with that Key.Counter.
+func (ka *keptAnswer) hasCounter(counter uint64) bool {
+	return slices.ContainsFunc(ka.limits, func(kept keptLimit) bool { return kept.counter == counter })
 }
 
 // versionToAsk returns the version of the rules by which another node must
@@ -438,18 +455,4 @@ func (subj *Subject) code(c *wire.Coder) {
 			c.Text(text, maxText)
 		}
 	})
-}
-
-// newPlaceRequest returns the request for the place of q's reservation, or nil
-// if q needs no counters. a must be prepared for q. The home is the first
-// subject that has an owner or, if none has, the first subject.
-func (a *Answer) newPlaceRequest(q *Query, ttl time.Duration) *placeRequest {
-	hits := a.scratch.match.Hits
-	if len(hits) == 0 || len(a.scratch.ops) == 0 {
-		return nil
-	}
-
-	i := max(a.homeHit(), 0)
-	h := &hits[i]
-	return &placeRequest{id: rand.Uint64() | 1, home: h.Subject.Hi, group: groupOf(q, i, h), inline: h.Rule.Inline, ttl: ttl}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
+	"math/rand/v2"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -30,6 +31,22 @@ type placeRequest struct {
 	inline bool          // the home came with its limits
 	ttl    time.Duration // how long the reservation may stay open
 	made   bool          // the home's owner has made the place
+}
+
+// newPlaceRequest returns the request for the place of q's reservation, or nil
+// if q needs no counters. a must be prepared for q. The home is the first
+// subject that has an owner or, if none has, the first subject.
+func (a *Answer) newPlaceRequest(q *Query, ttl time.Duration) *placeRequest {
+	hits := a.scratch.match.Hits
+	if len(hits) == 0 || len(a.scratch.ops) == 0 {
+		return nil
+	}
+
+	i := max(a.homeHit(), 0)
+	h := &hits[i]
+	return &placeRequest{
+		id: rand.Uint64() | 1, home: h.Subject.Hi, group: groupOf(q, i, h), inline: h.Rule.Inline, ttl: ttl,
+	}
 }
 
 // code writes or reads what an owner must know of pl.
@@ -60,34 +77,25 @@ func (pl *placeRequest) placeAt(subject uint64, now algorithms.Instant) *counter
 // of the buckets of ops and, if ops include the home, the place. The error is
 // ErrTooManyReservations, after which nothing is noted, or counters.ErrShut.
 func (pl *placeRequest) noteIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) error {
-	for first := 0; first < len(ops); {
-		n := countSubjectOps(ops[first:])
-		subjectOps := ops[first : first+n]
-		place := pl.placeAt(subjectOps[0].Key.Subject, now)
-		err := table.NoteReservation(now, place, subjectOps[0].Key.Subject == pl.home, subjectOps)
+	for so := range bySubject(ops) {
+		place := pl.placeAt(so.subject(), now)
+		err := table.NoteReservation(now, place, so.subject() == pl.home, so.ops)
 		if errors.Is(err, notes.ErrReservations) {
-			pl.forgetIn(table, now, ops[:first])
+			pl.forgetIn(table, now, ops[:so.first])
 			return ErrTooManyReservations
 		}
 		if err != nil {
 			return err
 		}
-
-		first += n
 	}
-
 	return nil
 }
 
 // forgetIn undoes noteIn after nothing of ops was taken. now must be noteIn's:
 // the table recognizes what noteIn noted by its time.
 func (pl *placeRequest) forgetIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) {
-	for first := 0; first < len(ops); {
-		n := countSubjectOps(ops[first:])
-		subjectOps := ops[first : first+n]
-		subject := subjectOps[0].Key.Subject
-		table.ForgetReservation(now, placeKey(subject, pl.id), subject == pl.home, subjectOps)
-		first += n
+	for so := range bySubject(ops) {
+		table.ForgetReservation(now, placeKey(so.subject(), pl.id), so.subject() == pl.home, so.ops)
 	}
 }
 

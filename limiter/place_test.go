@@ -328,10 +328,10 @@ func TestHomeIsKilledAfterSettling(t *testing.T) {
 				key, _ := home.reservations.signingKey("reservation")
 				r, err := parseReservation(id, key)
 				expect.NoError(t, err)
-				request := &settleRequest{reservation: r, id: id, costs: []UnitCost{{"tokens", 170}}}
-				_, done, err := home.table.Settle(now, request.plan(home.Limiter, r.home(), now))
-				if err != nil || !done {
-					t.Fatalf("have %t, %v", done, err)
+				request := &settleRequest{reservation: r, signedID: id, costs: []UnitCost{{"tokens", 170}}}
+				outcome, err := home.table.Settle(now, request.plan(home.Limiter, r.home(), now))
+				if err != nil || outcome != counters.Made {
+					t.Fatalf("have %v, %v", outcome, err)
 				}
 			}
 			w.promote(p, standby, copied)
@@ -383,8 +383,8 @@ func TestSettlingBesideAFloodOfWrites(t *testing.T) {
 		key, _ := home.reservations.signingKey("reservation")
 		r, err := parseReservation(id, key)
 		expect.NoError(t, err)
-		again := &settleRequest{reservation: r, id: id, costs: []UnitCost{{"tokens", 150}}}
-		debt, _ := again.splitExcess(&r.subjects[1], false)
+		again := &settleRequest{reservation: r, signedID: id, costs: []UnitCost{{"tokens", 150}}}
+		debt, _ := again.splitDifference(&r.subjects[1], false)
 		if err := debt.apply(context.Background(), home.Limiter); err != nil {
 			t.Errorf("a debt that is sent again: %v", err)
 		}

@@ -8,8 +8,10 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// recordMetrics adds a decided check to the metrics.
-func (l *Limiter) recordMetrics(q *Query, a *Answer) {
+// account adds a decided check to the metrics, and its cost to the bill
+// (billCheck). If regions' shares run short, it asks the owners to borrow
+// (notifyOwners).
+func (l *Limiter) account(q *Query, a *Answer) {
 	a.scratch.isCounted = !q.Peeks() && a.DecidedBy < ByList
 	l.countLimited(q, a)
 	if len(a.scratch.match.Unlimited) > 0 {
@@ -17,7 +19,8 @@ func (l *Limiter) recordMetrics(q *Query, a *Answer) {
 	}
 }
 
-// countLimited is recordMetrics but for the rules that applied without limit.
+// countLimited accounts for the rules that limited the check; countUnlimited
+// for the others.
 func (l *Limiter) countLimited(q *Query, a *Answer) {
 	// The usual check: one rule with one limit, allowed by its owner.
 	if sc := &a.scratch; sc.soleStats != nil && a.Allowed && a.DecidedBy == ByOwner {
@@ -37,7 +40,7 @@ func (l *Limiter) countLimited(q *Query, a *Answer) {
 
 	active := a.scratch.active
 	if q.Peeks() || a.DecidedBy >= ByList {
-		active.countUnmatched(q, a)
+		active.countUncountedUse(q, a)
 	}
 
 	if q.Peeks() {
@@ -142,8 +145,8 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 }
 
 // countPriorChecks returns how many checks of this cost the refusing counter
-// already holds. It returns fewer than the limit allows if the node has only a
-// share of the limit, and 0 if no counter refused.
+// already holds; 0 if no counter refused. Where the counter holds a share, the
+// share bounds the result.
 func countPriorChecks(limits []LimitAnswer, ops []counters.Op) int64 {
 	for i := range limits {
 		if la := &limits[i]; !la.Allowed && !la.NoRoom {
@@ -256,10 +259,10 @@ func (l *Limiter) topOf(rule *rules.Rule) *top {
 	return l.tops[TopRefused]
 }
 
-// countUnmatched counts the use of rules by a check that changes none of their
-// metrics. Such a check is a peek. Or it names a rule, but a list decides the
+// countUncountedUse counts the use of rules by a check that changes none of
+// their metrics. Such a check is a peek. Or it names a rule, but a list decides the
 // check or the rule does not apply to it.
-func (active *activeRules) countUnmatched(q *Query, answer *Answer) {
+func (active *activeRules) countUncountedUse(q *Query, answer *Answer) {
 	if answer.DecidedBy < ByList {
 		for i := range answer.scratch.match.Hits {
 			active.stats[answer.scratch.match.Hits[i].Rule.Index].uncountedUses.Add(1)

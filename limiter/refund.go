@@ -48,7 +48,7 @@ const minRefundBytes = 5*8 + 3 + 1 + 1 + 8 + 1
 
 // codeWhole writes or reads all of the refund that goes to another node.
 func (rf *refund) codeWhole(c *wire.Coder) {
-	rf.code(c)
+	rf.takenCosts.code(c)
 	wire.Number(c, &rf.hops, maxHops)
 	wire.Number(c, &rf.grant, math.MaxInt64)
 	wire.Fixed(c, &rf.reservedAt)
@@ -130,6 +130,9 @@ const (
 	// or, after too many hops, for the token to arrive here.
 	maxWaitingRefunds = 16384
 	// returnTimeout is how long after a grant's end its holder may return the rest.
+	// The process that made the grant takes the rest only for a shorter time; see
+	// returnGrace in package localcache. Another owner, which may have taken over
+	// since, goes by maxGrantAge.
 	returnTimeout = time.Second
 	// maxGrantAge bounds the age of a grant whose rest arrives: its life, the time
 	// until its holder returns it, and one wait on each node that it reaches.
@@ -157,13 +160,15 @@ func (l *Limiter) giveBack(rf *refund) (rest refund) {
 	rest.ops = nil
 	rest.marks = nil
 
+	// giveOne gives a part of the i-th op's cost back. It returns false if the op
+	// must wait.
 	giveOne := func(i int, cost int64) bool {
 		op := &rf.ops[i]
-		from := l.takeRecord(&rf.takenCosts, i, l.maxAge(rf, now))
-		from.Reserved = rf.reservedAt != 0
-		from.Late = rf.late
+		taken := l.takeRecord(&rf.takenCosts, i, l.maxAge(rf, now))
+		taken.Reserved = rf.reservedAt != 0
+		taken.Late = rf.late
 
-		err := l.table.GiveBack(now, op.Key, op.Limit, from, cost, rf.life)
+		err := l.table.GiveBack(now, op.Key, op.Limit, taken, cost, rf.life)
 		switch {
 		case errors.Is(err, counters.ErrShut):
 			rest.ops = append(rest.ops, *op)
@@ -233,11 +238,9 @@ func (l *Limiter) takeRecord(t *takenCosts, i int, maxAge time.Duration) algorit
 // may have changed since then. (While a bucket has reservations, a note has its
 // highest rate.)
 //
-// For an inline limit, it returns the rate that came with op, although other
-// callers may bring a higher rate for the same subject and drain the bucket
-// faster. For a reservation, the bucket's note has the highest of these rates.
-// Any other cost that comes back is at most as old as a lease lives, and the
-// guarantee for buckets includes what drains in that time.
+// For an inline limit, it returns op's own rate. Other callers may have drained
+// the bucket faster. That is safe: a reservation's note has the highest rate, and
+// any other cost is at most a lease old, which the guarantee allows for.
 func (l *Limiter) fastestSince(op *counters.Op, steady int64) int64 {
 	// A check in flight keeps the limits that were in force when it began.
 	changed := l.ratesChangedAt.Load() + int64(checkTimeout+pendingTimeout)

@@ -111,8 +111,8 @@ type requests struct {
 }
 
 // lock waits until this node is deciding no other request with the key, or ctx
-// ends. If ok, other requests with the key then wait until done is called.
-func (rq *requests) lock(ctx context.Context, key notes.Key) (done func(), ok bool) {
+// ends. If ok, other requests with the key then wait until unlock is called.
+func (rq *requests) lock(ctx context.Context, key notes.Key) (unlock func(), ok bool) {
 	finished := make(chan struct{})
 	for {
 		rq.mu.Lock()

@@ -49,7 +49,7 @@ func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 	return l.reserve(q, ttl, a)
 }
 
-// reserve implements Reserve. With a zero ttl, q is a check that counts, and
+// reserve implements Reserve. With a zero ttl, q is a check in count mode, and
 // the id only serves to take the check back.
 func (l *Limiter) reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
 	done, err := l.prepare(l.clock.Now(), q, a)
@@ -69,14 +69,16 @@ func (l *Limiter) reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 
 	_, owned := a.homeSubject()
 	if q.RequestID == "" || done || !owned { // without an owner, nobody keeps the answer
-		return l.reservations.decide(q, ttl, a, done)
+		return l.reservations.makeReservation(q, ttl, a, done)
 	}
 	return l.reservations.decideOnce(q, ttl, a)
 }
 
-// decide decides q, a reservation or a check that counts, for which a is
-// prepared. done means that prepare has already decided q.
-func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool) (id string, err error) {
+// makeReservation decides q, a reservation or a check in count mode, for which a
+// is prepared. done means that prepare has already decided q.
+func (rs *reservations) makeReservation(
+	q *Query, ttl time.Duration, a *Answer, done bool,
+) (id string, err error) {
 	defer a.addOptions(func(o *options) { o.isRevocable = true })()
 	defer func() { a.scratch.place = nil }()
 
@@ -104,7 +106,7 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 		return "", err
 	}
 
-	rs.limiter.recordMetrics(q, a)
+	rs.limiter.account(q, a)
 	if !a.Allowed && !a.Counted {
 		return "", nil
 	}
@@ -120,7 +122,10 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 		return id, nil
 	}
 
-	if len(rv.units) > 0 && (q.OnExpiry != nil || rv.needsPlaceToBeLate()) {
+	// If nothing was taken, the check has made no place, and a settlement corrects
+	// only the bill. Arranging the end makes a place: without one, the reservation
+	// could not be settled late.
+	if len(rv.units) > 0 && (q.OnExpiry != nil || rv.tookNothing()) {
 		if err := rs.arrangeExpiry(id); err != nil {
 			return "", err
 		}
@@ -130,8 +135,8 @@ func (rs *reservations) decide(q *Query, ttl time.Duration, a *Answer, done bool
 	return id, nil
 }
 
-// decideStandalone is decide for a limiter without a cluster, which decides
-// every check in one Take.
+// decideStandalone is Limiter.resolve for makeReservation without a cluster: one
+// Take decides every check.
 func (rs *reservations) decideStandalone(q *Query, a *Answer) error {
 	l := rs.limiter
 	place := a.scratch.place
@@ -222,10 +227,8 @@ func (rs *reservations) addUnlimited(rv *reservation, q *Query, a *Answer, nameB
 	}
 }
 
-// needsPlaceToBeLate reports whether no counter was taken from. A settlement
-// then corrects only the bill. The check has made no place, and without a place
-// the reservation could not be settled late.
-func (rv *reservation) needsPlaceToBeLate() bool {
+// tookNothing reports whether no counter was taken from.
+func (rv *reservation) tookNothing() bool {
 	return !slices.ContainsFunc(rv.subjects, func(reserved reservedSubject) bool { return len(reserved.ops) > 0 })
 }
 

@@ -64,7 +64,8 @@ func (c *clusterCheck) begin(unauthorized bool) {
 }
 
 // advance routes the open subjects, decides those that need no other node, and
-// sends questions about the rest.
+// sends questions about the rest. If there is nothing to ask, it decides as a
+// standby.
 func (c *clusterCheck) advance() {
 	for {
 		for i := range c.subjects {
@@ -103,8 +104,10 @@ func (c *clusterCheck) advance() {
 	}
 }
 
-// routeSubject routes an open subject, or decides it from its lease. It waits
-// while the subject's partition is pending.
+// routeSubject routes an open subject, or decides it from its lease. It may wait
+// first: while the subject's partition is pending, until it is known which nodes
+// can be reached (awaitPath), or while the owner moves (awaitOwner). Each time
+// that it looks again counts as an attempt.
 func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 	m := c.limiter.membership
 	for ; ; s.attempts++ {
@@ -129,23 +132,28 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 			continue
 		}
 
-		if s.attempts < maxAttempts && now.Before(c.deadline) {
-			s.state, s.to = s.next(m)
-			if s.state != stateAskOwner && (s.findLost(m) || c.awaitPath(s)) {
-				continue
-			}
-			if s.state != stateAlone {
-				return
-			}
+		if c.chooseNode(s, now) {
+			continue
 		}
 
-		s.state = stateAlone
 		isMoving := len(s.redirected) > 0 // nodes that can be reached have named each other
-		if !isMoving || !now.Before(c.pendingDeadline) {
+		if s.state != stateAlone || !isMoving || !now.Before(c.pendingDeadline) {
 			return
 		}
 		c.awaitOwner(s, now)
 	}
+}
+
+// chooseNode sets how, and by which node, s is decided next. It returns true if
+// s must be located again: a lost node is back, or more is known of a path.
+func (c *clusterCheck) chooseNode(s *subject, now time.Time) (again bool) {
+	s.state = stateAlone
+	if s.attempts >= maxAttempts || !now.Before(c.deadline) {
+		return false
+	}
+	m := c.limiter.membership
+	s.state, s.to = s.next(m)
+	return s.state != stateAskOwner && (s.findLost(m) || c.awaitPath(s))
 }
 
 // awaitOwner waits for a newer ring, but no longer than a pause. Then the nodes
@@ -261,7 +269,8 @@ func (c *clusterCheck) takeHere(list []int) {
 
 	c.isOver = c.isOver || verdict == counters.Refused
 
-	// recordDecidedHere does the same for a check that needs no clusterCheck.
+	// As in recordDecidedHere, but not after a refusal: dropUndecided then rewrites
+	// the ops, so the next check must not reuse them.
 	c.answer.scratch.isDecidedHere = verdict == counters.Admitted && len(list) == len(c.subjects)
 }
 
@@ -319,7 +328,7 @@ func (c *clusterCheck) askOthers() bool {
 		c.addToAsk(last, s, &c.answer.scratch.match.Hits[i])
 	}
 
-	together := !c.askSeparately && len(c.asks) == 1 && last.q.flags&flagStandby == 0
+	mayShare := !c.askSeparately && len(c.asks) == 1 && last.q.flags&flagStandby == 0
 
 	// If a node can't decide its group, the subjects may have several owners by
 	// now, and no node would decide them together. So the next round asks about
@@ -328,7 +337,7 @@ func (c *clusterCheck) askOthers() bool {
 	for _, ak := range c.asks {
 		// A place and slots bring random numbers, so no other question can be
 		// identical.
-		ak.dispatch(c.limiter, together && ak.q.place == nil && ak.q.acquiring == nil)
+		ak.dispatch(c.limiter, mayShare && ak.q.place == nil && ak.q.acquiring == nil)
 	}
 
 	return last != nil
@@ -485,8 +494,8 @@ func (c *clusterCheck) acceptDecision(s *subject, ak *ask) {
 	at, _ := findSubject(ak.q.ops, s.subject)
 	decidedOps := ak.q.ops[at : at+s.numOps]
 
-	// A check that takes at most its cost then asks for what remains. What is
-	// leased here must not count as remaining: the owner can't give it.
+	// An at-most check only peeks first; then it takes what remains. It must not
+	// count what is leased here: the owner can't give that.
 	if !c.answer.scratch.isAtMost {
 		c.limiter.membership.leases.addUnspent(ak, decidedOps)
 	}

@@ -48,10 +48,13 @@ func (cs *candidates) locate(l *Limiter) partitions.Place {
 	if mayBeHere && l.table.IsOpen(p) {
 		return partitions.Here
 	}
+	// If place is Here, the gate has just opened.
 	cs.route = l.membership.Ownership.Route(p)
 	if place := cs.route.Place; mayBeHere || place == partitions.Elsewhere {
-		return place // Here: the gate has just opened
+		return place
 	}
+
+	// The attempts are used up, or this node can't decide: only others may.
 	return partitions.Nowhere
 }
 

@@ -59,14 +59,14 @@ const (
 	settleVerbs
 )
 
-// settleRequest asks to settle a reservation with its real costs. The message
-// carries the reservation only as its id.
+// settleRequest asks the home to settle a reservation, or to remember or carry
+// out its end. The message carries the reservation only as its signed id.
 type settleRequest struct {
 	*reservation
-	verb  settleVerb
-	id    string
-	costs []UnitCost
-	hops  int
+	verb     settleVerb
+	signedID string
+	costs    []UnitCost
+	hops     int
 	// hadEnded says that the end of the reservation had been carried out. The
 	// real costs are then compared with the costs that the end has left charged.
 	hadEnded bool
@@ -80,7 +80,7 @@ const maxReservationID = 64 << 10
 func (req *settleRequest) Code(c *wire.Coder) {
 	wire.Number(c, &req.verb, int64(settleVerbs-1))
 	wire.Number(c, &req.hops, maxHops)
-	c.Text(&req.id, maxReservationID)
+	c.Text(&req.signedID, maxReservationID)
 	codeCosts(c, &req.costs)
 	c.Require(req.hops > 0)
 }
@@ -97,7 +97,7 @@ func (req *settleRequest) Code(c *wire.Coder) {
 // are not over yet and on the bill. The error wraps ErrUnknownReservation,
 // ErrNoOwner or ErrTooManyReservations.
 func (l *Limiter) Settle(id string, costs []UnitCost) (*Settlement, error) {
-	out, err := l.reservations.settle(context.Background(), &settleRequest{id: id, costs: costs})
+	out, err := l.reservations.settle(context.Background(), &settleRequest{signedID: id, costs: costs})
 	if err != nil {
 		return nil, fmt.Errorf("settle: %w", err)
 	}
@@ -141,7 +141,7 @@ func (rs *reservations) readID(req *settleRequest) (err error) {
 		return ErrNoOwner // without the key this node can't tell whether id is a reservation
 	}
 
-	req.reservation, err = parseReservation(req.id, key)
+	req.reservation, err = parseReservation(req.signedID, key)
 	if err != nil {
 		rs.unknown.Add(1)
 		return err
@@ -206,12 +206,12 @@ func (rs *reservations) settleLocal(req *settleRequest, out *Settlement) {
 		plan := actual.plan(rs.limiter, subj, now)
 		plan.Late = plan.Late || out.Late
 
-		repeated, done, err := rs.limiter.membership.Fallback.Settle(now, plan)
+		outcome, err := rs.limiter.membership.Fallback.Settle(now, plan)
 		switch {
-		case err != nil || !done:
+		case err != nil || outcome == counters.NotMade:
 			rs.countDropped(&actual, subj)
 		case i == 0: // the home's owner does not know what remains
-			out.Remaining = actual.settlement(plan, repeated).Remaining
+			out.Remaining = actual.settlement(plan, outcome == counters.MadeBefore).Remaining
 		}
 	}
 }
@@ -237,7 +237,7 @@ func (rs *reservations) settleHere(req *settleRequest) (*Settlement, error) {
 		plan.Changes = nil
 	}
 
-	repeated, done, err := rs.limiter.table.Settle(now, plan)
+	outcome, err := rs.limiter.table.Settle(now, plan)
 	if errors.Is(err, notes.ErrReservations) {
 		return nil, ErrTooManyReservations
 	}
@@ -250,7 +250,7 @@ func (rs *reservations) settleHere(req *settleRequest) (*Settlement, error) {
 
 	// A settlement that was made stays, even if authority has lapsed. A caller who
 	// repeats the call finds it made.
-	if done && !repeated {
+	if outcome == counters.Made {
 		if req.verb == carryOutEnd {
 			rs.expired.Add(1)
 		} else {
@@ -263,13 +263,13 @@ func (rs *reservations) settleHere(req *settleRequest) (*Settlement, error) {
 	switch {
 	case rs.limiter.membership != nil && !rs.limiter.membership.Authority():
 		return nil, ErrNoOwner
-	case !done:
+	case outcome == counters.NotMade:
 		rs.unknown.Add(1)
 		return nil, ErrUnknownReservation
-	case repeated:
+	case outcome == counters.MadeBefore:
 		rs.repeated.Add(1)
 	}
-	return req.settlement(plan, repeated), nil
+	return req.settlement(plan, outcome == counters.MadeBefore), nil
 }
 
 // settleRest corrects the bill of a reservation that was settled at its home,
@@ -284,8 +284,8 @@ func (rs *reservations) settleRest(req *settleRequest, refundable bool) {
 	req.correctBill(rs.limiter)
 
 	var debts []*change
-	for i := range req.subjects[1:] {
-		subj := &req.subjects[1+i]
+	for i := 1; i < len(req.subjects); i++ {
+		subj := &req.subjects[i]
 		if subj.life.Lineage == localLineage {
 			continue // see settleLocal
 		}
@@ -293,12 +293,12 @@ func (rs *reservations) settleRest(req *settleRequest, refundable bool) {
 			rs.countDropped(req, subj)
 		}
 
-		debt, back := req.splitExcess(subj, refundable)
+		debt, back := req.splitDifference(subj, refundable)
 		if len(debt.ops) > 0 {
 			debts = append(debts, debt)
 		}
 
-		if subj.life.Lineage == 0 {
+		if subj.life.Lineage == 0 { // decided by a standby, or by a node alone: nothing comes back
 			rs.limiter.countLost(back, len(back.ops))
 		} else {
 			rs.limiter.sendRefunds([]refund{*back}) // once only: a repeated refund would create quota
@@ -473,20 +473,19 @@ func (l *Limiter) reservationAge(made int64, subject uint64, now algorithms.Inst
 	return time.Duration(age) + maxClockSkew
 }
 
-// encodeSettlement encodes what the home keeps of a settlement. First comes
-// what is left of the tightest limit, plus 1. Then, for each unit, comes the
-// settled cost plus 1, or 0 if the caller did not name the unit.
+// encodeSettlement encodes what the home keeps of a settlement: first what is
+// left of the tightest limit, then the settled cost in each unit. Each number is
+// stored plus 1; 0 stands for none.
 func (req *settleRequest) encodeSettlement(plan *counters.SettlePlan) []byte {
 	b := binary.AppendUvarint(nil, uint64(plan.Tightest+1))
 	for unit := range req.units {
-		cost, named := int64(0), len(req.costs) == 0
+		kept := uint64(0) // the caller did not name the unit
 		if i := req.costIndex(unit); i >= 0 {
-			cost, named = req.costs[i].Cost, true
+			kept = uint64(req.costs[i].Cost) + 1
+		} else if len(req.costs) == 0 {
+			kept = 1 // nothing was used
 		}
-		if named {
-			cost++
-		}
-		b = binary.AppendUvarint(b, uint64(cost))
+		b = binary.AppendUvarint(b, kept)
 	}
 	return b
 }
@@ -515,8 +514,10 @@ func (req *settleRequest) settlement(plan *counters.SettlePlan, repeated bool) *
 	return out
 }
 
-// splitExcess returns what subj still owes and, if refundable, gets back.
-func (req *settleRequest) splitExcess(subj *reservedSubject, refundable bool) (debt *change, back *refund) {
+// splitDifference returns what subj still owes and, if refundable, gets back.
+func (req *settleRequest) splitDifference(
+	subj *reservedSubject, refundable bool,
+) (debt *change, back *refund) {
 	when := subj.takenCosts // but for the costs themselves
 	when.ops, when.marks = nil, nil
 	back = &refund{takenCosts: when, reservedAt: req.made, late: req.late}

@@ -24,9 +24,9 @@ const (
 	// ownerNoticePause is the minimum time between two notices to the owner about
 	// one limit of a subject.
 	ownerNoticePause = 20 * time.Millisecond
-	// paceSlots is the number of slots that record how fast limits are used. Limits
-	// that share a slot share its pause and what it has measured.
-	paceSlots = 4096
+	// paceCells is the number of cells that record how fast limits are used. Limits
+	// that share a cell share its pause and what it has measured.
+	paceCells = 4096
 	// aheadSpan is the time for which an owner borrows ahead: a few times as long
 	// as a loan from another continent takes.
 	aheadSpan = 250 * time.Millisecond
@@ -87,7 +87,7 @@ type loanQuestion struct {
 // shortages is what this node knows of subjects that are short of share. Times
 // are readings of the steady clock.
 type shortages struct {
-	paces [paceSlots]pace
+	paces [paceCells]pace
 
 	mu       sync.Mutex           // guards the rest
 	subjects map[uint64]*shortage // by Key.Subject
@@ -141,7 +141,7 @@ func (lo *loans) notifyOwners(q *Query, a *Answer) {
 		if h.Rule.Scope == rules.GlobalScope {
 			needs := lo.needsAhead(a, h, first)
 			if needs != nil {
-				lo.ask(q, h, needs)
+				lo.askOwner(q, h, needs)
 			}
 		}
 		first += len(h.Limits)
@@ -157,7 +157,7 @@ func (lo *loans) needsAhead(a *Answer, h *rules.Hit, first int) (needs []loanNee
 			continue
 		}
 
-		p := &lo.shortages.paces[(h.Subject.Lo^la.Limit.ID)%paceSlots]
+		p := &lo.shortages.paces[(h.Subject.Lo^la.Limit.ID)%paceCells]
 		need := loanNeed{limit: la.Limit.ID, ahead: min(p.ahead(a.Now.Steady, la.Remaining), la.Limit.WholeCapacity)}
 		if !la.Allowed {
 			need.cost = a.scratch.ops[first+i].Cost
@@ -206,7 +206,7 @@ func (l *Limiter) resolveAfterLoan(began int64, q *Query, a *Answer, resolve fun
 			break
 		}
 		if !l.awaitLoan(q, a, deadline) {
-			a.boundRetryAfterAgain(l)
+			a.reclassifyRefusals(l)
 			break
 		}
 
@@ -278,7 +278,7 @@ func (lo *loans) await(q *Query, h *rules.Hit, needs []loanNeed, steady int64, d
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	for {
-		question := lo.ask(q, h, needs)
+		question := lo.askOwner(q, h, needs)
 		if question == nil {
 			return false
 		}
@@ -287,8 +287,8 @@ func (lo *loans) await(q *Query, h *rules.Hit, needs []loanNeed, steady int64, d
 		case <-timer.C:
 			return false
 		}
-		// The owner answers only an urgent question once the loan is there. After the
-		// answer to any other, ask again.
+		// Only for a question with checkWaits does the owner wait for the loan before
+		// it answers. After any other answer, ask again.
 		if question.checkWaits {
 			return question.answer.gotMore && !question.answer.noneToLend
 		}
@@ -345,9 +345,9 @@ func (ss *shortages) shortageOf(subject uint64) *shortage {
 // isBusy reports whether a question is under way, or a check waits.
 func (sh *shortage) isBusy() bool { return sh.question != nil || sh.waiters > 0 }
 
-// ask tells the owner of h's subject what is needed, unless a question about it
-// is under way. It returns the question; nil if there is no owner or no room.
-func (lo *loans) ask(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
+// askOwner tells the owner of h's subject what is needed, unless a question about
+// it is under way. It returns the question; nil if there is no owner or no room.
+func (lo *loans) askOwner(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
 	m := lo.limiter.membership
 	ss := &lo.shortages
 	subject := h.Subject.Hi // h is valid only until its check ends
@@ -358,7 +358,7 @@ func (lo *loans) ask(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
 	}
 
 	isWaiting := func(need loanNeed) bool { return need.cost > 0 }
-	sh, question, isNew := ss.begin(subject, slices.ContainsFunc(needs, isWaiting))
+	sh, question, isNew := ss.beginQuestion(subject, slices.ContainsFunc(needs, isWaiting))
 	if !isNew {
 		return question
 	}
@@ -366,7 +366,7 @@ func (lo *loans) ask(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
 	body := borrowRequest{subjectRef: subjectRef{version: lo.limiter.version(), Rule: h.Rule.Name,
 		Key: subjectKey(h, q)}, needs: needs}
 	if here {
-		lo.borrow(&body, func(answer borrowReply) { lo.learn(subject, sh, answer) })
+		lo.borrow(&body, func(answer borrowReply) { lo.acceptAnswer(subject, sh, answer) })
 		return question
 	}
 	m.Peers.Go(route.Owner, MethodBorrow, wire.Encode(nil, &body), loanWait, func(reply []byte, err error) {
@@ -378,14 +378,16 @@ func (lo *loans) ask(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
 			// The checks that wait are woken all the same, and stay refused.
 			answer = borrowReply{}
 		}
-		lo.learn(subject, sh, answer)
+		lo.acceptAnswer(subject, sh, answer)
 	})
 	return question
 }
 
-// begin returns the question about a subject that is under way, or adds one. If
-// isNew, the caller must ask the owner. Without room, the question is nil.
-func (ss *shortages) begin(subject uint64, checkWaits bool) (sh *shortage, question *loanQuestion, isNew bool) {
+// beginQuestion returns the question about a subject that is under way, or adds
+// one. If isNew, the caller must ask the owner. Without room, the question is nil.
+func (ss *shortages) beginQuestion(
+	subject uint64, checkWaits bool,
+) (sh *shortage, question *loanQuestion, isNew bool) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	sh = ss.shortageOf(subject)
@@ -399,9 +401,9 @@ func (ss *shortages) begin(subject uint64, checkWaits bool) (sh *shortage, quest
 	return sh, sh.question, true
 }
 
-// learn records the answer to the question about the subject, and wakes the
-// checks that wait for it.
-func (lo *loans) learn(subject uint64, sh *shortage, answer borrowReply) {
+// acceptAnswer records the answer to the question about the subject, and wakes
+// the checks that wait for it.
+func (lo *loans) acceptAnswer(subject uint64, sh *shortage, answer borrowReply) {
 	m := lo.limiter.membership
 	now := lo.limiter.clock.Now().Steady
 	if answer.gotMore {
@@ -426,16 +428,16 @@ func (lo *loans) learn(subject uint64, sh *shortage, answer borrowReply) {
 }
 
 // noteRefusal returns how long callers should stay away from a subject that a
-// share refuses. alone means that asking for more is of no use. The refusal
-// itself then makes the time longer, as a failed attempt does.
-func (ss *shortages) noteRefusal(subject uint64, steady int64, alone bool) time.Duration {
+// share refuses. cannotBorrow means that asking for more is of no use. The
+// refusal itself then makes the time longer, as a failed attempt does.
+func (ss *shortages) noteRefusal(subject uint64, steady int64, cannotBorrow bool) time.Duration {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 
 	sh := ss.subjects[subject]
 
-	// If the owner can be asked, ask adds the subject.
-	if sh == nil && alone {
+	// If the owner can be asked, askOwner adds the subject.
+	if sh == nil && cannotBorrow {
 		sh = ss.shortageOf(subject)
 	}
 
@@ -443,7 +445,7 @@ func (ss *shortages) noteRefusal(subject uint64, steady int64, alone bool) time.
 		return minStay
 	}
 
-	if alone {
+	if cannotBorrow {
 		sh.noteNothing(steady)
 	}
 
@@ -474,29 +476,31 @@ func (la *LimitAnswer) lackOf() lack {
 	return lackRegion
 }
 
-// boundRetryAfter bounds RetryAfter if only a share refuses op: shares may
-// grow.
-func (l *Limiter) boundRetryAfter(a *Answer, la *LimitAnswer, op *counters.Op) {
+// classifyRefusal sets whose share refuses op. If only a share does, it counts
+// the refusal (noteRefusal), and bounds RetryAfter: shares may grow.
+func (l *Limiter) classifyRefusal(a *Answer, la *LimitAnswer, op *counters.Op) {
 	m := l.membership
 	la.lack = la.lackOf()
 	la.isRegionIsolated = false
 	if m == nil || la.lack == lackNothing {
 		return
 	}
+
 	la.isRegionIsolated = la.lack != lackNode && !m.reachesOtherRegion(a.Set)
-	stay := m.loans.shortages.noteRefusal(op.Key.Subject, a.Now.Steady, la.lack == lackNode ||
-		la.lack == lackBurst || m.OtherRegions == nil)
+	cannotBorrow := la.lack == lackNode || la.lack == lackBurst || m.OtherRegions == nil
+	stay := m.loans.shortages.noteRefusal(op.Key.Subject, a.Now.Steady, cannotBorrow)
 	if la.RetryAfter == algorithms.Never || la.RetryAfter > stay {
 		la.RetryAfter = stay
 	}
 }
 
-// boundRetryAfterAgain bounds RetryAfter again, by what the owner has answered.
-func (a *Answer) boundRetryAfterAgain(l *Limiter) {
+// reclassifyRefusals does what classifyRefusal does once more, by what the owner
+// has answered since.
+func (a *Answer) reclassifyRefusals(l *Limiter) {
 	for i := range a.Limits {
 		if la, op := &a.Limits[i], &a.scratch.ops[i]; la.lack != lackNothing {
 			la.RetryAfter = op.Decision.RetryAfter
-			l.boundRetryAfter(a, la, op)
+			l.classifyRefusal(a, la, op)
 		}
 	}
 }

@@ -48,8 +48,8 @@ type ruleStats struct {
 	falsePositives atomic.Int64
 	refusals       refusals // by the rule; in activeRules.overall, by the deny list
 	byDefault      refusals // only in activeRules.overall
-	// unmatched counts uses that ruleCounts.checks does not count; see
-	// countUnmatched.
+	// uncountedUses counts uses that ruleCounts.checks does not count; see
+	// countUncountedUse.
 	uncountedUses atomic.Int64
 	used          usedIntervals
 

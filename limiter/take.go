@@ -40,7 +40,7 @@ func (l *Limiter) takeFromTable(now algorithms.Instant, ops []counters.Op, peek 
 	case peek:
 		return l.table.Peek(now, ops)
 	case acq != nil:
-		return l.table.TakeAndHold(now, ops, acq.attempt())
+		return l.table.TakeWithSlots(now, ops, acq.attempt())
 	}
 	return l.table.Take(now, ops)
 }

@@ -63,7 +63,7 @@ func newTop() *top {
 	return t
 }
 
-// count counts a check of h's subject, which was an event or not. priorChecks
+// record counts a check of h's subject, which was an event or not. priorChecks
 // is how many such checks the refusing counter already held; a new entry counts
 // them.
 func (t *top) record(h *rules.Hit, event bool, priorChecks int64, q *Query) {

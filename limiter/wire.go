@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"iter"
 	"math"
 
 	"github.com/rlnode/rlnode/algorithms"
@@ -155,6 +156,31 @@ func countSubjectOps(ops []counters.Op) int {
 		n++
 	}
 	return n
+}
+
+// subjectOps are the ops of one subject, as a part of ops in order of their
+// subjects.
+type subjectOps struct {
+	index int // of the subject
+	first int // index of the first op
+	ops   []counters.Op
+}
+
+func (so *subjectOps) subject() uint64 { return so.ops[0].Key.Subject }
+
+// bySubject yields the ops of one subject after another.
+func bySubject(ops []counters.Op) iter.Seq[subjectOps] {
+	return func(yield func(subjectOps) bool) {
+		so := subjectOps{}
+		for so.first < len(ops) {
+			so.ops = ops[so.first : so.first+countSubjectOps(ops[so.first:])]
+			if !yield(so) {
+				return
+			}
+			so.first += len(so.ops)
+			so.index++
+		}
+	}
 }
 
 // findSubject returns the index of a subject's first op, or −1 if it has none,

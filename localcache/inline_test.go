@@ -65,7 +65,7 @@ func TestLeasesOfSeveralSets(t *testing.T) {
 }
 
 // inlineRequest is a request of a caller who allows that many a minute.
-func inlineRequest(holder byte, want, remaining, amount int64) *GrantRequest {
+func inlineRequest(holder byte, want, remaining, amount int64) *GrantInput {
 	r := request(holder, want, remaining,
 		&algorithms.Limit{Kind: algorithms.FixedWindow, Amount: amount, Window: time.Minute})
 	r.Ops[0].Key.Counter = counters.InlineCounter(0)

@@ -198,11 +198,11 @@ func (le *lease) needsRenewal(now time.Duration) bool {
 }
 
 // addUnspent adds what is left of the lease's grants to the decisions of ops.
-// counts says which grants to add.
-func (le *lease) addUnspent(ops []counters.Op, counts func(gr *grant) bool) {
+// include says which grants to add.
+func (le *lease) addUnspent(ops []counters.Op, include func(gr *grant) bool) {
 	for i := range le.grants {
 		gr := &le.grants[i]
-		if !counts(gr) {
+		if !include(gr) {
 			continue
 		}
 

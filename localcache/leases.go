@@ -106,7 +106,7 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 		// The renewal is recorded under the lock. So of all checks that find the grant
 		// half spent, only one asks for the next.
 		if le.needsRenewal(now) {
-			le.renewingUntil = now + le.keepFor/keepTTLs
+			le.renewingUntil = now + le.keepFor/keepTTLs // after a TTL, but at least minKeepFor/keepTTLs
 			receipt.Renew = true
 		}
 		return Spent, receipt
@@ -347,17 +347,17 @@ func (ls *Leases) returnUnused(sh *leaseShard, sent, now time.Duration, from Sou
 // which limits refused. The refusal applies until there is room again, or a
 // little longer if many checks are refused, but at most for ttl. It is not
 // remembered if no op was refused, or if one was refused for another reason
-// than its limit: see [counters.Op.NoRoom].
-func (ls *Leases) RememberRefusal(now time.Duration, from Source, ops []counters.Op, ttl time.Duration) {
+// than its limit: see [counters.Op.NoRoom]. sent is when the question was sent.
+func (ls *Leases) RememberRefusal(sent time.Duration, from Source, ops []counters.Op, ttl time.Duration) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
 	if le == nil || !le.matches(ops) || ls.disabled.Load() {
 		return
 	}
 
-	le.pressure.record(now, ttl)
+	le.pressure.record(sent, ttl)
 
-	rf := refusal{at: now, ops: make([]refusedOp, len(ops))}
+	rf := refusal{at: sent, ops: make([]refusedOp, len(ops))}
 	for i := range ops {
 		decision := ops[i].Decision
 		rf.ops[i] = refusedOp{cost: ops[i].Cost, decision: decision}
@@ -371,22 +371,23 @@ func (ls *Leases) RememberRefusal(now time.Duration, from Source, ops []counters
 
 		wait := ttl
 		if decision.RetryAfter != algorithms.Never {
-			pause := le.pressure.backOff(now, le.lastPolicy, ops[i].Limit, ops[i].Cost)
+			pause := le.pressure.backOff(sent, le.lastPolicy, ops[i].Limit, ops[i].Cost)
 			decision.RetryAfter = max(decision.RetryAfter, pause)
 			wait = min(wait, decision.RetryAfter)
 		}
 
 		rf.ops[i].decision = decision
-		rf.ops[i].until = now + wait
-		rf.until = max(rf.until, now+wait)
+		rf.ops[i].until = sent + wait
+		rf.until = max(rf.until, sent+wait)
 	}
 
-	if rf.until > now {
+	if rf.until > sent {
 		le.lastRefusal = rf
 	}
 }
 
-// AbandonRenewal records that the renewal of ops' lease got no answer.
+// AbandonRenewal records that the owner did not decide the renewal of ops'
+// lease.
 func (ls *Leases) AbandonRenewal(now time.Duration, ops []counters.Op) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
@@ -407,7 +408,7 @@ func (ls *Leases) Forget(now time.Duration, subject uint64, refusalsOnly bool) {
 	if le == nil {
 		return
 	}
-	le.lastRefusal = (refusal{})
+	le.lastRefusal = refusal{}
 	if !refusalsOnly {
 		ls.endAll(sh, le, now)
 	}

@@ -14,8 +14,10 @@ const (
 	ledgerShards = 64
 	// maxGrantsPerSubject bounds the outstanding grants of one subject.
 	maxGrantsPerSubject = 4096
-	// returnGrace is how long after its end a grant may still come back: the holder
-	// ended it in time, and the return is on its way.
+	// returnGrace is how long after its end a grant may still come back to the
+	// process that made it: the holder ended it in time, and the return is on its
+	// way. A holder tries for longer, because another owner may have taken over; see
+	// returnTimeout in package limiter.
 	returnGrace = 500 * time.Millisecond
 )
 
@@ -57,8 +59,8 @@ type ledgerPart struct {
 	counter     uint64 // Key.Counter
 	outstanding int64  // units granted and not yet given back: Return gives back no more
 	maySpend    int64  // the holder may still spend at most this many units
-	// returnable is the least that the holder has reported as left; before its
-	// first report, what was granted. That much may still come back, so a loan from
+	// leastLeft is the least that the holder has reported as left; before its first
+	// report, what was granted. That much may still come back, so a loan from
 	// another region is not credited against it. A return does not lower it.
 	leastLeft int64
 }
@@ -84,8 +86,9 @@ func (led *LeaseLedger) lock(subject uint64) (*ledgerShard, *ledgerSubject) {
 	return sh, sh.subjects[subject]
 }
 
-// GrantRequest is a holder's request about one subject.
-type GrantRequest struct {
+// GrantInput is what an owner decides a grant by: a holder's request about one
+// subject, and what the owner knows of the subject.
+type GrantInput struct {
 	Holder   ring.NodeID
 	Lineage  uint64 // of the partition's counters on this node
 	SameBoot bool   // the report in Lease refers to grants of this process
@@ -99,7 +102,7 @@ type GrantRequest struct {
 // costs, and take must debit all of them or nothing. Grant holds the subject's
 // shard meanwhile. The returned ID is zero if nothing is granted.
 func (led *LeaseLedger) Grant(
-	now time.Duration, req *GrantRequest, take func(ops []counters.Op) bool,
+	now time.Duration, req *GrantInput, take func(ops []counters.Op) bool,
 ) (id uint64, amounts []int64) {
 	key := req.Ops[0].Key
 	sh, sub := led.lock(key.Subject)
@@ -151,7 +154,7 @@ func (led *LeaseLedger) Grant(
 // acceptReport applies the holder's report about its grants, and forgets grants
 // that are over. A grant that had reached the holder but is missing from the
 // report is no longer being spent. Some of it may be on its way back.
-func (led *LeaseLedger) acceptReport(sub *ledgerSubject, now time.Duration, req *GrantRequest) {
+func (led *LeaseLedger) acceptReport(sub *ledgerSubject, now time.Duration, req *GrantInput) {
 	before := len(sub.grants)
 	isOver := func(lg ledgerGrant) bool { return now >= lg.until || lg.lineage != req.Lineage }
 	sub.grants = slices.DeleteFunc(sub.grants, isOver)
@@ -172,14 +175,17 @@ func (led *LeaseLedger) acceptReport(sub *ledgerSubject, now time.Duration, req 
 		held := slices.IndexFunc(req.Lease.Held, func(h HeldGrant) bool { return h.ID == lg.id })
 		if held < 0 {
 			lg.until = min(lg.until, now+returnGrace)
+			for j := range lg.parts {
+				lg.parts[j].maySpend = 0
+			}
+			continue
 		}
 
-		for j := range lg.parts {
-			if p := &lg.parts[j]; held < 0 {
-				p.maySpend = 0
-			} else if left := req.Lease.Held[held].Left; j < len(left) {
-				p.maySpend, p.leastLeft = min(p.maySpend, left[j]), min(p.leastLeft, left[j])
-			}
+		left := req.Lease.Held[held].Left
+		for j := range min(len(lg.parts), len(left)) {
+			p := &lg.parts[j]
+			p.maySpend = min(p.maySpend, left[j])
+			p.leastLeft = min(p.leastLeft, left[j])
 		}
 	}
 }
@@ -187,7 +193,7 @@ func (led *LeaseLedger) acceptReport(sub *ledgerSubject, now time.Duration, req 
 // sizeGrant returns req's ops with the amounts to grant as costs. It returns
 // nil if the holder wants nothing, or if it would get nothing of a limit that
 // it wants some of.
-func (sub *ledgerSubject) sizeGrant(req *GrantRequest) []counters.Op {
+func (sub *ledgerSubject) sizeGrant(req *GrantInput) []counters.Op {
 	ops := make([]counters.Op, 0, len(req.Ops))
 
 	wanted := false

@@ -41,10 +41,10 @@ func TestSize(t *testing.T) {
 	}
 }
 
-func request(holder byte, want, remaining int64, l *algorithms.Limit) *GrantRequest {
+func request(holder byte, want, remaining int64, l *algorithms.Limit) *GrantInput {
 	op := counters.Op{Key: counters.Key{Subject: 7}, Limit: l, Decision: algorithms.Decision{Remaining: remaining}}
 	request := LeaseRequest{Policy: Policy{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{want}}
-	return &GrantRequest{Holder: ring.NodeID{holder}, Lineage: 1, SameBoot: true, Nodes: 3,
+	return &GrantInput{Holder: ring.NodeID{holder}, Lineage: 1, SameBoot: true, Nodes: 3,
 		Lease: &request, Ops: []counters.Op{op}}
 }
 

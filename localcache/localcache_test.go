@@ -59,7 +59,7 @@ func TestWithoutShare(t *testing.T) {
 		if _, ok := ShareOf(&tt.limit, 3, 2); ok {
 			t.Errorf("%s: the third of three has a share of 2", tt.name)
 		}
-		expect.Equal(t, NoShare(&tt.limit, now, tt.cost), tt.want, "%s", tt.name)
+		expect.Equal(t, RefuseWithoutCounter(&tt.limit, now, tt.cost), tt.want, "%s", tt.name)
 	}
 }
 

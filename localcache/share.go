@@ -33,8 +33,9 @@ func ShareOf(l *algorithms.Limit, nodes, rank int) (algorithms.Limit, bool) {
 	return s, s.Amount > 0 && (!s.Kind.IsBucket() || s.Burst > 0)
 }
 
-// NoShare returns the decision on a cost by a node that has no share of the limit.
-func NoShare(l *algorithms.Limit, now algorithms.Instant, cost int64) algorithms.Decision {
+// RefuseWithoutCounter returns the decision on a cost by a node that has no
+// counter to tell when the cost will fit. It refuses any cost but 0.
+func RefuseWithoutCounter(l *algorithms.Limit, now algorithms.Instant, cost int64) algorithms.Decision {
 	switch {
 	case cost == 0:
 		return algorithms.Decision{Allowed: true}

@@ -20,7 +20,6 @@ import (
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/rules/entries"
-	"github.com/rlnode/rlnode/usage"
 )
 
 // countersPerLease bounds the subjects with leases to one for every 64
@@ -52,7 +51,7 @@ func build(c *settings) (*Node, error) {
 
 	for _, part := range []func() error{
 		n.openStorage, n.openTables, n.openMeter, n.openPeers, n.openWAN, n.openCluster,
-		n.openPartitions, n.openHistory, n.openFiles, n.openTracing,
+		n.openKeeper, n.openUsage, n.openLimiter, n.openHistory, n.openFiles, n.openTracing,
 	} {
 		if err := part(); err != nil {
 			return n, err
@@ -195,9 +194,8 @@ func (n *Node) openCluster() (err error) {
 	return nil
 }
 
-// openPartitions makes the keeper, which holds partitions, and the limiter,
-// which decides checks of their counters.
-func (n *Node) openPartitions() (err error) {
+// openKeeper makes the keeper, which holds partitions.
+func (n *Node) openKeeper() (err error) {
 	config := partitions.DefaultConfig()
 	config.Self = n.id
 	config.Boot = n.boot
@@ -215,13 +213,13 @@ func (n *Node) openPartitions() (err error) {
 	if err != nil {
 		return err
 	}
+
 	n.closeOnRelease(n.keeper)
+	return nil
+}
 
-	if n.meter != nil {
-		n.usage = usage.NewTotals(n.meter, n.peers, n.countingMembers)
-		n.closeOnRelease(n.usage) // it closes after the limiter, which counts until its end
-	}
-
+// openLimiter makes the limiter, which decides checks.
+func (n *Node) openLimiter() (err error) {
 	n.limiter, err = limiter.NewInCluster(n.table, n.clock, limiter.ClusterConfig{
 		Self: n.id, Boot: n.boot, Ownership: n.keeper, Standbys: n.keeper, Peers: n.peers, OtherRegions: n.wan,
 		Authority: n.cluster.Authority, AwaitRevision: n.cluster.AwaitRevision, Ring: n.ring, Secret: n.clusterSecret,

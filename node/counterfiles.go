@@ -34,7 +34,7 @@ type counterFile struct {
 func (files counterFiles) tableFile() counterFile { return files[0] }
 
 // openFiles opens the files of counters, and registers their last write for
-// release. Load reads them later, because that takes long.
+// release. loadAndFollow reads them later, because that takes long.
 func (n *Node) openFiles() error {
 	// These steps are called in reverse: the loops end, then the files are closed,
 	// and then usage that was counted late is handed over.
@@ -73,8 +73,8 @@ func (n *Node) openFile(config persist.CounterFileConfig, content string) error 
 	return err
 }
 
-// load restores the counters of the last checkpoint, then those of fallback, then
-// the debts, and starts to write each.
+// loadAndFollow restores the counters of the last checkpoint, then those of
+// fallback, then the debts, and starts to write each.
 func (n *Node) loadAndFollow() error {
 	for i, f := range n.files {
 		found, err := f.Load(n.clock.Now())
@@ -82,18 +82,7 @@ func (n *Node) loadAndFollow() error {
 			return fmt.Errorf("load the %s: %w", f.content, err)
 		}
 
-		if found.DamagedFrames > 0 || found.NoRoom > 0 {
-			n.log.Warn("some "+f.content+" can't be restored and start afresh",
-				"restored", found.Restored, "damaged_frames", found.DamagedFrames,
-				"no_room", found.NoRoom)
-		} else {
-			level := slog.LevelDebug
-			if found.Restored > 0 {
-				level = slog.LevelInfo
-			}
-			n.log.Log(n.ctx, level, f.content+" loaded", "restored", found.Restored, "expired",
-				found.Expired, "took", found.Duration)
-		}
+		n.logLoaded(f, found)
 
 		// Slots are in the first file, the table's. A new node's file is incomplete
 		// without a loss. If that of an old node is, the node had another file, or was
@@ -114,6 +103,22 @@ func (n *Node) loadAndFollow() error {
 	}
 
 	return nil
+}
+
+// logLoaded logs what Load found in a file.
+func (n *Node) logLoaded(f counterFile, found persist.LoadStats) {
+	if found.DamagedFrames > 0 || found.NoRoom > 0 {
+		n.log.Warn("some "+f.content+" can't be restored and start afresh",
+			"restored", found.Restored, "damaged_frames", found.DamagedFrames, "no_room", found.NoRoom)
+		return
+	}
+
+	level := slog.LevelDebug
+	if found.Restored > 0 {
+		level = slog.LevelInfo
+	}
+	n.log.Log(n.ctx, level, f.content+" loaded",
+		"restored", found.Restored, "expired", found.Expired, "took", found.Duration)
 }
 
 // markSlotsLost says that the file may have had slots that are unknown now.
@@ -154,7 +159,8 @@ func (n *Node) closeFiles(ctx context.Context) error {
 	n.keeper.StopDeciding()
 
 	var errs []error
-	// Before that, the file may have debts that were not read, so it must stay.
+	// Before the debts are restored, the file may have some that were not read, so
+	// it must stay.
 	if n.debtsRestored {
 		errs = append(errs, n.writeDebts())
 	}

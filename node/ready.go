@@ -23,17 +23,17 @@ const (
 	replacementTimeout = 2 * time.Minute
 )
 
-// Reasons why the cluster can't afford to lose another node yet: checks of some
-// partitions would have to wait or be decided without their owner, or some
-// counters exist at one node only.
+// Reasons why checks are not let in yet: those of some partitions would have to
+// wait or be decided without their owner, or some counters exist at one node
+// only.
 var (
 	errRecovering = errors.New("recovering its partitions from their standbys")
 	errCopies     = errors.New("copies of other nodes' partitions are still arriving")
 )
 
-// awaitReady opens the node in two steps. It lets checks in as soon as the node
-// can decide them. Probes succeed later, once the cluster could afford to lose
-// another node.
+// awaitReady opens the node in two steps. It lets checks in once the node can
+// decide them and has its copies, or has waited copiesTimeout for these. Probes
+// succeed later, once the cluster could afford to lose another node.
 func (n *Node) awaitReady() {
 	if n.awaitDeciding() && n.awaitVoters() {
 		n.announceReady()
@@ -56,8 +56,8 @@ func (n *Node) pollUntilNil(missing func() error) bool {
 	return true
 }
 
-// awaitDeciding opens the node once it can decide checks; until then, it explains
-// why it can't. It returns false if the node stops first.
+// awaitDeciding lets checks in once nothing is missing; until then, it explains
+// what is. It returns false if the node stops first.
 func (n *Node) awaitDeciding() bool {
 	n.replacing.Store(true)
 
@@ -65,14 +65,7 @@ func (n *Node) awaitDeciding() bool {
 	decides := n.pollUntilNil(func() error {
 		_ = n.cluster.ReplacingError() // records the number of voters
 
-		err := n.notReady()
-		if err == nil && copiesSince.IsZero() {
-			copiesSince = time.Now()
-		}
-		if err == nil && time.Since(copiesSince) < copiesTimeout && n.keeper.LacksCopies() {
-			err = errCopies
-		}
-
+		err := n.missingToDecide(&copiesSince)
 		if err != nil {
 			n.doors.Explain(err.Error())
 		}
@@ -91,6 +84,23 @@ func (n *Node) awaitDeciding() bool {
 
 	n.acceptChecks()
 	return true
+}
+
+// missingToDecide returns why checks are not let in yet; nil if nothing is
+// missing. It sets copiesSince, if that is zero, once nothing but copies can be
+// missing.
+func (n *Node) missingToDecide(copiesSince *time.Time) error {
+	if err := n.notReady(); err != nil {
+		return err
+	}
+
+	if copiesSince.IsZero() {
+		*copiesSince = time.Now()
+	}
+	if time.Since(*copiesSince) < copiesTimeout && n.keeper.LacksCopies() {
+		return errCopies
+	}
+	return nil
 }
 
 // awaitVoters waits until there are as many live voters as before, or until

@@ -29,6 +29,15 @@ func (n *Node) openMeter() (err error) {
 	return nil
 }
 
+// openUsage makes what adds up the usage of all nodes, if this node counts any.
+func (n *Node) openUsage() error {
+	if n.meter != nil {
+		n.usage = usage.NewTotals(n.meter, n.peers, n.countingMembers)
+		n.closeOnRelease(n.usage) // it closes after the limiter, which counts until its end
+	}
+	return nil
+}
+
 // countingMembers returns the nodes that may have counted usage that no other
 // node has: those that are alive, and members that have not left. Gossip lists
 // a removed node a little longer; once that is dead, it is left out.

@@ -16,7 +16,8 @@ type Comparison struct {
 	Refused  int64   `json:"refused"`           // by the other document
 	Newly    Decided `json:"newly_refused"`     // refused, but not by the other document
 	NoLonger Decided `json:"no_longer_refused"` // refused by the other document only
-	// checks left out of both lists of subjects, because there were too many
+	// Unnamed checks are left out of both lists of subjects, because there were too
+	// many subjects.
 	Unnamed int64 `json:"-"`
 }
 

@@ -102,7 +102,9 @@ func (c *compiler) compileEnvoyLimit(n *EnvoyNode, s *document.EnvoyLimitSpec, n
 
 	if limit.Limit == 0 {
 		// A fixed window with an amount of 0 refuses everything. No node needs the owner for that.
-		limit.Algorithm, limit.Burst, spec.OnPartition = algorithms.FixedWindow.String(), 0, RefuseUncounted.String()
+		limit.Algorithm = algorithms.FixedWindow.String()
+		limit.Burst = 0
+		spec.OnPartition = RefuseUncounted.String()
 	}
 
 	limit.Algorithm = cmp.Or(limit.Algorithm, algorithms.FixedWindow.String())

@@ -22,8 +22,8 @@
 //
 //   - hash.go, attributes.go, condition.go, profile.go, refusal.go: hashes of
 //     subjects, and compiled parts that know of nothing else;
-//   - weigh.go, limit.go, shown.go, lower.go, rule.go, globals.go: a limit, its
-//     part for a region, and a rule;
+//   - sharebound.go, limit.go, shown.go, lower.go, rule.go, globals.go: a limit,
+//     its part for a region, and a rule;
 //   - listkey.go, index.go, overlay.go, inlineset.go, envoy.go: how rules,
 //     entries, inline limits and Envoy's descriptors are filed;
 //   - set.go: all of these together;

@@ -15,7 +15,7 @@ import (
 	"github.com/rlnode/rlnode/rules/document"
 )
 
-// entries reads "key=value key=value".
+// envoyEntries reads "key=value key=value".
 func envoyEntries(text string) (list []EnvoyEntry) {
 	for _, e := range strings.Fields(text) {
 		key, value, _ := strings.Cut(e, "=")

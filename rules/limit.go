@@ -127,22 +127,22 @@ type lowered struct {
 // shareCache caches a region's shares of a list of limits, so that a check
 // allocates nothing. The first limit of each list of a global rule has one.
 type shareCache struct {
-	number int32 // of the list, in its set; from 1
-	sole   atomic.Pointer[soleLimits]
-	moving atomic.Pointer[movingLimits]
+	number   int32 // of the list, in its set; from 1
+	lastOnly atomic.Pointer[lastOnlyLimits]
+	several  atomic.Pointer[severalLimits]
 }
 
-// soleLimits holds the shares when only the last version counts.
-type soleLimits struct {
+// lastOnlyLimits holds the shares when only the last version counts.
+type lastOnlyLimits struct {
 	division *division
 	limits   []*Limit
 }
 
-// movingLimits holds the shares when several versions count.
-type movingLimits struct {
+// severalLimits holds the shares when several versions count.
+type severalLimits struct {
 	division *division
 	lists    []int32 // the list number that each earlier version has for the same subject; 0 for none
-	weighers []weigher
+	bounders []shareBounder
 	phases   []phase // for each limit, at the time for which limits was computed
 	limits   []*Limit
 }

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/rlnode/rlnode/rules/entries"
@@ -25,7 +26,9 @@ type overlay struct {
 	blocks        entries.Tree[Hash, []*blockItem]
 	blocksOfRules []int32 // by Rule.Index: how many blocks its subjects have
 
-	asleep entries.Tree[entries.Text, *entries.Entry] // by ID: those that name a tier or a rule that the document lacks
+	// asleep holds, by ID, the entries of which some part does not apply under the
+	// document.
+	asleep entries.Tree[entries.Text, *entries.Entry]
 }
 
 // overlayAttribute says how to look up the values of an attribute.
@@ -100,6 +103,24 @@ func (o *overlay) attributeOf(n int) *overlayAttribute {
 	return &o.attributes[n]
 }
 
+// blockCountOf returns how many blocks o has of a rule, for the caller to
+// change. o must not be shared yet.
+func (o *overlay) blockCountOf(r *Rule) *int32 {
+	for len(o.blocksOfRules) <= r.Index {
+		o.blocksOfRules = append(o.blocksOfRules, 0)
+	}
+	return &o.blocksOfRules[r.Index]
+}
+
+// subjectItems returns the items under key, sorted by value, and the index at
+// which that of value is, or would be.
+func (o *overlay) subjectItems(key subjectKey, value string) (items []*subjectItem, i int, found bool) {
+	items, _ = o.subjects.Get(key)
+	i, found = slices.BinarySearchFunc(items, value,
+		func(item *subjectItem, value string) int { return strings.Compare(item.entry.Value, value) })
+	return items, i, found
+}
+
 // edit prepares o, which must not be shared yet, for many changes in a row. done must follow.
 func (o *overlay) edit() {
 	o.lists = o.lists.Edit()
@@ -116,7 +137,7 @@ func (o *overlay) done() {
 	o.asleep = o.asleep.Done()
 }
 
-// recount adds by to the number of items under a key. A lookup tries only the
+// adjustCount adds by to the number of items under a key. A lookup tries only the
 // classes and lengths that have items.
 func (o *overlay) adjustCount(key listKey, by int32) {
 	a := o.attributeOf(int(key.attribute))

@@ -3,19 +3,19 @@ package rules
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/rules/document"
 	"github.com/rlnode/rlnode/rules/entries"
 )
 
-// overlayCompiler derives a set's overlay from that of other entries.
+// overlayCompiler compiles entries into an overlay, starting from the overlay of
+// earlier entries.
 type overlayCompiler struct {
 	compiler
-	overlay *overlay                  // not shared yet
-	checker *document.OverrideChecker // nil until it is needed
-	touched bool                      // some attribute has its first entry about a subject, or none any more
+	overlay         *overlay                  // not shared yet
+	checker         *document.OverrideChecker // nil until it is needed
+	subjectsChanged bool                      // some attribute has its first entry about a subject, or none any more
 }
 
 // WithEntries returns a copy of s that matches checks with e in place of the
@@ -54,7 +54,7 @@ func (s *Set) withEntries(e *entries.State, base *Set, past bool) *Set {
 	e.Diff(before, c.replace)
 	o.done()
 
-	if c.touched || o.bySubject == nil {
+	if c.subjectsChanged || o.bySubject == nil {
 		o.bySubject = c.rulesBySubject()
 	}
 	next.overlay = o
@@ -83,31 +83,45 @@ func (oc *overlayCompiler) rulesBySubject() []bool {
 // replace replaces one entry by another; either may be nil.
 func (oc *overlayCompiler) replace(before, after *entries.Entry) {
 	if before != nil {
-		oc.file(before, false)
+		oc.unfile(before)
 	}
 	if after != nil {
-		oc.file(after, true)
+		oc.file(after)
 	}
 }
 
-// file adds or removes one entry.
-func (oc *overlayCompiler) file(e *entries.Entry, add bool) {
+// file adds one entry.
+func (oc *overlayCompiler) file(e *entries.Entry) {
 	awake := true
 	switch e.Kind {
 	case entries.Subject:
-		awake = oc.fileSubject(e, add)
+		awake = oc.fileSubject(e)
 	case entries.Block:
-		awake = oc.fileBlock(e, add)
+		awake = oc.fileBlock(e)
 	default:
-		oc.fileListed(e, add)
+		oc.fileListed(e)
+	}
+
+	if !awake {
+		o := oc.overlay
+		o.asleep = o.asleep.With(entries.Text(e.ID()), e)
+	}
+}
+
+// unfile removes one entry.
+func (oc *overlayCompiler) unfile(e *entries.Entry) {
+	switch e.Kind {
+	case entries.Subject:
+		oc.unfileSubject(e)
+	case entries.Block:
+		oc.unfileBlock(e)
+	default:
+		oc.unfileListed(e)
 	}
 
 	o := oc.overlay
 	_, sleeps := o.asleep.Get(entries.Text(e.ID()))
-	switch {
-	case add && !awake:
-		o.asleep = o.asleep.With(entries.Text(e.ID()), e)
-	case !add && sleeps:
+	if sleeps {
 		o.asleep = o.asleep.Without(entries.Text(e.ID()))
 	}
 }
@@ -120,21 +134,11 @@ func (oc *overlayCompiler) spanOf(e *entries.Entry) span {
 	return s
 }
 
-// fileListed adds or removes an entry of a list. It files an entry under its
-// most selective condition; among equals, under the one with the fewest other
-// entries.
-func (oc *overlayCompiler) fileListed(e *entries.Entry, add bool) {
+// fileListed adds an entry of a list under its most selective condition; among
+// equals, under the one with the fewest other entries.
+func (oc *overlayCompiler) fileListed(e *entries.Entry) {
 	o := oc.overlay
 	match := oc.compileConditions(document.ConditionsOf(e))
-	if !add {
-		o.listItems--
-		// Which condition the entry was filed under depended on the entries that there
-		// were then. So it is looked for under all of its conditions.
-		for i := range match {
-			oc.unfile(e, keysOf(&match[i]))
-		}
-		return
-	}
 
 	var best []listKey
 	class, crowd := byPresence+1, 0
@@ -163,8 +167,19 @@ func (oc *overlayCompiler) fileListed(e *entries.Entry, add bool) {
 	}
 }
 
-// unfile removes an entry from all of the keys that it is filed under.
-func (oc *overlayCompiler) unfile(e *entries.Entry, keys []listKey) {
+// unfileListed removes an entry of a list. Which condition the entry was filed
+// under depended on the entries that there were then. So it is looked for under
+// all of its conditions.
+func (oc *overlayCompiler) unfileListed(e *entries.Entry) {
+	oc.overlay.listItems--
+	match := oc.compileConditions(document.ConditionsOf(e))
+	for i := range match {
+		oc.unfileFrom(keysOf(&match[i]), e)
+	}
+}
+
+// unfileFrom removes an entry from those of keys that it is filed under.
+func (oc *overlayCompiler) unfileFrom(keys []listKey, e *entries.Entry) {
 	o := oc.overlay
 	for _, key := range keys {
 		items, _ := o.lists.Get(key)
@@ -182,56 +197,70 @@ func (oc *overlayCompiler) unfile(e *entries.Entry, keys []listKey) {
 	}
 }
 
-// fileSubject adds or removes an entry about a subject. When it adds one, awake
-// is false if the document lacks the entry's tier or one of its rules.
-func (oc *overlayCompiler) fileSubject(e *entries.Entry, add bool) (awake bool) {
-	o := oc.overlay
+// fileSubject adds an entry about a subject. awake is false if some part of the
+// entry does not apply under this document.
+func (oc *overlayCompiler) fileSubject(e *entries.Entry) (awake bool) {
 	item := &subjectItem{entry: e, span: oc.spanOf(e)}
-	if add {
-		item.subject, awake = oc.compileEntry(e)
-	}
+	item.subject, awake = oc.compileEntry(e)
 
 	n := oc.set.attributes.find(e.Attribute)
-	groupings := oc.groupingsOf(n)
-	if len(groupings) == 0 {
+	keys := oc.subjectKeysOf(n, e)
+	if len(keys) == 0 {
 		return awake // no rule has the attribute in its key
 	}
 
-	if add {
-		oc.noteSlotTTLs(item.subject)
+	oc.noteSlotTTLs(item.subject)
+	o := oc.overlay
+	for _, key := range keys {
+		items, i, found := o.subjectItems(key, e.Value)
+		if !found {
+			o.subjects = o.subjects.With(key, slices.Insert(slices.Clone(items), i, item))
+		}
 	}
 
-	v := &value{number: n, text: oc.doc.Canonical(e.Attribute, e.Value),
-		holdsAddress: document.HoldsAddresses(e.Attribute)}
-	for _, g := range groupings {
-		key := keyOfSubject(n, v, v.holdsAddress, g)
-		items, _ := o.subjects.Get(key)
-		i, found := slices.BinarySearchFunc(items, e.Value,
-			func(item *subjectItem, value string) int { return strings.Compare(item.entry.Value, value) })
-		if !add && found {
-			oc.forgetSlotTTLs(items[i].subject)
+	a := o.attributeOf(n)
+	a.subjects++
+	oc.subjectsChanged = oc.subjectsChanged || a.subjects == 1
+	return awake
+}
+
+// unfileSubject removes an entry about a subject.
+func (oc *overlayCompiler) unfileSubject(e *entries.Entry) {
+	n := oc.set.attributes.find(e.Attribute)
+	keys := oc.subjectKeysOf(n, e)
+	if len(keys) == 0 {
+		return
+	}
+
+	o := oc.overlay
+	for _, key := range keys {
+		items, i, found := o.subjectItems(key, e.Value)
+		if !found {
+			continue
 		}
 
-		switch {
-		case add && !found:
-			o.subjects = o.subjects.With(key, slices.Insert(slices.Clone(items), i, item))
-		case !add && found && len(items) == 1:
+		oc.forgetSlotTTLs(items[i].subject)
+		if len(items) == 1 {
 			o.subjects = o.subjects.Without(key)
-		case !add && found:
+		} else {
 			o.subjects = o.subjects.With(key, slices.Delete(slices.Clone(items), i, i+1))
 		}
 	}
 
 	a := o.attributeOf(n)
-	if add {
-		a.subjects++
-		oc.touched = oc.touched || a.subjects == 1
-	} else {
-		a.subjects--
-		oc.touched = oc.touched || a.subjects == 0
-	}
+	a.subjects--
+	oc.subjectsChanged = oc.subjectsChanged || a.subjects == 0
+}
 
-	return awake
+// subjectKeysOf returns the keys of the subject of an entry, whose attribute
+// has number n: one for each way in which rules group its addresses.
+func (oc *overlayCompiler) subjectKeysOf(n int, e *entries.Entry) (list []subjectKey) {
+	v := &value{number: n, text: oc.doc.Canonical(e.Attribute, e.Value),
+		holdsAddress: document.HoldsAddresses(e.Attribute)}
+	for _, g := range oc.groupingsOf(n) {
+		list = append(list, keyOfSubject(n, v, v.holdsAddress, g))
+	}
+	return list
 }
 
 // groupingsOf lists how rules with a key attribute group addresses, each once.
@@ -274,34 +303,39 @@ func (oc *overlayCompiler) fits(attribute string, spec *document.SubjectSpec, o 
 	return oc.checker.Fits(attribute, spec.Value, o)
 }
 
-// fileBlock adds or removes a block by hand.
-func (oc *overlayCompiler) fileBlock(e *entries.Entry, add bool) (awake bool) {
-	o := oc.overlay
+// fileBlock adds a block by hand. awake is false if the document has no such
+// subject.
+func (oc *overlayCompiler) fileBlock(e *entries.Entry) (awake bool) {
 	if !oc.set.namesSubject(e) {
 		return false
 	}
 
+	o := oc.overlay
 	r := oc.set.byName[e.Rule]
-	for len(o.blocksOfRules) <= r.Index {
-		o.blocksOfRules = append(o.blocksOfRules, 0)
-	}
-
 	hash := oc.set.hashOf(r, e.Key)
 	items, _ := o.blocks.Get(hash)
-	if add {
-		o.blocks = o.blocks.With(hash, append(slices.Clip(items), &blockItem{entry: e, span: oc.spanOf(e)}))
-		o.blocksOfRules[r.Index]++
-		return true
+	o.blocks = o.blocks.With(hash, append(slices.Clip(items), &blockItem{entry: e, span: oc.spanOf(e)}))
+	*o.blockCountOf(r)++
+	return true
+}
+
+// unfileBlock removes a block by hand.
+func (oc *overlayCompiler) unfileBlock(e *entries.Entry) {
+	if !oc.set.namesSubject(e) {
+		return
 	}
 
+	o := oc.overlay
+	r := oc.set.byName[e.Rule]
+	hash := oc.set.hashOf(r, e.Key)
+	items, _ := o.blocks.Get(hash)
 	items = slices.DeleteFunc(slices.Clone(items), func(item *blockItem) bool { return item.entry == e })
 	if len(items) == 0 {
 		o.blocks = o.blocks.Without(hash)
 	} else {
 		o.blocks = o.blocks.With(hash, items)
 	}
-	o.blocksOfRules[r.Index]--
-	return true
+	*o.blockCountOf(r)--
 }
 
 // noteSlotTTLs notes the ttls of the limits of slots that an entry gives its subject.

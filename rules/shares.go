@@ -10,6 +10,19 @@ import (
 	"github.com/rlnode/rlnode/rules/document"
 )
 
+// A region's share of a limit depends on which version of the rules divides it.
+// Regions learn of versions at different times, so several versions may count
+// at once. A version is recorded once all regions use it. A fixed window is
+// divided by the last version recorded before the window began. A version that
+// may have been recorded by then, as far as this region knows, lowers the share.
+//
+// An example: version 1 divides 1,000 a day, {eu: 0.7, us: 0.3}. Version 2,
+// {eu: 0.5, us: 0.5}, is written on Monday, and both regions use it. If it is
+// recorded on that day, eu keeps its 700 until midnight, because it may have
+// used them, and us keeps its 300. Then each has 500. If it is not recorded, eu
+// has 500 on Tuesday and us has 300: each has the smaller of its two shares.
+// TestSharesOfTwoDays has a longer example.
+
 // clockDifference is how far the clocks of nodes may differ, in ns. Shares are
 // safe for windows that begin this much earlier or later.
 const clockDifference = int64(time.Second)
@@ -17,24 +30,28 @@ const clockDifference = int64(time.Second)
 // MaxRecordedAt bounds HeldVersion.RecordedAt, in Unix ms: the year 2109.
 const MaxRecordedAt = 1 << 42
 
-// WithShares returns a copy of s whose global limits are the shares of a
-// region. It shares everything else with s. If x is nil, global limits are not
-// divided.
-func (s *Set) WithShares(x *Shares) *Set {
+// WithShares returns a copy of s that divides its global limits; see
+// [Set.Share]. If shares is nil, the copy does not divide them.
+func (s *Set) WithShares(shares *Shares) *Set {
 	out := *s
-	out.shares = x
+	out.shares = nil
 	out.division = nil
-	if x == nil || len(x.Held) == 0 {
-		out.shares = nil
-		return &out
+	if shares != nil && len(shares.Held) > 0 {
+		out.shares = shares
+		out.division = newDivision(shares)
 	}
+	return &out
+}
 
-	d := &division{region: x.Region, onlyLastFrom: math.MaxInt64}
-	for i, v := range x.Held {
-		// A phase counts recorded versions in a byte. Later ones count as not
-		// recorded yet, which errs on the side of smaller shares.
-		if v.RecordedAt > 0 && len(d.at) == i && i < math.MaxUint8 {
-			d.at = append(d.at, min(v.RecordedAt, MaxRecordedAt)*int64(time.Millisecond))
+// newDivision returns what a set with shares needs to divide limits.
+func newDivision(shares *Shares) *division {
+	d := &division{region: shares.Region, lastSufficesFrom: math.MaxInt64}
+	for i, v := range shares.Held {
+		// Recorded versions come first, so stop at the first that is not recorded. A
+		// phase counts them in a byte. Later ones count as not recorded yet, which errs
+		// on the side of smaller shares.
+		if v.RecordedAt > 0 && len(d.recordedAt) == i && i < math.MaxUint8 {
+			d.recordedAt = append(d.recordedAt, min(v.RecordedAt, MaxRecordedAt)*int64(time.Millisecond))
 		}
 
 		for _, name := range v.Names {
@@ -56,18 +73,17 @@ func (s *Set) WithShares(x *Shares) *Set {
 	}
 
 	slices.Sort(d.names)
-	d.soleRegion = len(d.names) == 1 && d.names[0] == x.Region
+	d.soleRegion = len(d.names) == 1 && d.names[0] == shares.Region
 
-	last := len(x.Held) - 1
+	last := len(shares.Held) - 1
 	switch {
 	case last == 0 || len(d.names) <= 1:
-		d.onlyLastFrom = math.MinInt64
-	case len(d.at) > last:
-		d.onlyLastFrom = d.at[last]
+		d.lastSufficesFrom = math.MinInt64
+	case len(d.recordedAt) > last:
+		d.lastSufficesFrom = d.recordedAt[last]
 	}
 
-	out.division = d
-	return &out
+	return d
 }
 
 // Shares returns the argument of WithShares. It is nil if global limits are not
@@ -94,8 +110,9 @@ func (s *Set) Share(m *Match, wall int64) {
 			continue
 		}
 
+		// If neither is the case, this region has the whole limit.
 		switch {
-		case !d.onlyLastCounts(h.Limits, wall):
+		case !d.lastSuffices(h.Limits, wall):
 			h.Limits = s.severalVersionShares(m, h, wall)
 		case !d.soleRegion || len(h.Rule.Regions) > 0:
 			h.Limits = s.lastVersionShares(h)
@@ -103,9 +120,9 @@ func (s *Set) Share(m *Match, wall int64) {
 	}
 }
 
-// onlyLastCounts reports whether only the last version counts for limits at wall.
-func (d *division) onlyLastCounts(limits []*Limit, wall int64) bool {
-	if d.onlyLastFrom == math.MinInt64 {
+// lastSuffices reports whether only the last version counts for limits at wall.
+func (d *division) lastSuffices(limits []*Limit, wall int64) bool {
+	if d.lastSufficesFrom == math.MinInt64 {
 		return true
 	}
 
@@ -114,7 +131,7 @@ func (d *division) onlyLastCounts(limits []*Limit, wall int64) bool {
 		if !l.Kind.IsBucket() {
 			start = l.WindowStart(wall - clockDifference)
 		}
-		if start < d.onlyLastFrom {
+		if start < d.lastSufficesFrom {
 			return false
 		}
 	}
@@ -179,21 +196,21 @@ func splitAmong(regions, committed []string, parts []document.Region, amount int
 // version counts.
 func (s *Set) lastVersionShares(h *Hit) []*Limit {
 	d := s.division
-	cache := &h.Limits[0].shareCache.sole
+	cache := &h.Limits[0].shareCache.lastOnly
 	if c := cache.Load(); c != nil && c.division == d {
 		return c.limits
 	}
 
 	names := s.shares.Held[len(s.shares.Held)-1].Names
-	rooms := make([]room, len(h.Limits))
+	bounds := make([]bound, len(h.Limits))
 	if region := slices.Index(names, d.region); region >= 0 {
 		for i, l := range h.Limits {
-			rooms[i] = divide(names, names, h.Rule, l).of(region)
+			bounds[i] = divide(names, names, h.Rule, l).of(region)
 		}
 	}
 
 	// Several checks may compute this at once; all get the same.
-	c := &soleLimits{division: d, limits: s.reduceLimits(h, rooms, rooms)}
+	c := &lastOnlyLimits{division: d, limits: s.reduceLimits(h, bounds, bounds)}
 	cache.Store(c)
 	return c.limits
 }
@@ -201,11 +218,34 @@ func (s *Set) lastVersionShares(h *Hit) []*Limit {
 // severalVersionShares returns the shares of a hit's limits when more than one
 // version may count.
 func (s *Set) severalVersionShares(m *Match, h *Hit, wall int64) []*Limit {
-	d := s.division
-	cache := &h.Limits[0].shareCache.moving
-	held := s.shares.Held
+	s.noteShareLists(m, h)
 
+	d := s.division
+	cache := &h.Limits[0].shareCache.several
+	c := cache.Load()
+	if c == nil || c.division != d || !slices.Equal(c.lists, m.shareLists) {
+		c = s.newSeveralLimits(m, h)
+	} else if c.stillHolds(h.Limits, wall) {
+		return c.limits
+	}
+
+	// Other checks read the cached value without a lock, so it must not change.
+	next := *c
+	next.phases = make([]phase, len(h.Limits))
+	for i, l := range h.Limits {
+		next.phases[i] = c.phase(i, l, wall)
+	}
+
+	next.limits = s.limitsIn(&next, h, wall)
+	cache.Store(&next)
+	return next.limits
+}
+
+// noteShareLists sets m.shareLists: for each version before the last, the
+// number of the list of limits that it has for h's rule and m's subject.
+func (s *Set) noteShareLists(m *Match, h *Hit) {
 	m.shareLists = m.shareLists[:0]
+	held := s.shares.Held
 	for i := range held[:len(held)-1] {
 		number := int32(0)
 		_, list := held[i].limitsFor(m, h.Rule)
@@ -214,48 +254,36 @@ func (s *Set) severalVersionShares(m *Match, h *Hit, wall int64) []*Limit {
 		}
 		m.shareLists = append(m.shareLists, number)
 	}
+}
 
-	c := cache.Load()
-	if c == nil || c.division != d || !slices.Equal(c.lists, m.shareLists) {
-		c = s.newMovingLimits(m, h)
-	} else if c.stillHolds(h.Limits, wall) {
-		return c.limits
+// limitsIn returns the shares of a hit's limits in the phases of c, which
+// contain wall.
+func (s *Set) limitsIn(c *severalLimits, h *Hit, wall int64) []*Limit {
+	bounds := make([]bound, len(h.Limits))
+	newest := make([]bound, len(h.Limits))
+	for i := range h.Limits {
+		bounds[i] = c.bounders[i].boundAt(c.phases[i])
+		newest[i] = c.bounders[i].newestBound()
 	}
 
-	// Other checks read the cached value without a lock, so it must not change.
-	next := *c
-	next.phases = make([]phase, len(h.Limits))
-	rooms := make([]room, len(h.Limits))
-	newest := make([]room, len(h.Limits))
-	bases := make([][]int64, len(h.Limits))
-	for i, l := range h.Limits {
-		at := c.phase(i, l, wall)
-		next.phases[i] = at
-		rooms[i] = c.weighers[i].roomAt(at)
-		bases[i] = c.weighers[i].baseDivision(at)
-		newest[i] = c.weighers[i].newestRoom()
-	}
-
-	next.limits = s.reduceLimits(h, rooms, newest)
+	limits := s.reduceLimits(h, bounds, newest)
 	for i, l := range h.Limits {
 		if l.Kind.Windowed() {
 			at := algorithms.Instant{Wall: wall + clockDifference}
-			next.limits[i].Until = at.Wall + int64(l.WindowLeft(at))
+			limits[i].Until = at.Wall + int64(l.WindowLeft(at))
 		}
-	}
 
-	for i, amounts := range bases {
+		amounts := c.bounders[i].baseDivision(c.phases[i])
 		if amounts != nil {
-			next.limits[i].inWindow = &windowDivision{d.names, amounts}
+			limits[i].inWindow = &windowDivision{s.division.names, amounts}
 		}
 	}
 
-	cache.Store(&next)
-	return next.limits
+	return limits
 }
 
 // stillHolds reports whether c's limits still hold at wall.
-func (c *movingLimits) stillHolds(limits []*Limit, wall int64) bool {
+func (c *severalLimits) stillHolds(limits []*Limit, wall int64) bool {
 	for i, l := range limits {
 		// An owner whose clock is ahead may be in the next window already.
 		until := c.limits[i].Until
@@ -269,18 +297,22 @@ func (c *movingLimits) stillHolds(limits []*Limit, wall int64) bool {
 
 // phase returns the phase of limit i at wall. The clock of the counter's owner
 // may be a second behind or ahead.
-func (c *movingLimits) phase(i int, l *Limit, wall int64) (p phase) {
+func (c *severalLimits) phase(i int, l *Limit, wall int64) (p phase) {
 	d := c.division
 	if l.Kind.IsBucket() {
-		p.before = d.recorded(wall - clockDifference - c.weighers[i].fillTime)
+		p.before = d.recorded(wall - clockDifference - c.bounders[i].fillTime)
 		return p
 	}
-	last := l.WindowStart(wall + clockDifference)
-	p.before, p.after = d.recorded(l.WindowStart(wall-clockDifference)), d.recorded(last)
-	// The count stops at the first version that this region certainly had not
-	// honoured when the window began: one whose notHonouredAt is more than a second
-	// later.
-	for int(p.maybeHonoured) < len(d.notHonouredAt) && last >= d.notHonouredAt[p.maybeHonoured]-clockDifference {
+
+	latestStart := l.WindowStart(wall + clockDifference)
+	p.before = d.recorded(l.WindowStart(wall - clockDifference))
+	p.after = d.recorded(latestStart)
+
+	// Count the versions that this region may have honoured when the window began.
+	// Stop at the first that it certainly had not honoured by then: its
+	// notHonouredAt is more than a second after the latest possible start.
+	for int(p.maybeHonoured) < len(d.notHonouredAt) &&
+		latestStart >= d.notHonouredAt[p.maybeHonoured]-clockDifference {
 		p.maybeHonoured++
 	}
 	return p
@@ -315,14 +347,22 @@ func (r *Rule) variantLike(other *Rule) *Rule {
 	return nil
 }
 
-// newMovingLimits returns the weighers for a hit's limits; severalVersionShares
-// computes the limits from them.
-func (s *Set) newMovingLimits(m *Match, h *Hit) *movingLimits {
+// newSeveralLimits returns the bounders for a hit's limits. limitsIn computes
+// the limits from them.
+func (s *Set) newSeveralLimits(m *Match, h *Hit) *severalLimits {
 	d := s.division
-	c := &movingLimits{division: d, lists: slices.Clone(m.shareLists), weighers: make([]weigher, len(h.Limits))}
+	c := &severalLimits{
+		division: d,
+		lists:    slices.Clone(m.shareLists),
+		bounders: make([]shareBounder, len(h.Limits)),
+	}
+
 	for i, l := range h.Limits {
-		w := weigher{
-			region: slices.Index(d.names, d.region), recorded: len(d.at), doubtful: d.doubtful, bucket: l.Kind.IsBucket(),
+		sb := shareBounder{
+			region:   slices.Index(d.names, d.region),
+			recorded: len(d.recordedAt),
+			doubtful: d.doubtful,
+			bucket:   l.Kind.IsBucket(),
 		}
 
 		for j := range s.shares.Held {
@@ -330,38 +370,38 @@ func (s *Set) newMovingLimits(m *Match, h *Hit) *movingLimits {
 			rule, list := v.limitsFor(m, h.Rule)
 			k := slices.IndexFunc(list, func(other *Limit) bool { return other.ID == l.ID })
 			if k < 0 {
-				w.add(nil, nil, nil, d.names)
+				sb.add(nil, nil, nil, d.names)
 				continue
 			}
-			w.add(rule, list[k], v.Names, d.names)
+			sb.add(rule, list[k], v.Names, d.names)
 		}
 
-		w.prepare()
-		c.weighers[i] = w
+		sb.prepare()
+		c.bounders[i] = sb
 	}
 
 	return c
 }
 
 // add adds a version's limit, which is nil if the version has none.
-func (w *weigher) add(rule *Rule, l *Limit, committed, regions []string) {
+func (sb *shareBounder) add(rule *Rule, l *Limit, committed, regions []string) {
 	if l == nil {
-		w.held = append(w.held, unboundedShares(len(regions)))
-		w.split = append(w.split, nil)
-		w.amounts = append(w.amounts, 0)
+		sb.held = append(sb.held, unboundedShares(len(regions)))
+		sb.split = append(sb.split, nil)
+		sb.amounts = append(sb.amounts, 0)
 		return
 	}
 
 	v := divide(regions, committed, rule, l)
-	w.held = append(w.held, v)
-	w.fillTime = max(w.fillTime, v.fillTime(l))
+	sb.held = append(sb.held, v)
+	sb.fillTime = max(sb.fillTime, v.fillTime(l))
 	index := -1
-	if w.region >= 0 {
-		index = slices.Index(committed, regions[w.region])
+	if sb.region >= 0 {
+		index = slices.Index(committed, regions[sb.region])
 	}
 
-	w.amounts = append(w.amounts, l.Amount)
-	w.split = append(w.split, func(amount int64) int64 {
+	sb.amounts = append(sb.amounts, l.Amount)
+	sb.split = append(sb.split, func(amount int64) int64 {
 		if index < 0 {
 			return 0
 		}
@@ -395,9 +435,9 @@ func (v heldShares) fillTime(l *Limit) int64 {
 	return longest
 }
 
-// reduceLimits returns the limits of a hit reduced to rooms. newest is what the
-// version in force gives the region.
-func (s *Set) reduceLimits(h *Hit, rooms, newest []room) []*Limit {
+// reduceLimits returns the limits of a hit reduced to bounds. newest is what
+// the version in force gives the region.
+func (s *Set) reduceLimits(h *Hit, bounds, newest []bound) []*Limit {
 	limits := h.Limits
 	all := make([]Limit, len(limits))
 
@@ -416,12 +456,12 @@ func (s *Set) reduceLimits(h *Hit, rooms, newest []room) []*Limit {
 			all[i].loweredCache = &loweredCache{}
 		}
 
-		all[i].Amount = rooms[i].amount
-		all[i].BorrowTarget = s.borrowTarget(l, max(rooms[i].amount, newest[i].amount))
+		all[i].Amount = bounds[i].amount
+		all[i].BorrowTarget = s.borrowTarget(l, max(bounds[i].amount, newest[i].amount))
 
 		if l.Kind.IsBucket() {
-			all[i].Burst = rooms[i].burst
-			if rooms[i].amount == 0 || rooms[i].burst == 0 {
+			all[i].Burst = bounds[i].burst
+			if bounds[i].amount == 0 || bounds[i].burst == 0 {
 				all[i].Amount, all[i].Burst = 0, 0 // a bucket that never refills gives nothing
 			}
 		}
@@ -440,7 +480,7 @@ func (s *Set) borrowTarget(l *Limit, share int64) int64 {
 	case share > 0:
 		return share
 	}
-	return (l.Amount-1)/int64(len(names)) + 1
+	return (l.Amount-1)/int64(len(names)) + 1 // without a share: an equal part, rounded up
 }
 
 // Division returns each region's part of a global rule's limit in the current
@@ -472,19 +512,19 @@ type NotHonoured struct {
 
 // Stamp returns set, which the process is about to apply, with
 // HeldVersion.NotHonouredAt filled in where it is known. now is the process's
-// wall clock in Unix nanoseconds if the process had authority when it read the
-// clock, or later; otherwise 0. The process must not have announced set as
+// wall clock in Unix nanoseconds if the process had authority when, or after,
+// it read the clock; otherwise 0. The process must not have announced set as
 // applied before the call.
 func (h *NotHonoured) Stamp(set *Set, now int64) *Set {
-	x := set.shares
-	if x == nil {
+	shares := set.shares
+	if shares == nil {
 		return set
 	}
 
-	at := make(map[int64]int64, len(x.Held))
+	at := make(map[int64]int64, len(shares.Held))
 	newest := h.newest
 	known := false
-	for _, v := range x.Held {
+	for _, v := range shares.Held {
 		n := v.Set.Version
 		notHonoured, seen := h.at[n]
 		if !seen && n > h.newest {
@@ -501,7 +541,7 @@ func (h *NotHonoured) Stamp(set *Set, now int64) *Set {
 		return set
 	}
 
-	stamped := &Shares{Region: x.Region, Held: slices.Clone(x.Held)}
+	stamped := &Shares{Region: shares.Region, Held: slices.Clone(shares.Held)}
 	for i := range stamped.Held {
 		stamped.Held[i].NotHonouredAt = at[stamped.Held[i].Set.Version]
 	}

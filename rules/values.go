@@ -86,14 +86,14 @@ type value struct {
 	parsed       bool // valid and the addresses are known
 	valid        bool // text is an address
 	address      netip.Addr
-	// written is the IPv6 address in the text if that embeds address, an IPv4 one:
-	// a CIDR may be that of either. It is invalid otherwise, and for an IPv4-mapped
-	// address.
+	// embedding is the IPv6 address in the text if that embeds address, an IPv4
+	// one: a CIDR may be that of either. It is invalid otherwise, and for an
+	// IPv4-mapped address.
 	embedding netip.Addr
 	canonical string // canonical notation of the address, in Match.canonical; set on first use
 }
 
-// isAddress reports whether the value is an address. If so, it sets v.address and v.written.
+// isAddress reports whether the value is an address. If so, it sets v.address and v.embedding.
 func (v *value) isAddress() bool {
 	if !v.parsed {
 		v.parse()
@@ -114,7 +114,11 @@ func (v *value) parse() {
 	}
 }
 
-func (v *value) replace(text string) { v.text, v.parsed, v.canonical = text, false, "" }
+func (v *value) replace(text string) {
+	v.text = text
+	v.parsed = false
+	v.canonical = ""
+}
 
 // canonicalText returns the text of v that globs and cost tables are compared
 // with; addresses are in canonical notation. It is valid until m is used again.

@@ -73,7 +73,7 @@ func (e *stampedEntry) applyTo(next, s *State, p *Prepared) (Result, error) {
 	apply := func() Result {
 		write, isRules := e.Entry.(Rules)
 		if isRules && p.fits(s, write) {
-			return write.enact(next, p.after, p.writeErr)
+			return write.putInForce(next, p.after, p.writeErr)
 		}
 		return e.apply(next)
 	}
@@ -89,7 +89,7 @@ type Prepared struct {
 	request  RequestID
 	before   *rules.History // before and regions are what the change was prepared for
 	regions  *Regions
-	after    *rules.History // after and err are the result of a Rules entry's write
+	after    *rules.History // after and writeErr are the result of a Rules entry's write
 	writeErr error
 	refusal  error // see Refusal
 }
@@ -282,7 +282,8 @@ func (e Ended) apply(next *State) Result {
 		to = from
 	}
 
-	// A ring that still contains the node had no other member. See the package comment.
+	// Without keeps a ring's only member. If that happened to one ring only, the
+	// other ring's members take over both. See the package comment.
 	stillFrom, stillTo := from.Rank(e.Node) >= 0, to.Rank(e.Node) >= 0
 	switch {
 	case stillFrom && !stillTo:
@@ -348,7 +349,7 @@ func (e Rules) apply(next *State) Result {
 		return a.Result
 	}
 	history, err := e.write(next.History)
-	return e.enact(next, history, err)
+	return e.putInForce(next, history, err)
 }
 
 // write returns the history with the change. It is slow: parsing and compiling
@@ -360,8 +361,8 @@ func (e Rules) write(h *rules.History) (*rules.History, error) {
 	})
 }
 
-// enact puts the result of write in force, and remembers the answer.
-func (e Rules) enact(next *State, history *rules.History, err error) Result {
+// putInForce puts the result of write in force, and remembers the answer.
+func (e Rules) putInForce(next *State, history *rules.History, err error) Result {
 	var r Result
 	r.Version, r.Err = next.adoptHistory(history, err)
 	next.rememberAnswer(e.Request, r)

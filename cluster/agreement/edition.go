@@ -93,7 +93,7 @@ func (b *Build) Prepare(s *State, e Entry) ([]byte, *Prepared, error) {
 		p.refusal = e.apply(&next).Err
 	case s.answerTo(write.Request) == nil:
 		p = s.Prepare(write)
-		p.refusal = write.enact(&next, p.after, p.writeErr).Err
+		p.refusal = write.putInForce(&next, p.after, p.writeErr).Err
 	}
 
 	p.regions = s.Regions

@@ -16,7 +16,9 @@ const (
 	// fit in one message.
 	MaxAdopt = 15 << 20
 
-	maxTexts = MaxHeldBytes + 5*document.MaxDocument // bounds all documents of an Adopt, in bytes, when uncompressed
+	// maxTexts bounds all documents of an Adopt, in bytes, when uncompressed.
+	// checkRoom allows no more than MaxHeldBytes; the five documents are slack.
+	maxTexts = MaxHeldBytes + 5*document.MaxDocument
 )
 
 // Adopt copies the primary's regions and rules, as [State.AppendAdopt] wrote
@@ -213,7 +215,7 @@ func (e Adopt) isLaterThan(s *State) bool {
 		[]uint64{uint64(r.PrimaryEpoch), uint64(v.Number), r.Revision}) > 0
 }
 
-// history returns the history of s with e's version in force. If s has this
+// historyAfter returns the history of s with e's version in force. If s has this
 // version with the same text, its history stays. A later version of the same
 // world is added. In any other case, the primary's history replaces the local
 // one.

@@ -14,10 +14,10 @@ import (
 // knows in which windows the older versions still count.
 const MaxClockSpread = time.Minute
 
-// windowSlack, in ms, is how much longer than the longest window a version is
-// kept after the next one was recorded. By then, its last window is over by
-// every clock: one may be MaxClockSpread behind. The minute is a margin. It
-// covers the margin by which a recorded time is later than the latest clock.
+// windowSlack, in ms, is how long, beyond the longest window, an old version is
+// kept once the next one is recorded. Clocks may differ by MaxClockSpread. The
+// further minute covers recordMargin of package cluster, by which a recorded
+// time is ahead of the latest clock.
 const windowSlack = int64((MaxClockSpread + time.Minute) / time.Millisecond)
 
 // errTooManyHeld means that no further version can be held.
@@ -37,11 +37,7 @@ func (r *Regions) holdVersion(h *rules.History) error {
 	}
 
 	if !needsShares(held) {
-		for i := range held {
-			// This version counted as recorded without waiting for any region, so other
-			// regions may lag behind.
-			held[i].RecordedAt = 0
-		}
+		unrecordAll(held)
 	}
 
 	last := r.inForce()
@@ -53,17 +49,28 @@ func (r *Regions) holdVersion(h *rules.History) error {
 	// Nothing is dropped here, because the time of a write comes from one node's
 	// clock, which may be wrong by days.
 	r.Held = append(held, fresh)
+	return checkRoom(r.Held)
+}
 
+// unrecordAll marks versions as not recorded that counted as recorded without
+// waiting for any region. Other regions may lag behind.
+func unrecordAll(held []Held) {
+	for i := range held {
+		held[i].RecordedAt = 0
+	}
+}
+
+// checkRoom returns an error if held exceeds its bounds.
+func checkRoom(held []Held) error {
 	size := 0
-	for _, h := range r.Held {
+	for _, h := range held {
 		size += h.Set.Document.TextSize()
 	}
 
-	n := len(r.Held)
+	n := len(held)
 	if n > MaxHeld || n > 4 && size > MaxHeldBytes {
 		return errTooManyHeld
 	}
-
 	return nil
 }
 
@@ -143,17 +150,18 @@ func (r *Regions) withMark(e Mark) (*Regions, error) {
 	return r.withRecord(e)
 }
 
-// candidate returns the position of the candidate in Held, or -1 if there is none.
-func (r *Regions) candidate() int {
+// candidateIndex returns the index of the candidate in Held, or -1 if there is none.
+func (r *Regions) candidateIndex() int {
 	return slices.IndexFunc(r.Held, func(h Held) bool { return h.Candidate })
 }
 
 // withCandidate returns r with version, the one in force, as the candidate.
 func (r *Regions) withCandidate(version int64) (*Regions, error) {
-	candidate := r.candidate()
-	if candidate >= 0 {
-		return nil, fmt.Errorf("version %d of the rules is the candidate", r.Held[candidate].Version)
+	i := r.candidateIndex()
+	if i >= 0 {
+		return nil, fmt.Errorf("version %d of the rules is the candidate", r.Held[i].Version)
 	}
+
 	last := r.inForce()
 	if version != last.Version || last.RecordedAt != 0 {
 		return nil, fmt.Errorf("version %d of the rules is not in force, or already recorded", version)
@@ -169,36 +177,37 @@ func (r *Regions) withCandidate(version int64) (*Regions, error) {
 // force is recorded already, there is no candidate, and withRecord returns r
 // without the old versions that no longer count.
 func (r *Regions) withRecord(e Mark) (*Regions, error) {
-	candidate := r.candidate()
+	i := r.candidateIndex()
 	last := r.inForce()
-	if candidate < 0 && e.Version == last.Version && last.RecordedAt != 0 {
+	if i < 0 && e.Version == last.Version && last.RecordedAt != 0 {
 		return r.prune(e.RecordedAt)
 	}
-	if candidate < 0 || r.Held[candidate].Version != e.Version {
+	if i < 0 || r.Held[i].Version != e.Version {
 		return nil, fmt.Errorf("version %d of the rules is not the candidate", e.Version)
 	}
 
 	changed := r.nextRevision()
 	changed.Held = slices.Clone(r.Held)
-	changed.recordCandidate(candidate, e.RecordedAt)
+	changed.recordCandidate(i, e.RecordedAt)
 	return changed, nil
 }
 
-// recordCandidate marks Held[candidate] as recorded at a time, and drops
+// recordCandidate marks the candidate, Held[i], as recorded at a time, and drops
 // versions that no longer count. r must not be shared yet.
-func (r *Regions) recordCandidate(candidate int, at int64) {
+func (r *Regions) recordCandidate(i int, at int64) {
 	now := at
 	// Versions are recorded in order: none earlier than the one before.
-	if candidate > 0 {
-		at = max(at, r.Held[candidate-1].RecordedAt)
+	if i > 0 {
+		at = max(at, r.Held[i-1].RecordedAt)
 	}
 
-	r.Held[candidate].Candidate = false
+	r.Held[i].Candidate = false
 	var recorded []Held
-	for _, h := range r.Held[:candidate+1] {
+	for _, h := range r.Held[:i+1] {
 		if h.RecordedAt == 0 {
-			// This is the candidate, or an earlier version that was never one. A region may
-			// have used that one in the same window.
+			// h is the candidate, or an earlier version that was never a candidate. A
+			// region may have used an earlier one in this window, so it counts as recorded
+			// at the same time.
 			h.RecordedAt = at
 		}
 
@@ -212,5 +221,5 @@ func (r *Regions) recordCandidate(candidate int, at int64) {
 		recorded = append(recorded, h)
 	}
 
-	r.Held = pruneHeld(append(recorded, r.Held[candidate+1:]...), now)
+	r.Held = pruneHeld(append(recorded, r.Held[i+1:]...), now)
 }

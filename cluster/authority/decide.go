@@ -44,12 +44,12 @@ func (rs *reignState) nextEntry(in *decisionInput) agreement.Entry {
 func (rs *reignState) detectStall(now time.Duration) {
 	if now-rs.lastTick > tickInterval+loopSlack {
 		rs.silenceFrom = now
-		for _, r := range rs.records {
-			r.unreachableSince = never
-			r.relayedSince = never
-			r.failingSince = never
-			r.laggingSince = never
-			r.ending = false
+		for _, rec := range rs.records {
+			rec.unreachableSince = never
+			rec.notDirectSince = never
+			rec.failingSince = never
+			rec.laggingSince = never
+			rec.ending = false
 		}
 	}
 	rs.lastTick = now
@@ -60,24 +60,9 @@ func (rs *reignState) detectStall(now time.Duration) {
 // ask vote on which nodes are unreachable or relayed. About itself, each votes
 // that it is neither.
 func (rs *reignState) observeReports(in *decisionInput) {
-	cut := map[ring.NodeID]int{}
-	relayed := map[ring.NodeID]int{}
-	reporters := 0
-	for _, r := range rs.records {
-		if r.boot == 0 || rs.silence(in.now, r.lastAsked) >= silencePatience || r.lastAsked == never {
-			continue
-		}
+	votes := rs.countVotes(in.now)
 
-		reporters++
-		for _, id := range r.unreachable {
-			cut[id]++
-		}
-		for _, id := range r.relayed {
-			relayed[id]++
-		}
-	}
-
-	mark := func(since *time.Duration, holds bool) {
+	track := func(since *time.Duration, holds bool) {
 		switch {
 		case !holds:
 			*since = never
@@ -91,42 +76,69 @@ func (rs *reignState) observeReports(in *decisionInput) {
 	rs.failing = nil
 
 	for _, id := range rs.sortedNodes() {
-		r := rs.recordOf(in.state, id) // not nil: the node has a record
-		mark(&r.unreachableSince, 2*cut[id] > reporters)
-		mark(&r.relayedSince, 2*(cut[id]+relayed[id]) > reporters)
-		mark(&r.laggingSince, proved && in.state.InRing(id) &&
-			r.lastAsked != never && r.applied < in.state.Revision)
-		mark(&r.healthySince, r.relayedSince == never && rs.hasAuthority(in.now, in.state, id))
+		rec := rs.recordOf(in.state, id) // not nil: the node has a record
+		track(&rec.unreachableSince, 2*votes.unreachable[id] > votes.reporters)
+		track(&rec.notDirectSince, 2*(votes.unreachable[id]+votes.relayed[id]) > votes.reporters)
+		track(&rec.laggingSince, proved && in.state.InRing(id) &&
+			rec.lastAsked != never && rec.applied < in.state.Revision)
+		track(&rec.healthySince, rec.notDirectSince == never && rs.hasAuthority(in.now, in.state, id))
 
-		if !proved || rs.silence(in.now, max(r.lastAsked, r.nextAsked)) >= silencePatience {
-			r.failingSince = never
+		if !proved || rs.silence(in.now, max(rec.lastAsked, rec.nextAsked)) >= silencePatience {
+			rec.failingSince = never
 		}
 
-		if r.failingSince != never && in.now-r.failingSince >= silencePatience && len(rs.failing) < maxReported {
+		if rec.failingSince != never && in.now-rec.failingSince >= silencePatience && len(rs.failing) < maxReported {
 			rs.failing = append(rs.failing, id)
 		}
 	}
 }
 
+// reachVotes are the votes of the nodes that still ask. A reporter votes that it
+// reaches directly each node that is in neither of its lists.
+type reachVotes struct {
+	reporters   int
+	unreachable map[ring.NodeID]int // by node, how many reporters can't reach it
+	relayed     map[ring.NodeID]int // by node, how many reach it only through another node
+}
+
+// countVotes counts what the nodes that still ask have last reported.
+func (rs *reignState) countVotes(now time.Duration) reachVotes {
+	votes := reachVotes{unreachable: map[ring.NodeID]int{}, relayed: map[ring.NodeID]int{}}
+	for _, rec := range rs.records {
+		if rec.boot == 0 || rs.silence(now, rec.lastAsked) >= silencePatience || rec.lastAsked == never {
+			continue
+		}
+
+		votes.reporters++
+		for _, id := range rec.unreachable {
+			votes.unreachable[id]++
+		}
+		for _, id := range rec.relayed {
+			votes.relayed[id]++
+		}
+	}
+	return votes
+}
+
 // review decides, from the evidence against a member of the ring, whether to end it.
 func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
-	r := rs.recordOf(in.state, id)
-	if r == nil {
+	rec := rs.recordOf(in.state, id)
+	if rec == nil {
 		return // the records are full, and the node was refused
 	}
 
 	why := agreement.Reason("")
 	switch {
 	case len(in.members) == 1:
-		r.ending = false // nobody could take over from the only member
+		rec.ending = false // nobody could take over from the only member
 	case in.nodes[id].Removed:
 		why = agreement.Removed
-	case r.ending:
+	case rec.ending:
 		// endEntry waits until the node's authority has expired. Until then, a node
 		// that is well again is spared.
-		r.ending = !r.isBack(in, id)
+		rec.ending = !rec.isBack(in, id)
 	default:
-		why = rs.whyEnd(in, r, id)
+		why = rs.whyEnd(in, rec, id)
 	}
 
 	if why == agreement.Behind {
@@ -139,51 +151,52 @@ func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
 	}
 
 	if why != "" {
-		r.ending = true
-		r.endingSince = in.now
-		r.endingReason = why
+		rec.ending = true
+		rec.endingSince = in.now
+		rec.endingReason = why
 	}
 }
 
-// isBack reports whether id, the node of r, is well again although the leader
+// isBack reports whether id, the node of rec, is well again although the leader
 // had decided to end it.
-func (r *record) isBack(in *decisionInput, id ring.NodeID) bool {
+func (rec *record) isBack(in *decisionInput, id ring.NodeID) bool {
 	// A node that is Behind asks all the time, without success. So its requests are
 	// no sign that it is well.
-	hasAsked := max(r.lastAsked, r.nextAsked) > r.endingSince && r.endingReason != agreement.Behind
-	return hasAsked && !in.hasFailed(id) && r.unreachableSince == never
+	hasAsked := max(rec.lastAsked, rec.nextAsked) > rec.endingSince && rec.endingReason != agreement.Behind
+	return hasAsked && !in.hasFailed(id) && rec.unreachableSince == never
 }
 
-// whyEnd returns why id, the node of r, should be ended, or "" if it should not.
-func (rs *reignState) whyEnd(in *decisionInput, r *record, id ring.NodeID) agreement.Reason {
-	isSilent := rs.silence(in.now, max(r.lastAsked, r.nextAsked)) >= silencePatience
-	isCut := r.unreachableSince != never
+// whyEnd returns why id, the node of rec, should be ended, or "" if it should not.
+func (rs *reignState) whyEnd(in *decisionInput, rec *record, id ring.NodeID) agreement.Reason {
+	isSilent := rs.silence(in.now, max(rec.lastAsked, rec.nextAsked)) >= silencePatience
+	isUnreachable := rec.unreachableSince != never
 
 	switch {
-	case isSilent && (isCut || in.hasFailed(id)):
+	case isSilent && (isUnreachable || in.hasFailed(id)):
 		return agreement.Silent
-	case isCut && in.now-r.unreachableSince >= unreachablePatience:
+	case isUnreachable && in.now-rec.unreachableSince >= unreachablePatience:
 		return agreement.Unreachable
-	case rs.isFailing(in, r) && in.now-rs.lastFailingEnd >= failingPause && rs.canSpare(in, id):
+	case rs.isFailing(in, rec) && in.now-rs.lastFailingEnd >= failingPause && rs.canSpare(in, id):
 		return agreement.Behind
 	}
 	return ""
 }
 
-// isFailing reports whether there is reason to end r's node: it asks without
-// success, it asks nothing although it is reachable, or it lags. Until a lagging
-// node has applied the newest revision it begins no copies, so no change of the
-// ring can finish.
-func (rs *reignState) isFailing(in *decisionInput, r *record) bool {
-	failing := r.failingSince != never && in.now-r.failingSince >= failingPatience &&
-		r.withoutAuthority >= failingPatience
+// isFailing reports whether there is reason to end rec's node: it asks without
+// success, it asks nothing although it is reachable (whyEnd has excluded
+// unreachable and failed nodes), or it lags. Until a lagging node has applied
+// the newest revision it begins no copies, so no change of the ring can finish.
+func (rs *reignState) isFailing(in *decisionInput, rec *record) bool {
+	failing := rec.failingSince != never && in.now-rec.failingSince >= failingPatience &&
+		rec.withoutAuthority >= failingPatience
 	// A node whose disk hangs may never learn which node leads, because Raft must
 	// save its term first. Such a node may be the former leader, which can go on
 	// leading for some seconds after its disk hangs. So this leader waits only
 	// unreachablePatience, not failingPatience.
-	asksNothing := rs.silence(in.now, max(r.lastAsked, r.nextAsked)) >= unreachablePatience && rs.leadIsConfirmed(in.now)
+	silence := rs.silence(in.now, max(rec.lastAsked, rec.nextAsked))
+	asksNothing := silence >= unreachablePatience && rs.leadIsConfirmed(in.now)
 
-	lagging := r.laggingSince != never && in.now-r.laggingSince >= failingPatience
+	lagging := rec.laggingSince != never && in.now-rec.laggingSince >= failingPatience
 	return failing || asksNothing || lagging
 }
 
@@ -206,15 +219,15 @@ func (rs *reignState) canSpare(in *decisionInput, id ring.NodeID) bool {
 // dropStale drops the records of nodes that are not members and no longer ask.
 // Their authority expired long ago.
 func (rs *reignState) dropStale(in *decisionInput) {
-	maps.DeleteFunc(rs.records, func(id ring.NodeID, r *record) bool {
+	maps.DeleteFunc(rs.records, func(id ring.NodeID, rec *record) bool {
 		_, isMember := slices.BinarySearchFunc(in.members, id, ring.NodeID.Compare)
 		if isMember {
 			return false
 		}
 
 		// The evidence against a former member must not end the node once it is back.
-		r.ending = false
-		return rs.silence(in.now, max(r.lastAsked, r.nextAsked)) >= recordTTL
+		rec.ending = false
+		return rs.silence(in.now, max(rec.lastAsked, rec.nextAsked)) >= recordTTL
 	})
 }
 
@@ -222,26 +235,40 @@ func (rs *reignState) dropStale(in *decisionInput) {
 // previous one certainly has no authority left.
 func (rs *reignState) registerEntry(in *decisionInput) agreement.Entry {
 	for _, id := range rs.sortedNodes() {
-		r := rs.recordOf(in.state, id) // not nil: the node has a record
-		if r.nextBoot == 0 || r.nextBoot == r.boot || r.nextUnfit || r.ending || in.now-r.nextAsked >= Validity {
+		rec := rs.recordOf(in.state, id) // not nil: the node has a record
+		if !rec.wantsRegistration(in.now) || !rs.oldProcessIsDone(in, id, rec) {
 			continue
 		}
 
-		expired := r.boot == 0 || r.gaveUp ||
-			id == rs.self && r.nextBoot == rs.boot || // this process holds the lock on the data directory
-			rs.hasExpired(in.now, r) && rs.silence(in.now, r.lastAsked) >= silencePatience
-		if expired {
-			// Until the outcome is known, judge grants the old process nothing:
-			// it may be replaced by then.
-			r.bootProposed = true
-			e := r.nextBuild
-			e.Node = id
-			e.Boot = r.nextBoot
-			e.Reign = rs.number
-			return e
-		}
+		// Until the outcome is known, judge grants the old process nothing:
+		// it may be replaced by then.
+		rec.bootProposed = true
+		e := rec.nextBuild
+		e.Node = id
+		e.Boot = rec.nextBoot
+		e.Reign = rs.number
+		return e
 	}
 	return nil
+}
+
+// wantsRegistration reports whether rec's node has a new process that still
+// asks and may be registered.
+func (rec *record) wantsRegistration(now time.Duration) bool {
+	isNew := rec.nextBoot != 0 && rec.nextBoot != rec.boot
+	return isNew && !rec.nextUnfit && !rec.ending && now-rec.nextAsked < Validity
+}
+
+// oldProcessIsDone reports whether the registered process of id, the node of
+// rec, certainly has no authority left, or there is none.
+func (rs *reignState) oldProcessIsDone(in *decisionInput, id ring.NodeID, rec *record) bool {
+	if rec.boot == 0 || rec.gaveUp {
+		return true
+	}
+	if id == rs.self && rec.nextBoot == rs.boot {
+		return true // this process holds the lock on the data directory
+	}
+	return rs.hasExpired(in.now, rec) && rs.silence(in.now, rec.lastAsked) >= silencePatience
 }
 
 // endEntry returns the entry to end a node that is due to be ended and
@@ -253,12 +280,12 @@ func (rs *reignState) endEntry(in *decisionInput) agreement.Entry {
 	}
 
 	for _, id := range in.members {
-		r := rs.records[id]
-		if r != nil && r.ending && rs.hasExpired(in.now, r) {
+		rec := rs.records[id]
+		if rec != nil && rec.ending && rs.hasExpired(in.now, rec) {
 			// A stall of this loop may still withdraw ending, but not the
 			// entry. So judge looks at both.
-			r.endProposed = true
-			return rs.endedEntry(in, id, r.endingReason)
+			rec.endProposed = true
+			return rs.endedEntry(in, id, rec.endingReason)
 		}
 	}
 
@@ -289,8 +316,8 @@ func (rs *reignState) settleEntry(in *decisionInput) agreement.Entry {
 		return nil
 	}
 	for _, id := range in.members {
-		r := rs.records[id] // not nil: the node has authority
-		if r.settledEpoch < in.state.Epoch || r.applied < in.state.Revision {
+		rec := rs.records[id] // not nil: the node has authority
+		if rec.settledEpoch < in.state.Epoch || rec.applied < in.state.Revision {
 			return nil
 		}
 	}
@@ -321,8 +348,8 @@ func (rs *reignState) leaveEntry(in *decisionInput) agreement.Entry {
 	}
 
 	for _, id := range in.members {
-		r := rs.records[id]
-		if r.relayedSince == never || in.now-r.relayedSince < relayedPatience {
+		rec := rs.records[id]
+		if rec.notDirectSince == never || in.now-rec.notDirectSince < relayedPatience {
 			continue
 		}
 
@@ -344,16 +371,16 @@ func (rs *reignState) leaveEntry(in *decisionInput) agreement.Entry {
 func (rs *reignState) observeRing(in *decisionInput) {
 	var wanted []ring.NodeID
 	for id, n := range in.nodes {
-		r := rs.records[id]
+		rec := rs.records[id]
 		if n.State != gossip.Alive || n.Removed || !n.Supports ||
-			!rs.hasAuthority(in.now, in.state, id) || r.leaving || r.boot != n.Boot {
+			!rs.hasAuthority(in.now, in.state, id) || rec.leaving || rec.boot != n.Boot {
 			continue
 		}
 
 		// A new member must be directly reachable. A node that was suspended must also
 		// stay healthy for a while.
-		if in.state.InRing(id) || r.healthySince != never &&
-			in.now-r.healthySince >= in.state.Processes[id].Suspension.Patience() {
+		if in.state.InRing(id) || rec.healthySince != never &&
+			in.now-rec.healthySince >= in.state.Processes[id].Suspension.Patience() {
 			wanted = append(wanted, id)
 		}
 	}
@@ -413,12 +440,12 @@ func (rs *reignState) ringEntry(in *decisionInput) agreement.Entry {
 func (rs *reignState) outcomeKnown(e agreement.Entry) {
 	switch e := e.(type) {
 	case agreement.RegisterProcess:
-		if r := rs.records[e.Node]; r != nil {
-			r.bootProposed = false
+		if rec := rs.records[e.Node]; rec != nil {
+			rec.bootProposed = false
 		}
 	case agreement.Ended:
-		if r := rs.records[e.Node]; r != nil {
-			r.endProposed = false
+		if rec := rs.records[e.Node]; rec != nil {
+			rec.endProposed = false
 		}
 	}
 }

@@ -76,15 +76,14 @@ type Granter struct {
 	cancel      context.CancelFunc
 	group       sync.WaitGroup
 
-	// run owns the fields below.
-	reign *reign // nil while this node follows
+	reign *reign // nil while this node follows; only run uses it
 }
 
 // reign is a leader's time from its mark in the log to the next mark of any
 // leader; see the package comment. A leader whose proposal or confirmation
 // fails begins a new reign.
 type reign struct {
-	number uint64
+	number uint64 // random; never 0
 	ctx    context.Context
 	cancel context.CancelFunc
 	state  *reignState // what this leader has seen and granted; nil until the mark has been applied
@@ -155,10 +154,10 @@ func (g *Granter) setLeading(lead bool) {
 // Answer grants or refuses the request. It grants nothing before a confirmation
 // that this node led at some moment after the call. If ctx ends first, Answer
 // refuses the request.
-func (g *Granter) Answer(ctx context.Context, r Request) Reply {
+func (g *Granter) Answer(ctx context.Context, req Request) Reply {
 	return g.submit(ctx,
-		&pendingRequest{request: &r, buildReply: func(rs *reignState, now time.Duration, s *agreement.State) Reply {
-			reply := rs.grant(now, s, &r)
+		&pendingRequest{request: &req, buildReply: func(rs *reignState, now time.Duration, s *agreement.State) Reply {
+			reply := rs.grant(now, s, &req)
 			reply.Behind = rs.failing
 			return reply
 		}})
@@ -183,10 +182,10 @@ func (g *Granter) Committed(ctx context.Context) (uint64, error) {
 // authority, from this leader or a later one: when its reign begins, each
 // leader requires the newest rules that it has applied. RequireApplied also
 // returns the clocks by which the region decides windows, or unknown ones. If
-// applied is true, no node has decided without the entry at a time that was, by
-// its own clock, more than EndingWait past clocks.Latest. Like Answer,
-// RequireApplied waits for a confirmation, because a deposed leader's knowledge
-// of the nodes proves nothing.
+// applied is true, each node stopped deciding without the entry before its own
+// clock showed clocks.Latest + EndingWait. Like Answer, RequireApplied waits for
+// a confirmation, because a deposed leader's knowledge of the nodes proves
+// nothing.
 func (g *Granter) RequireApplied(ctx context.Context, index uint64) (clocks Clocks, applied bool) {
 	var known Clocks
 	reply := g.submit(ctx, &pendingRequest{buildReply: func(rs *reignState, now time.Duration, _ *agreement.State) Reply {
@@ -194,8 +193,8 @@ func (g *Granter) RequireApplied(ctx context.Context, index uint64) (clocks Cloc
 		return Reply{Granted: rs.tryRaiseFloor(now, index)}
 	}})
 
-	// A reply with a reason does not come from buildReply, which may be running
-	// now, or run later. So known must not be read.
+	// Replies built by buildReply have no reason. A reply with one means that
+	// buildReply may be running now, or run later, so known must not be read.
 	if reply.Reason != "" {
 		return Clocks{}, false
 	}
@@ -209,11 +208,11 @@ func (g *Granter) AwaitMajority(ctx context.Context, index uint64) bool {
 }
 
 // submit submits a request and waits for the reply. If ctx ends first, it returns a refusal.
-func (g *Granter) submit(ctx context.Context, q *pendingRequest) Reply {
-	q.reply = make(chan Reply, 1)
+func (g *Granter) submit(ctx context.Context, pending *pendingRequest) Reply {
+	pending.reply = make(chan Reply, 1)
 
 	select {
-	case g.requests <- q:
+	case g.requests <- pending:
 	case <-ctx.Done():
 		return Reply{Reason: reasonNotLeading}
 	case <-g.ctx.Done():
@@ -223,8 +222,8 @@ func (g *Granter) submit(ctx context.Context, q *pendingRequest) Reply {
 	// The reply channel has room for the reply, so a caller that leaves early does
 	// not block the loop.
 	select {
-	case r := <-q.reply:
-		return r
+	case reply := <-pending.reply:
+		return reply
 	case <-ctx.Done():
 	case <-g.ctx.Done():
 	}
@@ -250,12 +249,7 @@ func (g *Granter) run() {
 			tick.Stop()
 		}
 
-		var wake <-chan time.Time
-
-		wait, needed := g.startConfirmation()
-		if needed {
-			wake = time.After(wait)
-		}
+		retry := g.startConfirmation()
 
 		select {
 		case <-g.ctx.Done():
@@ -266,11 +260,11 @@ func (g *Granter) run() {
 				g.beginReign()
 				tick.Reset(tickInterval)
 			}
-		case q := <-g.requests:
-			g.accept(q)
+		case pending := <-g.requests:
+			g.accept(pending)
 		case o := <-g.outcomes:
 			g.handleOutcome(o)
-		case <-wake:
+		case <-retry:
 		case <-tick.C:
 			g.proposeNext()
 		}
@@ -305,8 +299,8 @@ func (g *Granter) endReign() {
 
 // refuseAll answers every waiting request with a refusal.
 func (r *reign) refuseAll() {
-	for _, q := range slices.Concat(r.waiting, r.inConfirmation, r.awaitingMajority) {
-		q.reply <- Reply{Reason: reasonNotLeading}
+	for _, pending := range slices.Concat(r.waiting, r.inConfirmation, r.awaitingMajority) {
+		pending.reply <- Reply{Reason: reasonNotLeading}
 	}
 
 	r.waiting = nil
@@ -343,35 +337,35 @@ func (g *Granter) startTask(task func(context.Context, *outcome)) {
 
 // accept answers a request or queues it. A request that arrives before the
 // reign's mark has been applied waits for that.
-func (g *Granter) accept(q *pendingRequest) {
+func (g *Granter) accept(pending *pendingRequest) {
 	r := g.reign
 
 	switch {
 	case r == nil:
-		q.reply <- Reply{Reason: reasonNotLeading}
+		pending.reply <- Reply{Reason: reasonNotLeading}
 		return
 	case len(r.waiting)+len(r.awaitingMajority) >= maxWaiting:
-		q.reply <- Reply{Reason: reasonBusy}
+		pending.reply <- Reply{Reason: reasonBusy}
 		return
-	case q.majorityIndex != 0:
-		r.awaitingMajority = append(r.awaitingMajority, q)
+	case pending.majorityIndex != 0:
+		r.awaitingMajority = append(r.awaitingMajority, pending)
 		g.answerMajority()
 		return
 	}
 
 	// A refusal is safe even from a node that leads no more, so it needs no confirmation.
-	if r.state != nil && q.request != nil {
-		reply := r.state.handleRequest(g.config.Now(), g.config.State(), q.request)
+	if r.state != nil && pending.request != nil {
+		reply := r.state.handleRequest(g.config.Now(), g.config.State(), pending.request)
 		// This request may be the report that completes a majority.
 		g.answerMajority()
 		if reply.Reason != "" {
 			reply.Behind = r.state.failing
-			q.reply <- reply
+			pending.reply <- reply
 			return
 		}
 	}
 
-	r.waiting = append(r.waiting, q)
+	r.waiting = append(r.waiting, pending)
 }
 
 // answerMajority answers requests whose index a majority of the ring has
@@ -383,16 +377,16 @@ func (g *Granter) answerMajority() {
 	}
 
 	state := g.config.State()
-	r.awaitingMajority = slices.DeleteFunc(r.awaitingMajority, func(q *pendingRequest) bool {
+	r.awaitingMajority = slices.DeleteFunc(r.awaitingMajority, func(pending *pendingRequest) bool {
 		select {
-		case <-q.cancelled:
+		case <-pending.cancelled:
 			return true
 		default:
 		}
 
-		applied := r.state.appliedByMajority(state, q.majorityIndex)
+		applied := r.state.appliedByMajority(state, pending.majorityIndex)
 		if applied {
-			q.reply <- Reply{Granted: true}
+			pending.reply <- Reply{Granted: true}
 		}
 		return applied
 	})
@@ -400,18 +394,19 @@ func (g *Granter) answerMajority() {
 
 // startConfirmation begins a confirmation if a request waits for one, no other
 // is pending, and the last one began at least confirmInterval ago. If only the
-// interval is not over yet, it returns the rest of the interval.
-func (g *Granter) startConfirmation() (wait time.Duration, needed bool) {
+// interval is not over yet, it returns a channel that fires when it is;
+// otherwise nil.
+func (g *Granter) startConfirmation() (retry <-chan time.Time) {
 	r := g.reign
 	if r == nil || r.state == nil || r.confirming || len(r.waiting) == 0 {
-		return 0, false
+		return nil
 	}
 
 	now := g.config.Now()
 
-	wait = r.lastConfirmAt + confirmInterval - now
+	wait := r.lastConfirmAt + confirmInterval - now
 	if wait > 0 {
-		return wait, true
+		return time.After(wait)
 	}
 
 	// One confirmation serves all requests that arrived before it. Later ones wait for the next.
@@ -420,7 +415,7 @@ func (g *Granter) startConfirmation() (wait time.Duration, needed bool) {
 	r.confirming = true
 	r.lastConfirmAt = now
 	g.startTask(func(ctx context.Context, o *outcome) { o.err = g.config.Confirm(ctx, r.number) })
-	return 0, false
+	return nil
 }
 
 // handleOutcome handles the outcome of a proposal or a confirmation. After an
@@ -436,42 +431,62 @@ func (g *Granter) handleOutcome(o outcome) {
 	state := g.config.State()
 	if o.err != nil || state.Reign != r.number {
 		g.config.Logger.Debug("the leader's proposal or confirmation failed", "error", o.err)
-		r.refuseAll()
-		r.cancel()
-		r.state = nil
-		r.restartAt = g.config.Now() + restartPause
+		g.failReign()
 		return
 	}
 
 	switch o.entry.(type) {
 	case agreement.Reign:
-		r.state = newReignState(g.config.Self, g.config.Boot, g.config.BootstrapExpect, r.number, g.config.Now())
-		r.state.floor = g.config.RulesIndex()
-		r.state.transferLead = g.config.TransferLead
-		r.state.alarm = func(msg string, id ring.NodeID) { g.config.Logger.Error(msg, "node", id) }
-
-		// These requests arrived before the mark was applied.
-		early := r.waiting
-		r.waiting = nil
-		for _, q := range early {
-			g.accept(q)
-		}
+		g.startReignState()
 	case nil: // a confirmation: it has no entry
 		g.answerConfirmed(state)
 	default:
-		r.state.outcomeKnown(o.entry)
-		r.proposal = nil
-
-		if o.result.Err != nil {
-			g.config.Logger.Warn("the leader's entry was rejected",
-				"entry", fmt.Sprintf("%T", o.entry), "error", o.result.Err)
-			r.pausedUntil = g.config.Now() + restartPause
-		} else {
-			g.config.Logger.Debug("the leader's entry was applied", "entry", fmt.Sprintf("%T", o.entry))
-		}
-
-		g.proposeNext()
+		g.finishProposal(o)
 	}
+}
+
+// failReign refuses all requests of the reign and stops its tasks. proposeNext
+// starts a new reign after restartPause.
+func (g *Granter) failReign() {
+	r := g.reign
+	r.refuseAll()
+	r.cancel()
+	r.state = nil
+	r.restartAt = g.config.Now() + restartPause
+}
+
+// startReignState gives the reign its state, once its mark has been applied.
+func (g *Granter) startReignState() {
+	r := g.reign
+	r.state = newReignState(g.config.Self, g.config.Boot, g.config.BootstrapExpect, r.number, g.config.Now())
+	r.state.floor = g.config.RulesIndex()
+	r.state.transferLead = g.config.TransferLead
+	r.state.alarm = func(msg string, id ring.NodeID) { g.config.Logger.Error(msg, "node", id) }
+
+	// These requests arrived before the mark was applied.
+	early := r.waiting
+	r.waiting = nil
+	for _, pending := range early {
+		g.accept(pending)
+	}
+}
+
+// finishProposal handles the outcome of a decision's proposal, and proposes the
+// next one.
+func (g *Granter) finishProposal(o outcome) {
+	r := g.reign
+	r.state.outcomeKnown(o.entry)
+	r.proposal = nil
+
+	if o.result.Err != nil {
+		g.config.Logger.Warn("the leader's entry was rejected",
+			"entry", fmt.Sprintf("%T", o.entry), "error", o.result.Err)
+		r.pausedUntil = g.config.Now() + restartPause
+	} else {
+		g.config.Logger.Debug("the leader's entry was applied", "entry", fmt.Sprintf("%T", o.entry))
+	}
+
+	g.proposeNext()
 }
 
 // answerConfirmed answers the requests that waited for the confirmation.
@@ -479,8 +494,8 @@ func (g *Granter) answerConfirmed(state *agreement.State) {
 	r := g.reign
 	r.state.leadConfirmedAt = g.config.Now()
 
-	for _, q := range r.inConfirmation {
-		q.reply <- q.buildReply(r.state, g.config.Now(), state)
+	for _, pending := range r.inConfirmation {
+		pending.reply <- pending.buildReply(r.state, g.config.Now(), state)
 	}
 
 	r.inConfirmation = nil

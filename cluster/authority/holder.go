@@ -34,7 +34,7 @@ type HolderConfig struct {
 	// readings may lag by Slack and are never ahead.
 	Boottime func() time.Duration
 	// Ask sends the request to the leader. It must return when ctx ends.
-	Ask func(ctx context.Context, r Request) (Reply, error)
+	Ask func(ctx context.Context, req Request) (Reply, error)
 	// Status returns the next Request, except for Node, Boot, GivingUp and
 	// WithoutAuthority. It must not block.
 	Status func() Request
@@ -59,10 +59,12 @@ type Holder struct {
 	// era increases whenever authority is dropped. Replies to requests of an
 	// earlier era are ignored.
 	era        uint64
-	generation int64         // the generation for which authority was granted
-	lostAt     time.Duration // since when there was no authority, as of the last drop; at first, the beginning
-	gaveUp     bool
-	why        string // why the last attempt brought no authority; empty after a grant
+	generation int64 // the generation for which authority was granted
+	// lostAt is when authority was last lost, as of the last drop; before the first
+	// drop, when this Holder was made.
+	lostAt time.Duration
+	gaveUp bool
+	why    string // why the last attempt brought no authority; empty after a grant
 
 	poke    chan struct{} // capacity 1
 	changed chan struct{} // capacity 1: authority was granted or revoked, or an attempt has ended
@@ -140,11 +142,11 @@ func (h *Holder) GiveUp(ctx context.Context) error {
 	wake.Signal(h.changed)
 
 	for {
-		r := h.request()
-		r.GivingUp = true
+		req := h.request()
+		req.GivingUp = true
 
 		attempt, cancel := context.WithTimeout(ctx, askTimeout)
-		_, err := h.config.Ask(attempt, r)
+		_, err := h.config.Ask(attempt, req)
 		cancel()
 		if err == nil {
 			return nil
@@ -190,7 +192,7 @@ func (h *Holder) run() {
 	}()
 
 	shouldAsk := true
-	valid := false
+	wasValid := false
 	for {
 		pending = pending.withoutDone()
 		if shouldAsk && len(pending) < maxAsks {
@@ -201,13 +203,13 @@ func (h *Holder) run() {
 		h.dropOutdated()
 
 		isValid := h.Valid()
-		if isValid != valid {
-			valid = isValid
+		if isValid != wasValid {
+			wasValid = isValid
 			h.config.OnChange()
 		}
 
 		// The loop must wake when authority ends, to call OnChange.
-		if valid {
+		if isValid {
 			expiry.Reset(max(time.Millisecond, h.Until()-h.config.Boottime()))
 		}
 
@@ -259,22 +261,22 @@ func (h *Holder) lostSince(now time.Duration) time.Duration {
 
 // request returns the request to send, with GivingUp unset.
 func (h *Holder) request() Request {
-	r := h.config.Status()
-	r.Node = h.config.Self
-	r.Boot = h.config.Boot
-	r.GivingUp = false
+	req := h.config.Status()
+	req.Node = h.config.Self
+	req.Boot = h.config.Boot
+	req.GivingUp = false
 
 	// Status may give more than a request may hold.
-	r.Unreachable = truncateList(r.Unreachable)
-	r.Relayed = truncateList(r.Relayed)
-	r.Release = truncateText(r.Release)
-	r.Zones = truncateText(r.Zones)
+	req.Unreachable = truncateList(req.Unreachable)
+	req.Relayed = truncateList(req.Relayed)
+	req.Release = truncateText(req.Release)
+	req.Zones = truncateText(req.Zones)
 
 	now := h.config.Boottime()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	r.WithoutAuthority = now - h.lostSince(now)
-	return r
+	req.WithoutAuthority = now - h.lostSince(now)
+	return req
 }
 
 // ask makes one attempt. Validity counts from before the request is built, so
@@ -291,8 +293,8 @@ func (h *Holder) ask(ctx context.Context) {
 	}
 
 	sent := h.config.Boottime()
-	r := h.request()
-	reply, err := h.config.Ask(ctx, r)
+	req := h.request()
+	reply, err := h.config.Ask(ctx, req)
 
 	// An entry that ended this node may have been applied during the call. Then the
 	// reply proves nothing.
@@ -310,9 +312,9 @@ func (h *Holder) ask(ctx context.Context) {
 			h.config.Logger.Debug("authority was refused", "why", reply.Reason)
 		}
 		h.why = reply.Reason
-	case era == h.era && currentGeneration == r.Generation:
+	case era == h.era && currentGeneration == req.Generation:
 		h.why = ""
-		h.generation = r.Generation
+		h.generation = req.Generation
 		// Two requests may be pending. A late reply to the older one must not
 		// shorten authority.
 		until := int64(sent + Validity - Slack)

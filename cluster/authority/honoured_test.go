@@ -65,7 +65,7 @@ func TestHonouredByANewLeader(t *testing.T) {
 	d.apply(agreement.Empty{})
 	index := d.state.Index
 	d.lead(3)
-	d.reignState.floor = index // as Granter.handleOutcome does
+	d.reignState.floor = index // as Granter.startReignState does
 	begun := d.now
 	if r := d.ask(old); r.Granted || r.Reason != reasonRules {
 		t.Errorf("have %+v, want a refusal of who is behind", r)

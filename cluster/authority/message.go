@@ -43,9 +43,10 @@ type Request struct {
 	Unreachable  []ring.NodeID `json:"unreachable,omitempty"` // peers that the node can't reach
 	Relayed      []ring.NodeID `json:"relayed,omitempty"`     // peers that the node reaches only through another node
 	Leaving      bool          `json:"leaving,omitempty"`     // the node wants to leave the ring
-	// the process has given up its authority, and will never ask again
+	// GivingUp means that the process has given up its authority, and will never ask
+	// again.
 	GivingUp bool `json:"giving_up,omitempty"`
-	// the node no longer applies entries and must have no authority
+	// Stuck means that the node no longer applies entries and must have no authority.
 	Stuck bool `json:"stuck,omitempty"`
 	// StoreFails means that the node can't store entries, so it should not lead.
 	StoreFails bool `json:"store_fails,omitempty"`
@@ -93,10 +94,10 @@ func (c Clocks) areValid() bool {
 }
 
 // withinBounds reports whether a request respects the bounds that every Holder respects.
-func (r *Request) withinBounds() bool {
-	return max(len(r.Unreachable), len(r.Relayed)) <= maxReported &&
-		max(len(r.Release), len(r.Zones)) <= maxText && r.WithoutAuthority >= 0 &&
-		r.Clocks.areValid()
+func (req *Request) withinBounds() bool {
+	return max(len(req.Unreachable), len(req.Relayed)) <= maxReported &&
+		max(len(req.Release), len(req.Zones)) <= maxText && req.WithoutAuthority >= 0 &&
+		req.Clocks.areValid()
 }
 
 // truncateList truncates a list to its bound in messages.

@@ -141,9 +141,9 @@ type record struct {
 	// lack the newest revision, or never.
 	laggingSince time.Duration
 	// unreachableSince is when a majority began to report the node unreachable, or
-	// never. relayedSince is when a majority began to report that it is not
-	// directly reachable, or never.
-	unreachableSince, relayedSince time.Duration
+	// never. notDirectSince is when a majority began to report it either unreachable
+	// or relayed, or never.
+	unreachableSince, notDirectSince time.Duration
 	// healthySince is when the node became healthy, or never. A healthy node has
 	// authority and is directly reachable.
 	healthySince time.Duration
@@ -182,7 +182,7 @@ func newReignState(self ring.NodeID, boot uint64, expect int, number uint64, now
 func newRecord(boot uint64) *record {
 	return &record{
 		boot: boot, lastAsked: never, lastGranted: never, nextAsked: never, lastAlarm: never,
-		failingSince: never, laggingSince: never, unreachableSince: never, relayedSince: never, healthySince: never,
+		failingSince: never, laggingSince: never, unreachableSince: never, notDirectSince: never, healthySince: never,
 	}
 }
 
@@ -190,51 +190,51 @@ func newRecord(boot uint64) *record {
 // and replaces it if another process has been registered. It returns nil if the
 // reignState is full.
 func (rs *reignState) recordOf(s *agreement.State, id ring.NodeID) *record {
-	r := rs.records[id]
-	if r == nil {
+	rec := rs.records[id]
+	if rec == nil {
 		if len(rs.records) >= maxRecords {
 			return nil
 		}
-		r = newRecord(s.Boot(id))
-		rs.records[id] = r
+		rec = newRecord(s.Boot(id))
+		rs.records[id] = rec
 	}
 
 	// Facts about the old process say nothing about the new one. Only the alarm
 	// and the end concern the node itself.
 	boot := s.Boot(id)
-	if r.boot != boot {
+	if rec.boot != boot {
 		next := newRecord(boot)
-		next.lastAlarm = r.lastAlarm
-		next.endProposed = r.endProposed
-		next.ending = r.ending
-		next.endingSince = r.endingSince
-		next.endingReason = r.endingReason
+		next.lastAlarm = rec.lastAlarm
+		next.endProposed = rec.endProposed
+		next.ending = rec.ending
+		next.endingSince = rec.endingSince
+		next.endingReason = rec.endingReason
 
 		// The new process has asked before. Without the time of that request, it could
 		// count as silent at once.
-		if r.nextBoot == boot {
-			next.lastAsked = r.nextAsked
+		if rec.nextBoot == boot {
+			next.lastAsked = rec.nextAsked
 		}
 
 		rs.records[id] = next
-		r = next
+		rec = next
 	}
-	return r
+	return rec
 }
 
 // hasAuthority reports whether this leader has granted id authority that may
 // still be valid. Authority from an earlier leader doesn't count.
 func (rs *reignState) hasAuthority(now time.Duration, s *agreement.State, id ring.NodeID) bool {
-	r := rs.records[id]
-	return r != nil && r.boot == s.Boot(id) && r.boot != 0 && now-r.lastGranted < Validity &&
-		!r.gaveUp && !r.ending && !r.endProposed && !r.bootProposed
+	rec := rs.records[id]
+	return rec != nil && rec.boot == s.Boot(id) && rec.boot != 0 && now-rec.lastGranted < Validity &&
+		!rec.gaveUp && !rec.ending && !rec.endProposed && !rec.bootProposed
 }
 
-// hasExpired reports whether all authority of r's node has certainly expired,
+// hasExpired reports whether all authority of rec's node has certainly expired,
 // no matter which leader granted it. Between Validity and EndingWait after a
 // grant, neither hasExpired nor hasAuthority is true.
-func (rs *reignState) hasExpired(now time.Duration, r *record) bool {
-	return r.gaveUp || now-max(rs.reignBegan, r.lastGranted) >= EndingWait
+func (rs *reignState) hasExpired(now time.Duration, rec *record) bool {
+	return rec.gaveUp || now-max(rs.reignBegan, rec.lastGranted) >= EndingWait
 }
 
 // silence returns how long a node that last asked at asked has been silent, as

@@ -10,46 +10,46 @@ import (
 
 // handleRequest records a request. It returns a refusal, or a reply without a
 // reason if the request may be granted once this node's lead is confirmed.
-func (rs *reignState) handleRequest(now time.Duration, s *agreement.State, q *Request) Reply {
+func (rs *reignState) handleRequest(now time.Duration, s *agreement.State, req *Request) Reply {
 	switch {
-	case q.Node.IsZero() || q.Boot == 0:
+	case req.Node.IsZero() || req.Boot == 0:
 		return Reply{Reason: reasonNoBoot}
-	case !q.withinBounds():
+	case !req.withinBounds():
 		return Reply{Reason: reasonTooLarge}
-	case s.WasRemoved(q.Boot) || isRemoved(s, q.Node):
+	case s.WasRemoved(req.Boot) || isRemoved(s, req.Node):
 		return Reply{Reason: reasonRemoved, Removed: true}
 	}
 
-	r := rs.recordOf(s, q.Node)
+	rec := rs.recordOf(s, req.Node)
 	switch {
-	case r == nil:
+	case rec == nil:
 		return Reply{Reason: reasonBusy}
-	case q.Boot != r.boot:
-		return Reply{Reason: rs.handleOtherProcess(now, s, r, q)}
+	case req.Boot != rec.boot:
+		return Reply{Reason: rs.handleOtherProcess(now, s, rec, req)}
 	}
 
-	r.lastAsked = now
-	r.leaving = q.Leaving
-	r.withoutAuthority = q.WithoutAuthority
-	r.unreachable = q.Unreachable
-	r.relayed = q.Relayed
-	r.clock = q.Clocks.Earliest
-	rs.latestClock = max(rs.latestClock, q.Clocks.Latest)
+	rec.lastAsked = now
+	rec.leaving = req.Leaving
+	rec.withoutAuthority = req.WithoutAuthority
+	rec.unreachable = req.Unreachable
+	rec.relayed = req.Relayed
+	rec.clock = req.Clocks.Earliest
+	rs.latestClock = max(rs.latestClock, req.Clocks.Latest)
 
 	// A node that has not applied its own end reports facts from before that end.
-	if q.Generation == s.Generation(q.Node) {
-		r.settledEpoch = q.SettledEpoch
-		r.applied = q.Applied
+	if req.Generation == s.Generation(req.Node) {
+		rec.settledEpoch = req.SettledEpoch
+		rec.applied = req.Applied
 	}
 
 	// From now on, judge also refuses this process's earlier requests, and those
 	// that arrive late.
-	if q.GivingUp {
-		r.gaveUp = true
+	if req.GivingUp {
+		rec.gaveUp = true
 	}
 
-	reply := rs.judge(s, q)
-	r.trackFailing(now, reply.Reason)
+	reply := rs.judge(s, req)
+	rec.trackFailing(now, reply.Reason)
 	return reply
 }
 
@@ -63,7 +63,7 @@ func isRemoved(s *agreement.State, id ring.NodeID) bool {
 // for the refusal, or "" if there is none. A refusal counts if the node is to
 // blame. A request that would be granted counts as well, if this leader granted
 // one before and the node still reports that it has no authority.
-func (r *record) trackFailing(now time.Duration, reason string) {
+func (rec *record) trackFailing(now time.Duration, reason string) {
 	counts := false
 	switch reason {
 	case reasonEnding:
@@ -71,53 +71,53 @@ func (r *record) trackFailing(now time.Duration, reason string) {
 	case reasonStuck, reasonLevel, reasonMissedEnd, reasonBootBehind, reasonRules, reasonGeneration:
 		counts = true
 	case "":
-		counts = r.lastGranted != never
+		counts = rec.lastGranted != never
 	}
 
 	if !counts {
-		r.withoutAuthority = 0 // isFailing reads it, too
+		rec.withoutAuthority = 0 // void, so that isFailing does not count it either
 	}
 
 	switch {
-	case r.withoutAuthority == 0:
-		r.failingSince = never
-	case r.failingSince == never:
-		r.failingSince = now
+	case rec.withoutAuthority == 0:
+		rec.failingSince = never
+	case rec.failingSince == never:
+		rec.failingSince = now
 	}
 }
 
 // handleOtherProcess records a request from a process that is not the
 // registered one. It returns the reason for refusing the request.
-func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, r *record, q *Request) string {
+func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, rec *record, req *Request) string {
 	switch {
-	case q.GivingUp:
+	case req.GivingUp:
 		return reasonGaveUp
-	case s.Processes[q.Node].WasFormer(q.Boot):
+	case s.Processes[req.Node].WasFormer(req.Boot):
 		return reasonReplaced
-	case q.Node == rs.self && q.Boot != rs.boot:
-		rs.alarmClone(now, r, q.Node)
+	case req.Node == rs.self && req.Boot != rs.boot:
+		rs.alarmClone(now, rec, req.Node)
 		return reasonClone
 	}
 
-	if r.nextBoot != q.Boot {
-		r.nextBoot = q.Boot
-		r.nextSince = now
+	if rec.nextBoot != req.Boot {
+		rec.nextBoot = req.Boot
+		rec.nextSince = now
 	}
-	r.nextAsked = now
+	rec.nextAsked = now
 
 	// The registered process still asks, so two processes are alive.
-	if r.lastAsked > r.nextSince && now-r.lastAsked < silencePatience {
-		rs.alarmClone(now, r, q.Node)
+	if rec.lastAsked > rec.nextSince && now-rec.lastAsked < silencePatience {
+		rs.alarmClone(now, rec, req.Node)
 		return reasonClone
 	}
 
-	isTooLow := max(1, q.Level) < s.Level
-	r.nextUnfit = q.Stuck || isTooLow
-	r.nextBuild = agreement.RegisterProcess{Level: q.Level, Release: q.Release, Zones: q.Zones}
+	isTooLow := max(1, req.Level) < s.Level
+	rec.nextUnfit = req.Stuck || isTooLow
+	rec.nextBuild = agreement.RegisterProcess{Level: req.Level, Release: req.Release, Zones: req.Zones}
 
 	reason := reasonRegister
 	switch {
-	case q.Stuck:
+	case req.Stuck:
 		reason = reasonStuck
 	case isTooLow:
 		reason = reasonLevel
@@ -125,9 +125,9 @@ func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, 
 
 	// While the registered process still asks, its requests say whether the
 	// node fails.
-	if rs.silence(now, r.lastAsked) >= silencePatience {
-		r.withoutAuthority = q.WithoutAuthority
-		r.trackFailing(now, reason)
+	if rs.silence(now, rec.lastAsked) >= silencePatience {
+		rec.withoutAuthority = req.WithoutAuthority
+		rec.trackFailing(now, reason)
 	}
 
 	return reason
@@ -135,9 +135,9 @@ func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, 
 
 // alarmClone alerts the operator that two processes use one identity, at most
 // once per alarmInterval and node.
-func (rs *reignState) alarmClone(now time.Duration, r *record, id ring.NodeID) {
-	if now-r.lastAlarm >= alarmInterval {
-		r.lastAlarm = now
+func (rs *reignState) alarmClone(now time.Duration, rec *record, id ring.NodeID) {
+	if now-rec.lastAlarm >= alarmInterval {
+		rec.lastAlarm = now
 		rs.alarm("two processes with the same identity ask for authority; the newer one is refused", id)
 	}
 }
@@ -145,28 +145,28 @@ func (rs *reignState) alarmClone(now time.Duration, r *record, id ring.NodeID) {
 // judge returns a refusal if the request can't be granted now, or else the zero
 // Reply. It is called twice: when the request arrives, and again before it is
 // granted.
-func (rs *reignState) judge(s *agreement.State, q *Request) Reply {
-	r := rs.recordOf(s, q.Node)
+func (rs *reignState) judge(s *agreement.State, req *Request) Reply {
+	rec := rs.recordOf(s, req.Node)
 	switch {
-	case r == nil:
+	case rec == nil:
 		return Reply{Reason: reasonBusy}
-	case q.Boot != r.boot:
+	case req.Boot != rec.boot:
 		return Reply{Reason: reasonReplaced}
-	case r.gaveUp:
+	case rec.gaveUp:
 		return Reply{Reason: reasonGaveUp}
-	case r.ending || r.endProposed:
+	case rec.ending || rec.endProposed:
 		return Reply{Reason: reasonEnding}
-	case r.bootProposed:
+	case rec.bootProposed:
 		return Reply{Reason: reasonReplacing}
-	case q.Stuck:
+	case req.Stuck:
 		return Reply{Reason: reasonStuck}
-	case q.Applied < s.LastEnded:
+	case req.Applied < s.LastEnded:
 		return Reply{Reason: reasonMissedEnd, Index: s.LastEnded}
-	case q.Applied < s.Processes[q.Node].Index:
-		return Reply{Reason: reasonBootBehind, Index: s.Processes[q.Node].Index}
-	case q.Applied < rs.floor:
+	case req.Applied < s.Processes[req.Node].Index:
+		return Reply{Reason: reasonBootBehind, Index: s.Processes[req.Node].Index}
+	case req.Applied < rs.floor:
 		return Reply{Reason: reasonRules, Index: rs.floor}
-	case q.Generation != s.Generation(q.Node):
+	case req.Generation != s.Generation(req.Node):
 		return Reply{Reason: reasonGeneration}
 	}
 
@@ -175,10 +175,10 @@ func (rs *reignState) judge(s *agreement.State, q *Request) Reply {
 
 // grant judges the request again, after the confirmation, and grants or refuses
 // it. It records the time of a grant before the reply is sent.
-func (rs *reignState) grant(now time.Duration, s *agreement.State, q *Request) Reply {
-	reply := rs.judge(s, q)
+func (rs *reignState) grant(now time.Duration, s *agreement.State, req *Request) Reply {
+	reply := rs.judge(s, req)
 	if reply.Reason == "" {
-		rs.records[q.Node].lastGranted = now
+		rs.records[req.Node].lastGranted = now
 		reply = Reply{Granted: true, Index: s.Index}
 	}
 	return reply
@@ -192,8 +192,8 @@ func (rs *reignState) tryRaiseFloor(now time.Duration, index uint64) bool {
 	if now-rs.reignBegan < EndingWait {
 		return false
 	}
-	for _, r := range rs.records {
-		if r.applied < index && !rs.hasExpired(now, r) {
+	for _, rec := range rs.records {
+		if rec.applied < index && !rs.hasExpired(now, rec) {
 			return false
 		}
 	}
@@ -211,9 +211,9 @@ func (rs *reignState) clocks(now time.Duration) Clocks {
 	}
 
 	earliest := int64(math.MaxInt64)
-	for _, r := range rs.records {
-		if !rs.hasExpired(now, r) {
-			earliest = min(earliest, r.clock)
+	for _, rec := range rs.records {
+		if !rs.hasExpired(now, rec) {
+			earliest = min(earliest, rec.clock)
 		}
 	}
 
@@ -228,8 +228,8 @@ func (rs *reignState) appliedByMajority(s *agreement.State, index uint64) bool {
 	members := s.To.Members()
 	applied := 0
 	for _, id := range members {
-		r := rs.records[id]
-		if r != nil && r.applied >= index {
+		rec := rs.records[id]
+		if rec != nil && rec.applied >= index {
 			applied++
 		}
 	}

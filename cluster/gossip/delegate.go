@@ -194,7 +194,7 @@ func (e events) NotifyConflict(existing, other *memberlist.Node) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	if !e.twins.persist(other.Name, time.Now(), e.config.twinPatience()) {
+	if !e.secondClaims.hasLasted(other.Name, time.Now(), e.config.twinPatience()) {
 		return
 	}
 
@@ -203,9 +203,9 @@ func (e events) NotifyConflict(existing, other *memberlist.Node) {
 		slog.LevelError, "name", m.Name, "id", other.Name, "stays", existing.Address(), "refused", other.Address())
 }
 
-// twins holds when each node ID was first claimed by a second process. A node
-// that restarts at another address makes such a claim until the others notice
-// that its old process is gone. If both processes live, the claims go on.
+// secondClaims holds when each node ID was first claimed by a second process. A
+// node that restarts at another address makes such a claim until the others
+// notice that its old process is gone. If both processes live, the claims go on.
 type secondClaims map[string]time.Time
 
 const (
@@ -218,18 +218,18 @@ const (
 // twinPatience returns how long a claim must go on: 10 s, and 40 s in a WAN pool.
 func (c *Config) twinPatience() time.Duration { return twinProbes * c.ProbeInterval }
 
-// persist reports whether a claim has gone on for so long that both processes
-// live. A claim that began more than twinMemory ago begins anew.
-func (tw secondClaims) persist(id string, now time.Time, patience time.Duration) bool {
-	since, claimed := tw[id]
-	if claimed && now.Sub(since) <= twinMemory {
+// hasLasted records a claim, and reports whether it has gone on for so long that
+// both processes live. A claim that began more than twinMemory ago begins anew.
+func (claims secondClaims) hasLasted(id string, now time.Time, patience time.Duration) bool {
+	since, known := claims[id]
+	if known && now.Sub(since) <= twinMemory {
 		return now.Sub(since) >= patience
 	}
 
-	if len(tw) >= maxTwins {
-		clear(tw)
+	if len(claims) >= maxTwins {
+		clear(claims)
 	}
-	tw[id] = now
+	claims[id] = now
 	return false
 }
 
@@ -245,7 +245,7 @@ func (g *Gossip) recordTwin(n *memberlist.Node) {
 	}
 
 	g.lastTwin = time.Now()
-	if !g.twins.persist(n.Name, g.lastTwin, g.config.twinPatience()) {
+	if !g.secondClaims.hasLasted(n.Name, g.lastTwin, g.config.twinPatience()) {
 		return
 	}
 
@@ -295,7 +295,7 @@ func (e events) put(n *memberlist.Node) {
 func (g *Gossip) logChange(before, m *Member) {
 	switch {
 	case before != nil && m.State == Alive && before.gossipAddress() != m.gossipAddress():
-		delete(g.twins, m.ID.String())
+		delete(g.secondClaims, m.ID.String())
 		g.logMember(m, "has a new address", "before", before.gossipAddress())
 
 	case before != nil && before.State == m.State:

@@ -32,7 +32,7 @@ const (
 type Gossip struct {
 	config     Config
 	name       string // memberlist's name of this node: its ID
-	list       *memberlist.Memberlist
+	memberlist *memberlist.Memberlist
 	remembered map[netip.AddrPort]time.Time // guarded by mu: addresses without a known member, and when they were added
 
 	changed        chan struct{} // capacity 1
@@ -60,7 +60,7 @@ type Gossip struct {
 	dirty         bool   // metadata has changed since the last announcement
 	table         *table
 	logged        logLimiter[eventKey]
-	twins         secondClaims
+	secondClaims  secondClaims
 	rejecting     int                // nodes that rejected this one when they were last joined
 	lastTwin      time.Time          // when another process with this node's ID was last reported; zero: never
 	namedCount    int                // number of nodes that the seeds named at the last lookup; 0: no lookup yet
@@ -94,7 +94,7 @@ func Open(c Config) (*Gossip, error) {
 		announcing: make(chan struct{}, 1), ending: make(chan struct{}, 1),
 		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1), addressesAdded: make(chan struct{}, 1),
 		table: newTable(maxMembers), logged: logLimiter[eventKey]{every: repeatAfter},
-		remembered: make(map[netip.AddrPort]time.Time), twins: make(secondClaims),
+		remembered: make(map[netip.AddrPort]time.Time), secondClaims: make(secondClaims),
 	}
 
 	ip, _ := netip.ParseAddr(c.Advertise) // withDefaults has checked it
@@ -114,7 +114,7 @@ func Open(c Config) (*Gossip, error) {
 	m.Merge = e
 	m.Conflict = e
 
-	g.list, err = memberlist.Create(m)
+	g.memberlist, err = memberlist.Create(m)
 	if err != nil {
 		g.cancel()
 		return nil, errors.Join(fmt.Errorf("start gossip: %w", err), t.Shutdown())
@@ -274,7 +274,7 @@ func (g *Gossip) announceChanges() {
 func (g *Gossip) announce(wait time.Duration) {
 	g.announcing <- struct{}{}
 	defer func() { <-g.announcing }()
-	if err := g.list.UpdateNode(wait); err != nil {
+	if err := g.memberlist.UpdateNode(wait); err != nil {
 		g.config.Logger.Debug("announcement not sent yet", "error", err)
 	}
 }
@@ -336,7 +336,7 @@ func (g *Gossip) leave(isRefused bool) error {
 		return ErrClosed
 	}
 
-	if err := g.list.Leave(leaveWait); err != nil {
+	if err := g.memberlist.Leave(leaveWait); err != nil {
 		return fmt.Errorf("leave gossip: %w", err)
 	}
 	return nil
@@ -355,7 +355,7 @@ func (g *Gossip) Close() error {
 
 	g.ending <- struct{}{}
 	g.shutDown = true
-	err := g.list.Shutdown() // it also closes connections, so no goroutine waits for them
+	err := g.memberlist.Shutdown() // it also closes connections, so no goroutine waits for them
 	<-g.ending
 
 	g.wg.Wait()

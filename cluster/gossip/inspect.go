@@ -85,7 +85,7 @@ type inspector struct {
 	label string
 	// keys returns the keys of incoming messages. nil: nothing is encrypted.
 	keys func() [][]byte
-	// reachable reports whether a member has an address.
+	// isMemberAddress reports whether a member has an address.
 	isMemberAddress func(netip.AddrPort) bool
 }
 

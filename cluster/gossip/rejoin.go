@@ -145,7 +145,7 @@ func (g *Gossip) joinTargets(extraLive int, failing map[netip.AddrPort]bool) {
 	ctx, cancel := context.WithTimeout(g.ctx, roundTime)
 	defer cancel()
 
-	targets := g.refreshTargets(ctx, extraLive)
+	targets := g.nextTargets(ctx, extraLive)
 	errs := make([]error, len(targets))
 	running := make(chan struct{}, joinsAtOnce)
 
@@ -156,7 +156,7 @@ func (g *Gossip) joinTargets(extraLive int, failing map[netip.AddrPort]bool) {
 			errs[i] = errNotTried
 		case running <- struct{}{}:
 			joins.Go(func() {
-				_, errs[i] = g.list.Join([]string{at.String()})
+				_, errs[i] = g.memberlist.Join([]string{at.String()})
 				<-running
 			})
 		}
@@ -228,64 +228,60 @@ func reason(err error) error {
 	return err
 }
 
-// targets returns the addresses to join now: those of seeds first, then those
-// of failed members and remembered ones, and up to extraLive of live members at
-// the end. It also updates what is known about the seeds.
-func (g *Gossip) refreshTargets(ctx context.Context, extraLive int) []netip.AddrPort {
-	lists := g.resolveSeeds(ctx)
-	found := slices.Concat(lists...)
+// nextTargets returns the addresses to join now: those of seeds first, then
+// those of failed members and remembered ones, and up to extraLive of live
+// members at the end. It also updates what is known about the seeds, and forgets
+// addresses that were remembered for long.
+func (g *Gossip) nextTargets(ctx context.Context, extraLive int) []netip.AddrPort {
+	seeds := g.resolveSeeds(ctx)
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	g.namedCount = max(1, countNamed(lists, g.self.gossipAddress()))
-	g.seedAddresses = lists
+	g.namedCount = countNamed(seeds, g.self.gossipAddress())
+	g.seedAddresses = seeds
 	if g.self.State == Left {
 		return nil
 	}
 
-	skip := map[netip.AddrPort]bool{g.self.gossipAddress(): true} // met, or already chosen
-	var met []netip.AddrPort
-	for _, e := range g.table.entries {
-		at := e.gossipAddress()
-		if e.State == Alive && !e.hidden {
+	live := g.table.liveAddresses()
+	pick := picker{g.self.gossipAddress(): true}
+	for _, at := range live {
+		pick[at] = true
+	}
+
+	targets := pick.random(slices.Concat(seeds...), maxSeedJoins)
+	g.expireRemembered(time.Now())
+	others := slices.AppendSeq(g.table.failedAddresses(), maps.Keys(g.remembered))
+	targets = append(targets, pick.random(others, maxMemberJoins)...)
+
+	shuffle(live)
+	return append(targets, live[:min(extraLive, len(live))]...)
+}
+
+// picker picks addresses to join, each once. It holds those that it skips.
+type picker map[netip.AddrPort]bool
+
+// random picks up to most of the addresses in from at random. It shuffles from.
+func (skip picker) random(from []netip.AddrPort, most int) (picked []netip.AddrPort) {
+	shuffle(from)
+	for _, at := range from {
+		if len(picked) < most && !skip[at] {
 			skip[at] = true
-			met = append(met, at)
+			picked = append(picked, at)
 		}
 	}
+	return picked
+}
 
-	choose := func(from []netip.AddrPort, most int) (chosen []netip.AddrPort) {
-		rand.Shuffle(len(from), func(i, j int) { from[i], from[j] = from[j], from[i] })
-		for _, at := range from {
-			if len(chosen) < most && !skip[at] {
-				skip[at] = true
-				chosen = append(chosen, at)
-			}
-		}
-		return chosen
-	}
+func shuffle(list []netip.AddrPort) {
+	rand.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+}
 
-	targets := choose(found, maxSeedJoins)
-	var others []netip.AddrPort
-	for _, e := range g.table.entries {
-		at := e.gossipAddress()
-		if e.State == Failed && at.IsValid() {
-			others = append(others, at)
-		}
-	}
-
-	now := time.Now()
-	for at, since := range g.remembered {
-		if now.Sub(since) > rememberFor {
-			delete(g.remembered, at)
-		} else {
-			others = append(others, at)
-		}
-	}
-
-	targets = append(targets, choose(others, maxMemberJoins)...)
-	rand.Shuffle(len(met), func(i, j int) { met[i], met[j] = met[j], met[i] })
-	return append(targets, met[:min(extraLive, len(met))]...)
+// expireRemembered forgets the addresses that were added longer than rememberFor
+// ago. The caller must hold g.mu.
+func (g *Gossip) expireRemembered(now time.Time) {
+	maps.DeleteFunc(g.remembered, func(_ netip.AddrPort, since time.Time) bool { return now.Sub(since) > rememberFor })
 }
 
 // countNamed returns the number of nodes that the seeds name, including self.
@@ -333,10 +329,8 @@ func (g *Gossip) MissingSeeds() (missing []string) {
 	defer g.mu.Unlock()
 
 	isLive := map[netip.AddrPort]bool{g.self.gossipAddress(): true}
-	for _, e := range g.table.entries {
-		if e.State == Alive && !e.hidden {
-			isLive[e.gossipAddress()] = true
-		}
+	for _, at := range g.table.liveAddresses() {
+		isLive[at] = true
 	}
 
 	for i, list := range g.seedAddresses {

@@ -3,6 +3,7 @@ package gossip
 import (
 	"cmp"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -155,6 +156,27 @@ func (tb *table) members(self Member) []Member {
 	}
 
 	slices.SortFunc(list, func(a, b Member) int { return a.ID.Compare(b.ID) })
+	return list
+}
+
+// liveAddresses lists the gossip addresses of the live members.
+func (tb *table) liveAddresses() (list []netip.AddrPort) {
+	for _, e := range tb.entries {
+		if e.State == Alive && !e.hidden {
+			list = append(list, e.gossipAddress())
+		}
+	}
+	return list
+}
+
+// failedAddresses lists the gossip addresses of the failed members.
+func (tb *table) failedAddresses() (list []netip.AddrPort) {
+	for _, e := range tb.entries {
+		at := e.gossipAddress()
+		if e.State == Failed && at.IsValid() {
+			list = append(list, at)
+		}
+	}
 	return list
 }
 

@@ -141,12 +141,13 @@ func (k *Keeper) pushForConfirms() {
 	}
 
 	defer k.sendMu.Unlock()
-	k.confirmAll()
+	k.advanceConfirmations()
 }
 
-// confirmAll pushes the changes that new confirmations wait for, and completes
-// those whose result is known. The caller must hold sendMu.
-func (k *Keeper) confirmAll() {
+// advanceConfirmations pushes the changes that new confirmations wait for, and
+// completes the confirmations whose result is known. The caller must hold
+// sendMu.
+func (k *Keeper) advanceConfirmations() {
 	k.mu.Lock()
 	waiting := slices.Clone(k.confirms) // later ones wait for the next run
 	k.mu.Unlock()
@@ -194,9 +195,9 @@ func (k *Keeper) lastMessages(state *adoptedState, p int) map[*copyState]uint64 
 	var buf [3]ring.NodeID
 	last := map[*copyState]uint64{}
 	for _, node := range state.copyTargetsOf(k.config.Self, p, buf[:0]) {
-		pr := k.targets.progressOf(p, node)
-		if pr != nil {
-			last[pr] = k.targets.nodes[node].lastMessage
+		copied := k.targets.progressOf(p, node)
+		if copied != nil {
+			last[copied] = k.targets.nodes[node].lastMessage
 		}
 	}
 	return last

@@ -32,14 +32,14 @@ type confirmation struct {
 	// nil until the changes are sent.
 	lastMessages map[*copyState]uint64
 	done         chan error // capacity 1
-	// debts means that the confirmation is for debts: maxConfirms does not apply,
-	// and copy targets that can't be reached don't count.
+	// forDebts means that the confirmation is for debts: maxConfirms does not
+	// apply, and copy targets that can't be reached don't count.
 	forDebts bool
 	forNotes bool // it is for notes alone
 	dropped  bool // no caller waits for it any more
 }
 
-// addConfirmation registers a confirmation for confirmAll.
+// addConfirmation registers a confirmation for advanceConfirmations.
 func (k *Keeper) addConfirmation(c *confirmation) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -118,13 +118,13 @@ func (k *Keeper) checkConfirmation(state *adoptedState, c *confirmation) (decide
 			return true, ErrUnconfirmed
 		}
 
-		pr := k.targets.progressOf(c.p, node)
-		if pr == nil || !pr.complete {
+		copied := k.targets.progressOf(c.p, node)
+		if copied == nil || !copied.complete {
 			return false, nil
 		}
 
 		inFlight := k.targets.nodes[node].inFlight
-		if last, sent := c.lastMessages[pr]; sent && len(inFlight) > 0 && inFlight[0] <= last {
+		if last, sent := c.lastMessages[copied]; sent && len(inFlight) > 0 && inFlight[0] <= last {
 			return false, nil
 		}
 	}

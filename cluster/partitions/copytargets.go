@@ -39,7 +39,7 @@ type copyTarget struct {
 	sections []sentSection // the sections in it
 }
 
-// progress is the state of a copy target's copy of one partition.
+// copyState is the state of a copy target's copy of one partition.
 type copyState struct {
 	complete bool // it has acknowledged the complete copy
 	inFlight int  // unacknowledged messages about the partition
@@ -71,8 +71,8 @@ func (ts *copyTargets) progressOf(p int, node ring.NodeID) *copyState {
 
 // isSynced reports whether node has a complete copy of p; true if node is zero.
 func (ts *copyTargets) isSynced(p int, node ring.NodeID) bool {
-	pr := ts.progressOf(p, node)
-	return node.IsZero() || pr != nil && pr.complete
+	copied := ts.progressOf(p, node)
+	return node.IsZero() || copied != nil && copied.complete
 }
 
 // forgetCopies forgets the copy targets' copies of p, so they get new ones.

@@ -65,10 +65,10 @@ func (o *owedCost) append(b []byte, now algorithms.Instant) []byte {
 
 // decodeOwedCost decodes a cost that owedCost.append encoded elapsed
 // nanoseconds ago.
-func decodeOwedCost(d *wire.Decoder, now algorithms.Instant, elapsed int64) (o owedCost) {
-	o.limit.Decode(d, 0)
-	age, window := int64(min(d.Uvarint(), 1<<61)), d.Varint()
-	o.cost = int64(min(d.Uvarint(), maxOwedCost))
+func decodeOwedCost(dec *wire.Decoder, now algorithms.Instant, elapsed int64) (o owedCost) {
+	o.limit.Decode(dec, 0)
+	age, window := int64(min(dec.Uvarint(), 1<<61)), dec.Varint()
+	o.cost = int64(min(dec.Uvarint(), maxOwedCost))
 	o.taken = algorithms.TakeRecord{Steady: now.Steady - (age + elapsed), Window: window}
 	return o
 }
@@ -89,9 +89,9 @@ type debt struct {
 	// counters here with a copy may lose the part that they have. So when this node
 	// debits the debt itself, it debits all of cost.
 	restored bool
-	// included is set if this node debited the debt from its own copy, and noted
-	// the number itself. If the counter in the copy is overwritten later, the note
-	// does not prove that the counter has the debt.
+	// isInCounters is set if this node debited the debt from its own copy, and
+	// noted the number itself. If the counter in the copy is overwritten later, the
+	// note does not prove that the counter has the debt.
 	isInCounters bool
 }
 
@@ -105,13 +105,13 @@ func (d *debt) append(b []byte, bootIndex uint64, now algorithms.Instant) []byte
 }
 
 // decodeDebt decodes a debt that debt.append encoded elapsed nanoseconds ago.
-func decodeDebt(d *wire.Decoder, now algorithms.Instant, elapsed int64) *debt {
-	owed := &debt{key: counters.DecodeKey(d), number: debtNumber{bootIndex: d.Uvarint(), n: d.Uvarint()}}
-	owed.owedCost = decodeOwedCost(d, now, elapsed)
-	if owed.cost < 1 || owed.number.bootIndex > maxOwedCost || owed.number.n > maxOwedCost {
-		d.Failf("a debt is out of bounds")
+func decodeDebt(dec *wire.Decoder, now algorithms.Instant, elapsed int64) *debt {
+	d := &debt{key: counters.DecodeKey(dec), number: debtNumber{bootIndex: dec.Uvarint(), n: dec.Uvarint()}}
+	d.owedCost = decodeOwedCost(dec, now, elapsed)
+	if d.cost < 1 || d.number.bootIndex > maxOwedCost || d.number.n > maxOwedCost {
+		dec.Failf("a debt is out of bounds")
 	}
-	return owed
+	return d
 }
 
 // debtNumber is the number of a debt. A node's numbers in a partition rise,

@@ -72,9 +72,9 @@ func (ds *debts) absorbOwnDebts(p int, now algorithms.Instant) {
 	}
 }
 
-// include debits the part of d that the counters here lack, and notes d's
+// debitAndNote debits the part of d that the counters here lack, and notes d's
 // number with them. noted is the note as it was before the first debt of this
-// batch, because include writes newer ones.
+// batch, because debitAndNote writes newer ones.
 func (ds *debts) debitAndNote(d *debt, noted debtorNote, now algorithms.Instant) {
 	ds.makeFinal(d)
 	if !noted.covers(d) {

@@ -16,12 +16,13 @@ const (
 	// maxDebts bounds the number of counters with debts. When there is no room for
 	// another, this node does not act as a standby.
 	maxDebts = 1 << 16
-	// maxFallbackDebts is the number of counters with debts from which fallback
-	// adds no others: the rest of the room is for acting as a standby. Beyond it,
-	// checks are still decided, but their costs are not reported.
+	// maxFallbackDebts is a number of counters with debts. While so many have debts,
+	// fallback adds no further ones: the rest of the room is for acting as a
+	// standby. Checks are still decided, but their costs are not reported.
 	maxFallbackDebts = maxDebts / 4 * 3
-	// inlineDebts divides each of these bounds to give the bound for inline counters.
-	inlineDebts = 2
+	// inlineDivisor bounds the inline counters: they may take 1/inlineDivisor of
+	// each bound above.
+	inlineDivisor = 2
 )
 
 // debts holds the debts to report to owners, by partition and counter. A
@@ -56,7 +57,7 @@ func (ds *debts) hasRoom(ops []counters.Op) bool {
 			inline++
 		}
 	}
-	return ds.total+len(ops) <= maxDebts && (inline == 0 || ds.inlineTotal+inline <= maxDebts/inlineDebts)
+	return ds.total+len(ops) <= maxDebts && (inline == 0 || ds.inlineTotal+inline <= maxDebts/inlineDivisor)
 }
 
 // ofCounter returns the debts of a counter.
@@ -107,7 +108,7 @@ func (ds *debts) addToTotals(key counters.Key, n int) {
 // isFull reports whether key's counter can't have its first debt, given a bound
 // on all counters with debts.
 func (ds *debts) isFull(key counters.Key, bound int) bool {
-	return ds.total >= bound || key.IsInline() && ds.inlineTotal >= bound/inlineDebts
+	return ds.total >= bound || key.IsInline() && ds.inlineTotal >= bound/inlineDivisor
 }
 
 // remove removes a debt. It returns false if the debt was removed before: it
@@ -253,40 +254,47 @@ func (ds *debts) restore(b []byte, now algorithms.Instant) (int, error) {
 		return 0, errors.New("the file of debts was written by another version of rlnode")
 	}
 
-	d := wire.NewDecoder(b[1:])
-	elapsed := min(max(0, now.Wall-max(0, d.Varint())), 1<<61)
+	dec := wire.NewDecoder(b[1:])
+	written := max(0, dec.Varint())
+	elapsed := min(max(0, now.Wall-written), 1<<61)
 
 	restored := map[counters.Key]bool{}
-	for d.More() {
-		fallback, lacking := d.Bool(), int64(d.Uvarint())
-		owed := decodeDebt(d, now, elapsed)
-		if lacking < 0 || lacking > owed.cost {
-			d.Failf("a debt is out of bounds")
+	for dec.More() {
+		fallback, lacking := dec.Bool(), int64(dec.Uvarint())
+		d := decodeDebt(dec, now, elapsed)
+		if lacking < 0 || lacking > d.cost {
+			dec.Failf("a debt is out of bounds")
 		}
-		if d.Failed() {
+		if dec.Failed() {
 			break
 		}
 
-		owed.fallback = fallback
-		owed.lacking = lacking
-		owed.restored = true
-		if !owed.number.isReported() {
-			owed.number = ds.nextNumber() // the process that wrote it was never registered
+		d.fallback = fallback
+		d.lacking = lacking
+		d.restored = true
+		if !d.number.isReported() {
+			d.number = ds.nextNumber() // the process that wrote it was never registered
 		}
 
-		// A restored debt must not come after one of this process: only the
-		// last of a counter's list may be unreported, and numbers rise.
-		isFirst := len(ds.ofCounter(owed.key)) == 0
-		hasOwn := !isFirst && !restored[owed.key]
-		lacksRoom := isFirst && ds.isFull(owed.key, maxDebts)
-		if !hasOwn && !lacksRoom && !owed.isExpired(now) {
-			ds.add(owed)
-			restored[owed.key] = true
+		if ds.canRestore(d, restored) && !d.isExpired(now) {
+			ds.add(d)
+			restored[d.key] = true
 		}
 	}
 
 	ds.changes++
-	return len(restored), d.Done("debts")
+	return len(restored), dec.Done("debts")
+}
+
+// canRestore reports whether there is room for d, and d would not come after a
+// debt of this process: only the last of a counter's list may be unreported, and
+// numbers rise. restored holds the counters that have restored debts.
+func (ds *debts) canRestore(d *debt, restored map[counters.Key]bool) bool {
+	isFirst := len(ds.ofCounter(d.key)) == 0
+	if isFirst {
+		return !ds.isFull(d.key, maxDebts)
+	}
+	return restored[d.key]
 }
 
 // nextNumber returns the number of a new debt.

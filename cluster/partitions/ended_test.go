@@ -282,7 +282,7 @@ func TestACopyOfAnotherProcessIsNotWhole(t *testing.T) {
 				k.mu.Unlock()
 
 				// What its next process says of its copies changes nothing.
-				k.copiesAnswered(pendingCall{b.id, MethodCopyInfo}, 2, []int{p}, map[int]finding{p: {}}, nil)
+				k.copyInfoAnswered(b.id, 2, []int{p}, map[int]finding{p: {}}, nil)
 
 				k.mu.Lock()
 				later := s.hasWhole

@@ -2,6 +2,7 @@ package partitions
 
 import (
 	"encoding/binary"
+	"fmt"
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/peer"
@@ -253,9 +254,9 @@ func (k *Keeper) recordHandOver(p int, node ring.NodeID) {
 	k.setPhase(p, handedOver)
 }
 
-// offer is the offer of a token to a process of this node, or a question
+// tokenRequest is the offer of a token to a process of this node, or a question
 // whether that process has taken the token.
-type offer struct {
+type tokenRequest struct {
 	p          int
 	sender     peer.Identity
 	boot       uint64 // of the process that is asked
@@ -264,39 +265,28 @@ type offer struct {
 	version    version // how new the receiver's copy must be; zero in a question
 }
 
-// acceptFlips accepts offered tokens, or answers which tokens are here. If a
-// token is not here afterwards, the answer says so, and this node no longer
-// accepts the sender's offers up to this one.
-func (k *Keeper) acceptFlips(state *adoptedState, c *peer.Call, d *wire.Decoder) {
+// acceptTokenRequests takes offered tokens, or answers which tokens are here.
+func (k *Keeper) acceptTokenRequests(state *adoptedState, c *peer.Call, d *wire.Decoder) {
 	boot, isQuestion := d.Uint64(), d.Bool()
 	var taken []int
 	k.mu.Lock()
 
 	for d.More() {
-		o := offer{p: decodePartition(d), sender: c.From, boot: boot, isQuestion: isQuestion, attempt: d.Uvarint()}
+		r := tokenRequest{p: decodePartition(d), sender: c.From, boot: boot, isQuestion: isQuestion, attempt: d.Uvarint()}
 		if !isQuestion {
-			o.version = decodeVersion(d)
+			r.version = decodeVersion(d)
 		}
 
 		if d.Failed() {
 			break
 		}
 
-		pt := &k.parts[o.p]
-		from, to := state.Owner(o.p)
-		switch {
-		case k.mayTake(state, &o):
-			k.takeToken(o.p, from)
-		case pt.phase == owning:
-			// The token was taken before, and the first answer was lost.
-		case from != c.From.Node || to != k.config.Self:
-			d.Failf("partition %d does not move from the sender to this node", o.p)
-		default:
-			pt.voidFlips(c.From.Boot, o.attempt)
+		isHere, err := k.handleTokenRequest(state, &r)
+		if err != nil {
+			d.Failf("%w", err)
 		}
-
-		if pt.phase == owning {
-			taken = append(taken, o.p)
+		if isHere {
+			taken = append(taken, r.p)
 		}
 	}
 	k.mu.Unlock()
@@ -304,30 +294,50 @@ func (k *Keeper) acceptFlips(state *adoptedState, c *peer.Call, d *wire.Decoder)
 	answerCall(c, d, appendPartitions(nil, taken))
 }
 
-// mayTake reports whether this node may take the token that o offers. The
-// caller must hold mu.
-func (k *Keeper) mayTake(state *adoptedState, o *offer) bool {
+// handleTokenRequest takes the token if r offers it to this node, and reports
+// whether the token is here. If it is not, this node accepts no offer of the
+// sender up to this one any more. An error means that the token does not move
+// from the sender to this node. The caller must hold mu.
+func (k *Keeper) handleTokenRequest(state *adoptedState, r *tokenRequest) (isHere bool, err error) {
+	pt := &k.parts[r.p]
+	from, to := state.Owner(r.p)
+	switch {
+	case k.mayTake(state, r):
+		k.takeToken(r.p, from)
+	case pt.phase == owning:
+		// The token was taken before, and the first answer was lost.
+	case from != r.sender.Node || to != k.config.Self:
+		return false, fmt.Errorf("partition %d does not move from the sender to this node", r.p)
+	default:
+		pt.voidFlips(r.sender.Boot, r.attempt)
+	}
+	return pt.phase == owning, nil
+}
+
+// mayTake reports whether r offers a token that this node may take. The caller
+// must hold mu.
+func (k *Keeper) mayTake(state *adoptedState, r *tokenRequest) bool {
 	// A question offers nothing, and an offer to an earlier process of this node
 	// is not for this one.
-	if o.isQuestion || o.boot != k.config.Boot {
+	if r.isQuestion || r.boot != k.config.Boot {
 		return false
 	}
 
 	// Both sides must follow the same state, and it must move the partition from
 	// the sender to here.
-	from, to := state.Owner(o.p)
-	if k.adopted.Load() != state || from != o.sender.Node || to != k.config.Self || from == to {
+	from, to := state.Owner(r.p)
+	if k.adopted.Load() != state || from != r.sender.Node || to != k.config.Self || from == to {
 		return false
 	}
 
 	// With another copy than the offered one, this node would lack the last changes.
-	pt := &k.parts[o.p]
-	if pt.phase != away || pt.source != from || pt.version != o.version || !pt.complete {
+	pt := &k.parts[r.p]
+	if pt.phase != away || pt.source != from || pt.version != r.version || !pt.complete {
 		return false
 	}
 
 	// After the answer "not taken", the sender may have let another node decide.
-	if pt.voided.boot == o.sender.Boot && o.attempt <= pt.voided.attempt {
+	if pt.voided.boot == r.sender.Boot && r.attempt <= pt.voided.attempt {
 		return false
 	}
 

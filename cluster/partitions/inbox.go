@@ -128,7 +128,7 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 		// disk is full: the owner may have no other standby.
 		k.acceptPush(state, c, h, d, !hasRevision)
 	case MethodFlip:
-		k.acceptFlips(state, c, d)
+		k.acceptTokenRequests(state, c, d)
 	case MethodCopyInfo, MethodPull:
 		k.answerCopyRequest(state, c, ended, d)
 	case MethodCopies:

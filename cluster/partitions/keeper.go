@@ -19,7 +19,7 @@ type Keeper struct {
 	// adopted and phases are written under mu. Checks read them without a lock.
 	adopted atomic.Pointer[adoptedState]
 	phases  [ring.Partitions]atomic.Uint32
-	// learned holds the revision as of which another node replied that the new
+	// movedAsOf holds the revision as of which another node replied that the new
 	// owner has the token.
 	movedAsOf [ring.Partitions]atomic.Uint64
 
@@ -72,9 +72,9 @@ type Keeper struct {
 	loopWake   chan struct{} // capacity 1: there may be work before the next tick
 
 	inbox chan message
-	// receiveMu is held while a message from another keeper is handled. waiting
+	// receiveMu is held while a message from another keeper is handled. queued
 	// counts the messages in inbox, and the one from inbox that is being handled. A
-	// message may bypass the inbox only while waiting is 0. So each sender's
+	// message may bypass the inbox only while queued is 0. So each sender's
 	// messages are handled in order.
 	receiveMu sync.Mutex
 	queued    atomic.Int64

@@ -25,11 +25,11 @@ func (k *Keeper) run() {
 			k.tick(ticks%restTicks == 0)
 		case <-k.confirmWake:
 			k.sendMu.Lock()
-			k.confirmAll()
+			k.advanceConfirmations()
 			k.sendMu.Unlock()
 		case <-k.loopWake:
 			k.sendMu.Lock()
-			k.confirmAll()
+			k.advanceConfirmations()
 			k.advanceMoves()
 			k.sendMu.Unlock()
 		}
@@ -37,19 +37,19 @@ func (k *Keeper) run() {
 }
 
 // tick does what is due at each tick. It goes on with hand-offs and searches if
-// some are unfinished, or if all is set.
-func (k *Keeper) tick(all bool) {
+// some are unfinished, or if fullPass is set.
+func (k *Keeper) tick(fullPass bool) {
 	k.sendMu.Lock()
 	defer k.sendMu.Unlock()
 
-	// Changes come first: a copy target that gets some needs no probe.
+	// Changes come first: a copy target that gets some needs no ping.
 	k.pushChanges()
 	k.pingIdleTargets()
 	k.reportDebts()
 	k.dropUnneeded()
-	k.confirmAll()
+	k.advanceConfirmations()
 
-	if k.unfinished || all {
+	if k.unfinished || fullPass {
 		k.advanceMoves()
 	}
 }

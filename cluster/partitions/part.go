@@ -29,8 +29,8 @@ func (ph phase) pushesChanges() bool { return ph == owning || ph == freezing }
 type partState struct {
 	phase   phase
 	version // how new the counters here are, as owner or as copy
-	// receiver is the other side of the move that this node began last, by freezing
-	// the partition; zero if it began none.
+	// receiver is the node that this node froze the partition for, or recorded as
+	// having taken the token; zero if neither.
 	receiver           ring.NodeID
 	receiverBoot       uint64      // the receiver's boot when this node froze the partition or recorded its hand-over
 	receiverGeneration int64       // the receiver's generation at that time
@@ -39,9 +39,9 @@ type partState struct {
 	frozenAt           time.Time   // when the partition was frozen
 
 	source ring.NodeID // the node that pushed the copy here; zero if there is no copy
-	// complete means that no counter is missing here. The counters are a full copy
-	// of source's or, without a source, all that this node had when it froze the
-	// partition.
+	// complete, while this node is not the owner, means that no counter is missing
+	// here: the counters are a full copy of source's or, without a source, all that
+	// this node had when it froze the partition. hasAllCounters covers the owner.
 	complete     bool
 	pusherBoot   uint64 // boot of the process that pushed last
 	lastPush     uint64 // number of its last push
@@ -66,6 +66,12 @@ func (pt *partState) hasAllCounters() bool {
 // frozenHere reports whether the counters here are exactly those that this
 // node, as the owner, froze.
 func (pt *partState) frozenHere() bool { return pt.complete && pt.source.IsZero() }
+
+// isOthersCopy reports whether the counters here are a complete copy that
+// another node than self has pushed.
+func (pt *partState) isOthersCopy(self ring.NodeID) bool {
+	return pt.complete && !pt.source.IsZero() && pt.source != self
+}
 
 // setReceiver records node, as it is in state, as the other side of the move.
 func (pt *partState) setReceiver(state *adoptedState, node ring.NodeID) {

@@ -32,32 +32,42 @@ func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool
 		list = k.keepFinal(list)
 	}
 
-	var reply []byte
-	versions := make([]version, len(list))
-	for i, p := range list {
-		pt := &k.parts[p]
-		whole := pt.complete || ended && pt.hasAllCounters()
-		reply = appendFinding(reply, p, finding{whole: whole, version: pt.version})
-		if c.Method == MethodPull && whole {
-			// The version is noted before the copy is read. So the copy may be newer
-			// than its version says, but never older.
-			versions[i] = pt.version
-			// A standby may have debts, and so may an owner that does not know of its end
-			// and has decided alone.
-			if pt.phase == away || pt.phase == owning {
-				k.debts.debitIntoCopy(p, k.config.Now())
-			}
-		}
-	}
+	findings, versions := k.describeCopies(list, ended, c.Method == MethodPull)
 	k.mu.Unlock()
 
 	if c.Method == MethodCopyInfo {
-		c.Reply(reply)
+		c.Reply(findings)
 		return
 	}
 
 	// Sending waits for answers. Other nodes' messages must not wait behind it.
 	k.loops.Go(func() { k.sendCopies(c, list, versions) })
+}
+
+// describeCopies returns the encoded findings about the copies of list. If pull
+// is true, the complete ones are about to be sent. Then describeCopies also
+// returns their versions, and debits this node's debts from them. The caller
+// must hold mu.
+func (k *Keeper) describeCopies(list []int, ended, pull bool) (findings []byte, versions []version) {
+	versions = make([]version, len(list))
+	for i, p := range list {
+		pt := &k.parts[p]
+		whole := pt.complete || ended && pt.hasAllCounters()
+		findings = appendFinding(findings, p, finding{whole: whole, version: pt.version})
+		if !pull || !whole {
+			continue
+		}
+
+		// The version is noted before the copy is read. So the copy may be newer than
+		// its version says, but never older.
+		versions[i] = pt.version
+		// A standby may have debts, and so may an owner that does not know of its end
+		// and has decided alone.
+		if pt.phase == away || pt.phase == owning {
+			k.debts.debitIntoCopy(p, k.config.Now())
+		}
+	}
+	return findings, versions
 }
 
 // anyNotOwnedBy reports whether some of the partitions are not node's to
@@ -208,9 +218,10 @@ func (k *Keeper) receiveCopy(from ring.NodeID, s section, records []counters.Rec
 	}
 }
 
-// adoptCopy replaces the copy here with a newer one. Copies of different
-// lineages are merged: the more used one of two counters stays. The caller
-// holds mu.
+// adoptCopy adopts a copy that has arrived. If the copy here is complete and of
+// the same lineage, a newer one replaces it, and an older one is ignored. In all
+// other cases, the two are merged: the more used one of two counters stays. The
+// caller must hold mu.
 func (k *Keeper) adoptCopy(from ring.NodeID, arriving *incomingCopy) {
 	now := k.config.Now()
 	table := k.config.Table

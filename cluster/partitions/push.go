@@ -10,18 +10,19 @@ import (
 )
 
 const (
-	// maxUnacked is the number of unacknowledged bytes above which a copy target
-	// gets no further copies.
-	maxUnacked = 4 << 20
-	// maxBehind is the number of unacknowledged bytes above which a copy target
-	// gets complete copies instead of changes.
-	maxBehind = 32 << 20
+	// maxUnackedForCopy is the number of unacknowledged bytes above which a copy
+	// target gets no further copies.
+	maxUnackedForCopy = 4 << 20
+	// maxUnackedForChanges is the number of unacknowledged bytes above which a copy
+	// target gets no changes in a partition: its copy is forgotten. It gets a new
+	// one once its unacknowledged bytes are at most maxUnackedForCopy.
+	maxUnackedForChanges = 32 << 20
 	// pushTimeout bounds how long an acknowledgement may take.
 	pushTimeout = 2 * time.Second
-	// probeInterval is the time after which a copy target gets an empty message if
+	// pingInterval is the time after which a copy target gets an empty message if
 	// there was no other. So each owner notices a copy target that does not answer
 	// even while nothing changes.
-	probeInterval = time.Second
+	pingInterval = time.Second
 )
 
 // pushChanges sends the changes since the last call to all copy targets. The caller must hold sendMu.
@@ -143,15 +144,15 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 	for _, node := range k.adopted.Load().copyTargetsOf(k.config.Self, p, buf[:0]) {
 		k.mu.Lock()
 		t := k.targets.targetOf(node)
-		pr := t.progress[p]
-		if pr != nil && t.unacked > maxBehind {
+		copied := t.progress[p]
+		if copied != nil && t.unacked > maxUnackedForChanges {
 			k.targets.forgetCopy(t, p)
-			pr = nil
+			copied = nil
 			k.unfinished = true // makes the next tick look for copies that are missing
 		}
 		k.mu.Unlock()
 
-		if pr != nil {
+		if copied != nil {
 			k.appendRecords(t, &section{p: p, version: at}, records)
 		}
 	}
@@ -201,7 +202,7 @@ func (k *Keeper) pushCopies() (missed bool) {
 func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 	k.mu.Lock()
 	t := k.targets.targetOf(node)
-	if k.adopted.Load() != state || t.progress[p] != nil || t.unacked > maxUnacked || !k.canSendTo(node) {
+	if k.adopted.Load() != state || t.progress[p] != nil || t.unacked > maxUnackedForCopy || !k.canSendTo(node) {
 		k.mu.Unlock()
 		return
 	}
@@ -300,12 +301,12 @@ func (k *Keeper) flush(t *copyTarget) {
 }
 
 // pingIdleTargets sends an empty message to each copy target that has got no
-// message for probeInterval. The caller must hold sendMu.
+// message for pingInterval. The caller must hold sendMu.
 func (k *Keeper) pingIdleTargets() {
 	k.mu.Lock()
 	var list []*copyTarget
 	for _, t := range k.targets.nodes {
-		if len(t.inFlight) == 0 && time.Since(t.lastSent) >= probeInterval && k.canSendTo(t.node) {
+		if len(t.inFlight) == 0 && time.Since(t.lastSent) >= pingInterval && k.canSendTo(t.node) {
 			list = append(list, t)
 		}
 	}

@@ -13,8 +13,9 @@ const (
 	copyInfoTimeout = 2 * time.Second
 	// pullTimeout bounds how long a node may take to send its copies.
 	pullTimeout = 30 * time.Second
-	// slowPatience multiplies Config.Patience for a node that can be reached,
-	// unless this node has a complete copy and that node is not known to have one.
+	// slowPatience multiplies Config.Patience while a reachable node is worth
+	// waiting for: this node lacks a complete copy, or that node is known to have
+	// one.
 	slowPatience = 5
 )
 
@@ -48,13 +49,7 @@ func (k *Keeper) continueSearches() (searching bool) {
 			fromCheckpoint++
 		}
 
-		// Without a whole copy, slots granted since the checkpoint may be missing.
-		isWhole := pt.complete || pt.search.hasWhole
-		if !isWhole && state.mayHaveLost(k.config.Self, p) {
-			k.config.Table.MarkSlotsLost(k.config.Now(), p)
-		}
-
-		k.beginLineage(p)
+		k.concludeSearch(state, p)
 	}
 
 	// The calls are marked before they are made, because receiveCopy takes only
@@ -64,6 +59,29 @@ func (k *Keeper) continueSearches() (searching bool) {
 	}
 	k.mu.Unlock()
 
+	k.logContinuations(fromCheckpoint, fromLocalCopy)
+	for call, list := range requests {
+		k.requestCopies(state, call, list)
+	}
+	return searching
+}
+
+// concludeSearch continues p from the counters that are here. The caller must
+// hold mu.
+func (k *Keeper) concludeSearch(state *adoptedState, p int) {
+	// Without a whole copy, slots granted since the checkpoint may be missing.
+	pt := &k.parts[p]
+	isWhole := pt.complete || pt.search.hasWhole
+	if !isWhole && state.mayHaveLost(k.config.Self, p) {
+		k.config.Table.MarkSlotsLost(k.config.Now(), p)
+	}
+
+	k.beginLineage(p)
+}
+
+// logContinuations logs how many partitions this node continues although it gave
+// up waiting for another node.
+func (k *Keeper) logContinuations(fromCheckpoint, fromLocalCopy int) {
 	if fromCheckpoint > 0 {
 		k.config.Logger.Warn("partitions continue from the last checkpoint: no standby returned a copy",
 			"partitions", fromCheckpoint)
@@ -73,12 +91,6 @@ func (k *Keeper) continueSearches() (searching bool) {
 		k.config.Logger.Warn("partitions continue from the local copy: a node that may have a newer one did not answer",
 			"partitions", fromLocalCopy)
 	}
-
-	for call, list := range requests {
-		k.requestCopies(state, call, list)
-	}
-
-	return searching
 }
 
 // advanceSearch reports whether the search for p is over. If not, it adds p to
@@ -87,9 +99,7 @@ func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, 
 	pt := &k.parts[p]
 	s := pt.search
 	var buf [8]ring.NodeID
-	nodes := state.copyHolders(k.config.Self, p, buf[:0])
-	holders := len(nodes)
-	nodes = append(nodes, ended...)
+	nodes := append(state.copyHolders(k.config.Self, p, buf[:0]), ended...)
 	request := func(node ring.NodeID, m peer.Method) {
 		call := pendingCall{node, m}
 		if !k.pending[call] && k.canSendTo(node) {
@@ -119,7 +129,7 @@ func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, 
 	}
 
 	for {
-		node := s.nextToFetch(pt, nodes, holders)
+		node := s.nextToFetch(state, pt, nodes)
 		if node.IsZero() {
 			return true
 		}
@@ -151,18 +161,22 @@ func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 }
 
 // nextToFetch returns the node to fetch a copy from next, or zero if there is
-// none. It picks the newest copy of each lineage, if that copy is newer than
-// the one here. It picks incomplete copies, such as those from a checkpoint,
-// unless a whole one is here or has come from a node that was not ended. The
-// nodes from the index firstEnded on were ended.
-func (s *search) nextToFetch(pt *partState, nodes []ring.NodeID, firstEnded int) ring.NodeID {
+// none. It picks whole copies first: the newest one of each lineage, unless
+//   - the copy here is whole, of the same lineage, and as new or newer, or
+//   - an ended node has the copy, and the copy is outdated.
+//
+// Then it picks incomplete copies, such as those from a checkpoint, unless a
+// whole one is here or has come from a node that was not ended.
+func (s *search) nextToFetch(state *adoptedState, pt *partState, nodes []ring.NodeID) ring.NodeID {
 	for i, node := range nodes {
 		f := s.found[node]
-		hasNewer := pt.complete && f.lineage == pt.lineage && !f.after(pt.version)
-		if f.done || !f.whole || hasNewer {
+		isNotNewer := pt.complete && f.lineage == pt.lineage && !f.after(pt.version)
+		if f.done || !f.whole || isNotNewer {
 			continue
 		}
-		if i >= firstEnded && s.isOutdated(f.version, pt) {
+
+		wasEnded := !state.InRing(node)
+		if wasEnded && s.isOutdated(f.version, pt) {
 			continue
 		}
 		if !s.isSuperseded(nodes, i) {
@@ -243,36 +257,33 @@ func (k *Keeper) requestCopies(state *adoptedState, call pendingCall, list []int
 	// says so.
 	body := wire.AppendBool(k.appendHeader(nil, 0), !state.InRing(call.node))
 	k.config.Calls.Go(call.node, call.method, appendPartitions(body, list), timeout, func(reply []byte, err error) {
+		if call.method == MethodPull {
+			k.pullAnswered(call.node, list, err)
+			return
+		}
+
 		var found map[int]finding
-		if err == nil && call.method == MethodCopyInfo {
+		if err == nil {
 			found, err = parseFindings(reply)
 		}
-		k.copiesAnswered(call, boot, list, found, err)
+		k.copyInfoAnswered(call.node, boot, list, found, err)
 	})
 }
 
-// copiesAnswered handles the answer to a question how new the copies of list
-// are, with the findings found, or the answer to a request for these copies.
-// boot is the process that was asked.
-func (k *Keeper) copiesAnswered(call pendingCall, boot uint64, list []int, found map[int]finding, err error) {
+// copyInfoAnswered handles the answer to the question how new node's copies of
+// list are: the findings found. boot is the process that was asked.
+func (k *Keeper) copyInfoAnswered(node ring.NodeID, boot uint64, list []int, found map[int]finding, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
-	delete(k.pending, call)
-	if call.method == MethodPull {
-		// If a copy is incomplete, the rest will not come any more.
-		delete(k.incoming, call.node)
-	}
-
+	delete(k.pending, pendingCall{node, MethodCopyInfo})
 	if k.isStopped() {
 		return
 	}
 
 	defer k.wake()
-
 	if err != nil {
-		k.backOff(call.node)
-		k.config.Logger.Debug("a node did not answer about its copies", "node", call.node.String(), "error", err)
+		k.copiesNotAnswered(node, err)
 		return
 	}
 
@@ -282,20 +293,49 @@ func (k *Keeper) copiesAnswered(call pendingCall, boot uint64, list []int, found
 			continue
 		}
 
-		f := s.found[call.node]
-		f.done = true
-		if call.method == MethodCopyInfo {
-			var hasCopy bool
-			f, hasCopy = found[p]
-			f.boot = boot
-			f.done = !hasCopy
+		f, hasCopy := found[p]
+		f.boot = boot
+		f.done = !hasCopy
+		s.found[node] = f
+	}
+}
+
+// pullAnswered handles the answer to the request for node's copies of list,
+// which has come after the copies.
+func (k *Keeper) pullAnswered(node ring.NodeID, list []int, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+
+	delete(k.pending, pendingCall{node, MethodPull})
+	// If a copy is incomplete, the rest will not come any more.
+	delete(k.incoming, node)
+	if k.isStopped() {
+		return
+	}
+
+	defer k.wake()
+	if err != nil {
+		k.copiesNotAnswered(node, err)
+		return
+	}
+
+	for _, p := range list {
+		s := k.parts[p].search
+		if s == nil {
+			continue
 		}
 
-		s.found[call.node] = f
+		f := s.found[node]
+		f.done = true
+		s.found[node] = f
 	}
 
-	if call.method == MethodPull {
-		k.config.Logger.Debug("partitions recovered from a copy", "node", call.node.String(),
-			"partitions", len(list))
-	}
+	k.config.Logger.Debug("partitions recovered from a copy", "node", node.String(), "partitions", len(list))
+}
+
+// copiesNotAnswered handles a failed call to node about its copies. The caller
+// must hold mu.
+func (k *Keeper) copiesNotAnswered(node ring.NodeID, err error) {
+	k.backOff(node)
+	k.config.Logger.Debug("a node did not answer about its copies", "node", node.String(), "error", err)
 }

@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// fallbackReportDelay is the delay before fallback debts are reported to an
-	// owner that is back, plus as much again at random. When an owner comes back,
-	// all nodes have debts to report at the same time, while the owner must bring
-	// its standbys up to date.
+	// fallbackReportDelay is the least delay of fallback debts: when an owner is
+	// back, they wait between one and two times fallbackReportDelay, at random. All
+	// nodes have debts to report at that time, while the owner must bring its
+	// standbys up to date.
 	fallbackReportDelay = time.Second
 	// maxDebtsWaiting bounds the messages about debts that wait for standbys. The
 	// owner refuses further ones, and their senders try again.
@@ -166,9 +166,9 @@ func (k *Keeper) handleDebtsReply(owner ring.NodeID, list []*debt, answers []byt
 // debtor drops the debts that are taken, so the answer waits until each standby
 // that can be reached has them. If a standby does not get them in time, the
 // debts taken in its partition are refused. While this node pulls copies from
-// the debtor, it debits the debts in them and acknowledges none, because a copy
-// from another node may still replace the counters here.
-func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
+// the debtor, it debits what the debtor reports and acknowledges none of it,
+// because a copy from another node may still replace the counters here.
+func (k *Keeper) acceptDebts(c *peer.Call, dec *wire.Decoder) {
 	merging := k.isPullingFrom(c.From.Node)
 	if !k.config.Authority() && !merging {
 		c.Fail(codeRefused, "this node has no authority")
@@ -185,33 +185,34 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 	var answers []byte
 	debited, refused := map[int]bool{}, map[int]bool{} // partitions
 
-	for d.More() {
-		owed := decodeDebt(d, now, 0)
-		if !owed.number.isReported() {
-			d.Failf("a debt without a number")
+	for dec.More() {
+		d := decodeDebt(dec, now, 0)
+		if !d.number.isReported() {
+			dec.Failf("a debt without a number")
 		}
-		if d.Failed() {
+		if dec.Failed() {
 			break
 		}
 
-		p := owed.key.Partition()
+		p := d.key.Partition()
 		answer := debtRefused
 		// Once a debt is refused, later ones in its partition are refused, too: the
 		// note of a later debt would make the refused one count as debited.
 		if !refused[p] {
-			answer = k.debit(c.From.Node, owed, now, merging)
+			answer = k.debit(c.From.Node, d, now, merging)
 			if answer == debtRefused {
 				refused[p] = true
 			} else {
 				debited[p] = true
 			}
 		}
-		list = append(list, owed)
+
+		list = append(list, d)
 		answers = append(answers, answer)
 	}
 
-	if d.Failed() {
-		c.Fail(codeMalformed, d.Err().Error())
+	if dec.Failed() {
+		c.Fail(codeMalformed, dec.Err().Error())
 		return
 	}
 	if merging {
@@ -236,8 +237,8 @@ func (k *Keeper) acceptDebts(c *peer.Call, d *wire.Decoder) {
 // under its present one, it would count as debited once another debt of its
 // counter has found room.
 func refuseDebited(list []*debt, answers []byte, refused map[int]bool) {
-	for i, owed := range list {
-		if refused[owed.key.Partition()] && answers[i] == debtTaken {
+	for i, d := range list {
+		if refused[d.key.Partition()] && answers[i] == debtTaken {
 			answers[i] = debtRefused
 		}
 	}

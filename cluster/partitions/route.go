@@ -38,11 +38,11 @@ func (k *Keeper) Route(p int) Route {
 	}
 
 	r.Owner = from
+	// The gate and the phase change one after the other. If only one of them says
+	// that this node decides, the place is Pending. Once setPhase has changed both,
+	// it wakes WaitWhilePending.
 	switch {
 	case ph == owning && k.config.Table.IsOpen(p):
-		// setPhase changes the gate and the phase one after the other. If only one of
-		// them says that this node decides, setPhase is in between. Then the place is
-		// Pending, and WaitWhilePending returns once setPhase is done.
 		r.Place, r.Owner = Here, k.config.Self
 	case ph == handedOver:
 		r.Place, r.Owner = Elsewhere, to

@@ -31,17 +31,9 @@ func (k *Keeper) DecideAsStandby(
 		return counters.Undecided
 	}
 
-	shareOps := make([]counters.Op, len(ops))
-	for i := range ops {
-		shareOps[i] = ops[i]
-		shareOps[i].Limit = &shares[i]
-		if shares[i].Amount < 1 && !ops[i].Shadow && ops[i].Cost > 0 {
-			return counters.Undecided
-		}
-		if shares[i].Amount < 1 {
-			// This op takes nothing, or is Shadow, so the whole limit may answer it.
-			shareOps[i].Limit = ops[i].Limit
-		}
+	shareOps, ok := shareOpsOf(ops, shares)
+	if !ok {
+		return counters.Undecided
 	}
 
 	verdict := k.standbyCounters.Take(now, shareOps)
@@ -76,6 +68,24 @@ func (k *Keeper) DecideAsStandby(
 	return verdict
 }
 
+// shareOpsOf returns ops with the shares as their limits. It returns false if a
+// share admits no cost of its op.
+func shareOpsOf(ops []counters.Op, shares []algorithms.Limit) (shareOps []counters.Op, ok bool) {
+	shareOps = make([]counters.Op, len(ops))
+	for i := range ops {
+		shareOps[i] = ops[i]
+		shareOps[i].Limit = &shares[i]
+		if shares[i].Amount < 1 && !ops[i].Shadow && ops[i].Cost > 0 {
+			return nil, false
+		}
+		if shares[i].Amount < 1 {
+			// This op takes nothing, or is Shadow, so the whole limit may answer it.
+			shareOps[i].Limit = ops[i].Limit
+		}
+	}
+	return shareOps, true
+}
+
 // giveBackShare gives back the cost that op has just taken from
 // standbyCounters.
 func (k *Keeper) giveBackShare(now algorithms.Instant, op *counters.Op) {
@@ -100,8 +110,7 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 	for i := range ops {
 		p := ring.PartitionOf(ops[i].Key.Subject)
 		pt := &k.parts[p]
-		if pt.phase != away && pt.phase != handedOver || !pt.complete || pt.source.IsZero() ||
-			pt.source == k.config.Self {
+		if pt.phase != away && pt.phase != handedOver || !pt.isOthersCopy(k.config.Self) {
 			return false
 		}
 
@@ -156,20 +165,20 @@ func (k *Keeper) AdmitAlone(now algorithms.Instant, ops []counters.Op) counters.
 		k.config.Table.PeekUngated(now, counted) // fills in their Decisions
 	}
 
+	k.copyDecisions(ops, counted, peeked)
+	if verdict != counters.Admitted {
+		return verdict
+	}
+
 	for i := range ops {
 		op := &ops[i]
-		lacking := int64(0)
-		if k.takesHere(op.Key.Partition()) {
-			op.Decision, op.NoRoom = counted[0].Decision, counted[0].NoRoom
-			counted = counted[1:]
-		} else {
-			k.copyDecision(op, &peeked[0])
-			peeked = peeked[1:]
-			lacking = op.Cost
+		if !op.Took() {
+			continue
 		}
 
-		if verdict != counters.Admitted || !op.Took() {
-			continue
+		lacking := op.Cost
+		if k.takesHere(op.Key.Partition()) {
+			lacking = 0
 		}
 		if !k.debts.addDebt(op, takeRecordNow(op.Limit, now), lacking, true) {
 			k.stats.Dropped++
@@ -186,12 +195,28 @@ func (k *Keeper) AdmitAlone(now algorithms.Instant, ops []counters.Op) counters.
 // twice.
 func (k *Keeper) takesHere(p int) bool {
 	pt := &k.parts[p]
-	return pt.phase == owning || pt.phase == away && pt.complete && !pt.source.IsZero() && pt.source != k.config.Self
+	return pt.phase == owning || pt.phase == away && pt.isOthersCopy(k.config.Self)
+}
+
+// copyDecisions copies the decisions on counted and peeked to ops. Both are in
+// the order of ops. The caller must hold mu.
+func (k *Keeper) copyDecisions(ops, counted, peeked []counters.Op) {
+	nextCounted, nextPeeked := 0, 0
+	for i := range ops {
+		op := &ops[i]
+		if k.takesHere(op.Key.Partition()) {
+			copyDecision(op, &counted[nextCounted])
+			nextCounted++
+		} else {
+			copyDecision(op, &peeked[nextPeeked])
+			nextPeeked++
+		}
+	}
 }
 
 // copyDecision copies to op the decision on asked. asked is op with a cost that
 // includes what the counter here lacks.
-func (k *Keeper) copyDecision(op, asked *counters.Op) {
+func copyDecision(op, asked *counters.Op) {
 	lacking := asked.Cost - op.Cost
 	op.Decision, op.NoRoom = asked.Decision, asked.NoRoom
 	if lacking == 0 || op.Decision.Allowed {

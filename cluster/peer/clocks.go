@@ -64,9 +64,11 @@ func (r *remoteClock) best() clockSample {
 type clocks struct {
 	asked time.Duration // when the nodes were last asked, by Boottime; only the pulse uses it
 
-	mu               sync.Mutex    // guards the fields below
-	wallLessBoottime time.Duration // of this node, when remotes was last emptied; a change shows that its clock was set
-	remotes          map[ring.NodeID]*remoteClock
+	mu sync.Mutex // guards the fields below
+	// baseline is this node's wallLessBoottime when remotes was last emptied. If it
+	// has changed since, this node's clock was set.
+	baseline time.Duration
+	remotes  map[ring.NodeID]*remoteClock
 }
 
 // bothClocks is one reading of the wall clock and Boottime.
@@ -76,7 +78,8 @@ func (p *Peers) readClocks() bothClocks {
 	return bothClocks{wall: time.Duration(p.config.Wall()), boot: p.config.Boottime()}
 }
 
-// skew returns the wall clock less Boottime. It changes when the clock is set.
+// wallLessBoottime returns the wall clock less Boottime. It changes when the
+// clock is set.
 func (b bothClocks) wallLessBoottime() time.Duration { return b.wall - b.boot }
 
 // serveClock answers with this node's wall clock.
@@ -122,9 +125,9 @@ func (cs *clocks) begin(now bothClocks, links map[ring.NodeID]*link) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 
-	if (now.wallLessBoottime()-cs.wallLessBoottime).Abs() > clockJump || cs.remotes == nil {
+	if (now.wallLessBoottime()-cs.baseline).Abs() > clockJump || cs.remotes == nil {
 		cs.remotes = map[ring.NodeID]*remoteClock{}
-		cs.wallLessBoottime = now.wallLessBoottime()
+		cs.baseline = now.wallLessBoottime()
 	}
 	maps.DeleteFunc(cs.remotes, func(id ring.NodeID, _ *remoteClock) bool { return links[id] == nil })
 }
@@ -135,7 +138,8 @@ func (cs *clocks) note(id ring.NodeID, region string, sent, received bothClocks,
 	defer cs.mu.Unlock()
 
 	roundTrip := received.boot - sent.boot
-	wasSet := (received.wallLessBoottime()-sent.wallLessBoottime()).Abs() > clockJump || (received.wallLessBoottime()-cs.wallLessBoottime).Abs() > clockJump
+	skew := received.wallLessBoottime()
+	wasSet := (skew-sent.wallLessBoottime()).Abs() > clockJump || (skew-cs.baseline).Abs() > clockJump
 	if roundTrip < 0 || roundTrip > clockRoundTrip || wasSet {
 		return
 	}
@@ -170,7 +174,8 @@ func (p *Peers) Clocks() (list []Clock) {
 
 // EarliestClock returns what the slowest wall clock shows now, among this
 // node's own and those in Clocks, and how many others are known. If this node's
-// clock was just set, the others count as they were compared with it before.
+// clock was just set, the others' readings are still relative to the clock as it
+// was before.
 func (p *Peers) EarliestClock() (earliest time.Time, others int) {
 	now := p.readClocks()
 	at := now.wall
@@ -179,7 +184,7 @@ func (p *Peers) EarliestClock() (earliest time.Time, others int) {
 
 	for _, r := range p.clocks.remotes {
 		if now.boot-r.latest <= clockAge {
-			at = min(at, now.boot+p.clocks.wallLessBoottime+r.best().ahead)
+			at = min(at, now.boot+p.clocks.baseline+r.best().ahead)
 			others++
 		}
 	}

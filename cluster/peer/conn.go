@@ -78,8 +78,10 @@ type conn struct {
 	lastReceived atomic.Int64 // when data last arrived, as Peers.now
 	down         atomic.Bool  // new calls fail: the connection is silent or broken
 	lastBeat     atomic.Int64 // when the last heartbeat was sent, as Peers.now
-	handling     atomic.Bool  // the reader is handling messages; finish waits for it
+	handling     atomic.Bool  // the reader is handling messages; drain waits for it
 	dropped      sync.Once    // for the log message about dropped replies
+
+	handled int // messages; only the reader uses it
 
 	// Only the pulse uses these.
 	checkedReceived int64         // lastReceived at the last check
@@ -87,7 +89,7 @@ type conn struct {
 
 	mu      sync.Mutex           // guards the fields below
 	pending map[uint64]*outgoing // Invariant: empty while downErr is set
-	next    uint64
+	lastID  uint64               // of a call
 	// downErr is the error of new calls, which are not sent, while the connection
 	// is silent or broken; nil otherwise.
 	downErr   error
@@ -148,8 +150,8 @@ func (c *conn) run(ctx context.Context) error {
 // breakOff ends the connection and fails the waiting calls with err. Only its
 // first call has an effect.
 func (c *conn) breakOff(err error) {
-	isFirst := c.failCalls(err, true)
-	if !isFirst {
+	wasIntact := c.failCalls(err, true)
+	if !wasIntact {
 		return
 	}
 
@@ -183,7 +185,7 @@ func (c *conn) awaitWriter() {
 // failCalls fails the waiting calls, and new ones until the connection
 // recovers. With forGood, it never recovers. failCalls returns false if the
 // connection was broken already.
-func (c *conn) failCalls(why error, forGood bool) (first bool) {
+func (c *conn) failCalls(why error, forGood bool) (wasIntact bool) {
 	// The link learns of the loss before the calls fail: a caller that tries again
 	// at once must not get the direct connection again.
 	if c.link != nil && !errors.Is(why, errReplaced) {
@@ -273,7 +275,7 @@ func (c *conn) checkSilence(now int64, gap time.Duration) (next time.Duration) {
 // that was dialled sends none while it hears nothing; see Reachable in the
 // package comment. Only the pulse calls it.
 func (c *conn) sendHeartbeat(now int64) {
-	if c.peers.finishing.Load() || !c.isCaller && now-c.lastReceived.Load() > int64(c.limits.unreachable*2/5) {
+	if c.peers.draining.Load() || !c.isCaller && now-c.lastReceived.Load() > int64(c.limits.unreachable*2/5) {
 		return
 	}
 
@@ -323,29 +325,7 @@ func (c *conn) write(ctx context.Context) error {
 // read handles incoming messages until the connection breaks.
 func (c *conn) read() error {
 	var parts assembler
-
-	handle := c.serve
-	if c.isCaller {
-		handle = c.finishCall
-	}
-
-	handled := 0
-	visit := func(m message) error {
-		handled++
-		if handled%flushEvery == 0 {
-			c.flush()
-		}
-
-		switch {
-		case m.kind != messageBeat:
-			return handle(m)
-		case m.methodOrCode != 0 || m.id != 0 || len(m.body) != 0:
-			return errMessage
-		}
-
-		c.peers.advancePulse(c)
-		return nil
-	}
+	handle := c.handleMessage // one method value serves all messages
 
 	b := make([]byte, firstRead)
 	for {
@@ -353,7 +333,7 @@ func (c *conn) read() error {
 		if n > 0 {
 			c.markReceived()
 			c.handling.Store(true)
-			err := parts.feed(b[:n], visit)
+			err := parts.feed(b[:n], handle)
 			c.handling.Store(false)
 			c.flush()
 			if err != nil {
@@ -371,20 +351,40 @@ func (c *conn) read() error {
 	}
 }
 
+// handleMessage handles an incoming message. Only the reader calls it.
+func (c *conn) handleMessage(m message) error {
+	c.handled++
+	if c.handled%flushEvery == 0 {
+		c.flush()
+	}
+
+	switch {
+	case m.kind != messageBeat && c.isCaller:
+		return c.finishCall(m)
+	case m.kind != messageBeat:
+		return c.serve(m)
+	case m.methodOrCode != 0 || m.id != 0 || len(m.body) != 0:
+		return errMessage
+	}
+
+	c.peers.advancePulse(c)
+	return nil
+}
+
 // serve passes a message to its handler. While Close lets the connections end,
 // serve drops calls, which then fail at their callers. It still handles one-way
 // messages, because nobody would learn that they were dropped.
 func (c *conn) serve(m message) error {
-	if m.kind == messageCall && c.peers.finishing.Load() {
-		return nil
-	}
-
-	if Method(m.methodOrCode) == methodReceivesFrom && c.socket.kind == kindPeer {
-		c.peers.answerReceivesFrom(&Call{Method: methodReceivesFrom, Body: m.body, conn: c, id: m.id})
+	if m.kind == messageCall && c.peers.draining.Load() {
 		return nil
 	}
 
 	call := &Call{From: c.remote, Method: Method(m.methodOrCode), Body: m.body, conn: c, id: m.id}
+	if call.Method == methodReceivesFrom && c.socket.kind == kindPeer {
+		c.peers.answerReceivesFrom(call)
+		return nil
+	}
+
 	switch {
 	case m.kind == messageCall && m.id != 0:
 	case m.kind == messageSend && m.id == 0:
@@ -456,8 +456,8 @@ func (c *conn) startCall(m Method, body []byte, timeout time.Duration, done func
 		return nil, ErrBusy
 	}
 
-	c.next++
-	o.id = c.next
+	c.lastID++
+	o.id = c.lastID
 	// Set the timer under the lock: the goroutine that removes the call stops it.
 	o.timer = time.AfterFunc(timeout, o.expire)
 	c.pending[o.id] = o

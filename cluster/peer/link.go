@@ -36,26 +36,31 @@ type link struct {
 	kind    connKind        // kindPeer or kindFar
 	ctx     context.Context // ends when the node is no longer known here
 	cancel  context.CancelFunc
-	wake    chan struct{} // capacity 1: dial now
 
-	conn            atomic.Pointer[conn] // the direct connection; nil: none now
-	tunnel          atomic.Pointer[conn] // nil: none
+	// The direct connection.
+	conn            atomic.Pointer[conn] // nil: none now
+	wake            chan struct{}        // capacity 1: dial now
+	dialingSecond   atomic.Bool          // a second connection is being dialled
 	lastDialFailure atomic.Int64         // when dialling last failed, by Config.Boottime
 	processGone     atomic.Bool          // no process listens at the address, or another node's does
-	avoidDirect     atomic.Bool          // don't use the direct connection: it is silent or broken, or was recently
-	probation       atomic.Int64         // how long, in ns, the direct connection must work before it is used again
-	directSince     atomic.Int64         // when the direct connection was last used again, as Peers.now
-	findingPath     atomic.Bool          // findPath is running
-	seek            chan struct{}        // capacity 1: findPath goes on at once
-	needsAllRelays  atomic.Bool          // a tunnel was lost: a search fails only once every possible relay was asked
-	searchUntil     atomic.Int64         // until then a search for a relay makes the path unsure; 0: it has failed
-	dialUntil       atomic.Int64         // until then dialling makes the path unsure; 0: it has failed. Both as Peers.now
-	nextRelay       int                  // used by findPath only: the next node to ask for a relay
-	dialingSecond   atomic.Bool          // a second connection is being dialled
 	lastBoot        atomic.Uint64        // of the process last reached directly; 0: none yet
-	name            atomic.Pointer[string]
-	warned          atomic.Bool // the log says that there is no connection
-	relayed         relayLog
+
+	// The path: the direct connection or a tunnel.
+	tunnel         atomic.Pointer[conn] // nil: none
+	avoidDirect    atomic.Bool          // don't use the direct connection: it is silent or broken, or was recently
+	probation      atomic.Int64         // how long, in ns, the direct connection must work before it is used again
+	directSince    atomic.Int64         // when the direct connection was last used again, as Peers.now
+	findingPath    atomic.Bool          // findPath is running
+	seek           chan struct{}        // capacity 1: findPath goes on at once
+	needsAllRelays atomic.Bool          // a tunnel was lost: a search fails only once every possible relay was asked
+	searchUntil    atomic.Int64         // until then a search for a relay makes the path unsure; 0: it has failed
+	dialUntil      atomic.Int64         // until then dialling makes the path unsure; 0: it has failed. Both as Peers.now
+	nextRelay      int                  // used by findPath only: the next node to ask for a relay
+
+	// The log.
+	name    atomic.Pointer[string]
+	warned  atomic.Bool // the log says that there is no connection
+	relayed relayLog
 }
 
 // label returns the node's name for the log; its ID before the first connection.
@@ -78,8 +83,8 @@ type relayLog struct {
 	open  bool       // the beginning of the last one is logged, and its end not yet
 }
 
-// begin counts a tunnel. It returns whether to log this one, and how many there
-// were since the last one that was logged, with this one.
+// begin counts a tunnel. It returns how many there were since the last one that
+// was logged, with this one, and whether to log this one.
 func (r *relayLog) begin() (times int, due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,7 +101,7 @@ func (r *relayLog) begin() (times int, due bool) {
 	return times, true
 }
 
-// end returns whether to log that a tunnel has ended: if its begin was logged.
+// end returns whether to log that a tunnel has ended: only if its beginning was.
 func (r *relayLog) end() (due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,8 +119,8 @@ func (l *link) run(ctx context.Context) {
 	}
 
 	var logged loggedOnce
-	var closed time.Time // when the node last closed its connection
-	resumed := int64(0)  // this process's last stall, as far as this loop has noticed
+	var closedByNodeAt time.Time // when the node last closed its connection
+	var lastStall int64          // see mayRedialAtOnce
 
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -125,22 +130,16 @@ func (l *link) run(ctx context.Context) {
 			return
 		}
 
-		l.processGone.Store(!connected && provesGone(err))
-		if !connected {
-			l.lastDialFailure.Store(l.peers.boottime())
-			l.dialUntil.Store(0)
-			l.abandonDirect(nil)
-		}
-
+		l.noteEnd(connected, err)
 		switch {
 		case connected:
 			if errors.Is(err, io.EOF) {
-				closed = time.Now()
+				closedByNodeAt = time.Now()
 			}
 			l.logLoss(ctx, err)
 			clear(logged.logged)
 			l.clearWake()
-		case time.Since(closed) < stopTime:
+		case time.Since(closedByNodeAt) < stopTime:
 		case l.peers.shouldLog(err, l.node, &logged, ""): // not every attempt
 			l.warned.Store(true)
 			l.peers.log.Warn("no connection to a node, retrying", "name", l.label(), "address", l.address, "error", err)
@@ -149,14 +148,8 @@ func (l *link) run(ctx context.Context) {
 		if connected && time.Since(began) > stableTime {
 			pause = firstPause
 		}
-		if connected && time.Since(began) > l.peers.config.Silence {
-			continue // whatever broke the connection, the node may be there
-		}
-
-		now := l.peers.stalls.resumed.Load()
-		if connected && now != resumed {
-			resumed = now
-			continue // the node closed the connection while this process did not run
+		if connected && l.mayRedialAtOnce(began, &lastStall) {
+			continue
 		}
 
 		select {
@@ -167,6 +160,34 @@ func (l *link) run(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
+}
+
+// noteEnd notes that a connection has ended or, if connected is false, that none
+// could be made.
+func (l *link) noteEnd(connected bool, err error) {
+	l.processGone.Store(!connected && provesGone(err))
+	if !connected {
+		l.lastDialFailure.Store(l.peers.boottime())
+		l.dialUntil.Store(0)
+		l.abandonDirect(nil)
+	}
+}
+
+// mayRedialAtOnce reports whether to dial without a pause after the loss of a
+// connection that began at the given time. lastStall is this process's last
+// stall that explained a loss; mayRedialAtOnce updates it.
+func (l *link) mayRedialAtOnce(began time.Time, lastStall *int64) bool {
+	if time.Since(began) > l.peers.config.Silence {
+		return true // whatever broke the connection, the node may be there
+	}
+
+	stall := l.peers.stalls.resumed.Load()
+	if stall == *lastStall {
+		return false
+	}
+
+	*lastStall = stall
+	return true // the node closed the connection while this process did not run
 }
 
 // logLoss logs that a connection was lost.

@@ -20,9 +20,9 @@ import (
 
 const (
 	// firstProbation is how long a broken direct connection must work before it is
-	// used again. If the connection broke again within flapTime after it was last
-	// used again, the time doubles, up to lastProbation. A direct connection to a
-	// new process is used at once.
+	// used again. If it breaks again within flapTime after its return to use, the
+	// time doubles, up to lastProbation. A direct connection to a new process is
+	// used at once.
 	firstProbation = 5 * time.Second
 	lastProbation  = 5 * time.Minute
 	flapTime       = time.Minute
@@ -88,8 +88,8 @@ func (l *link) onLoss(c *conn, broken bool) {
 	}
 
 	// The path becomes unsure before the connection is given up: a check that finds
-	// no path must not take the node for lost. If the node was last heard long ago,
-	// c was not in use, and its end says nothing.
+	// no path must not take the node for lost. If c has brought nothing for so long
+	// that until is past, other paths were used, and the loss of c proves nothing.
 	until := c.lastReceived.Load() + int64(settleSilences*l.peers.config.Silence)
 	if until > l.peers.now() {
 		l.searchUntil.Store(until)
@@ -182,20 +182,13 @@ func (l *link) findPath() {
 	defer cancel()
 
 	tick := l.peers.config.Silence / 5
-	pause := tick            // between two searches
-	next := time.Now()       // when to search next
-	var worksSince time.Time // when the direct connection began to work; zero if it does not
+	pause := tick      // between two searches
+	next := time.Now() // when to search next
+	var trial directTrial
 
 	for l.ctx.Err() == nil {
 		now := time.Now()
-
-		hears := l.receivesDirectly()
-		switch {
-		case !hears:
-			worksSince = time.Time{}
-		case worksSince.IsZero():
-			worksSince = now
-		}
+		trial.update(now, l.receivesDirectly())
 
 		// A second is enough for a connection that was slow for a moment and never
 		// abandoned.
@@ -204,7 +197,7 @@ func (l *link) findPath() {
 			probation = time.Duration(l.probation.Load())
 		}
 
-		if !worksSince.IsZero() && now.Sub(worksSince) >= probation {
+		if trial.isPassed(now, probation) {
 			cancel()
 			// An attempt that succeeded after useDirect would leave a tunnel
 			// that nobody ends.
@@ -220,7 +213,7 @@ func (l *link) findPath() {
 			// If the tunnel is lost, the search begins at once.
 			pause = tick
 			next = now
-		case worksSince.IsZero():
+		case !trial.works():
 			if !now.Before(next) {
 				l.tryRelays(ctx, &attempts)
 				next = time.Now().Add(pause - rand.N(pause/2))
@@ -237,6 +230,30 @@ func (l *link) findPath() {
 		case <-l.ctx.Done():
 		}
 	}
+}
+
+// directTrial says for how long the direct connection has worked.
+type directTrial struct {
+	since time.Time // when it began to work; zero if it does not
+}
+
+// update notes whether the direct connection works at this moment.
+func (t *directTrial) update(now time.Time, works bool) {
+	switch {
+	case !works:
+		t.since = time.Time{}
+	case t.since.IsZero():
+		t.since = now
+	}
+}
+
+// works reports whether the direct connection worked at the last update.
+func (t *directTrial) works() bool { return !t.since.IsZero() }
+
+// isPassed reports whether the direct connection has worked throughout its
+// probation.
+func (t *directTrial) isPassed(now time.Time, probation time.Duration) bool {
+	return t.works() && now.Sub(t.since) >= probation
 }
 
 // useDirect uses the direct connection again. Calls in the tunnel may finish.
@@ -266,17 +283,10 @@ func (l *link) tryRelays(ctx context.Context, attempts *sync.WaitGroup) {
 	until := l.searchUntil.Load()
 	relays, isEachTried := l.relayCandidates()
 
-	// The search has failed once all attempts have ended and none can help. If some
-	// relay may help in a moment, it has not.
 	var round sync.WaitGroup
 	var undecided atomic.Bool
 	undecided.Store(l.needsAllRelays.Load() && !isEachTried)
-	defer attempts.Go(func() {
-		round.Wait()
-		if !undecided.Load() && !l.peers.isAnyRedialled(l) {
-			l.searchUntil.CompareAndSwap(until, 0)
-		}
-	})
+	defer attempts.Go(func() { l.concludeSearch(&round, &undecided, until) })
 
 	for _, relay := range relays {
 		ended := make(chan struct{})
@@ -297,6 +307,16 @@ func (l *link) tryRelays(ctx context.Context, attempts *sync.WaitGroup) {
 		if l.tunnel.Load() != nil {
 			return
 		}
+	}
+}
+
+// concludeSearch waits for the attempts of a round. If none of them can help,
+// the search has failed. If undecided is set, or a node is dialled again, some
+// relay may help in a moment, and the path stays unsure until the given time.
+func (l *link) concludeSearch(round *sync.WaitGroup, undecided *atomic.Bool, until int64) {
+	round.Wait()
+	if !undecided.Load() && !l.peers.isAnyRedialled(l) {
+		l.searchUntil.CompareAndSwap(until, 0)
 	}
 }
 

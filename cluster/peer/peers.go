@@ -97,7 +97,7 @@ type Peers struct {
 	links          atomic.Pointer[map[ring.NodeID]*link] // immutable
 	relayedTunnels atomic.Int64                          // tunnels that this node relays; at most maxRelayed
 	relayedBytes   atomic.Int64                          // bytes relayed in tunnels
-	finishing      atomic.Bool                           // Close has begun: incoming calls are not served any more
+	draining       atomic.Bool                           // Close has begun: incoming calls are not served any more
 	pulseNow       chan struct{}                         // capacity 1: start the next pulse now
 	stalls         stalls
 	clocks         clocks
@@ -157,7 +157,7 @@ func (p *Peers) Close() error {
 
 	var err error
 	if isFirst {
-		p.finish()
+		p.drain()
 		p.cancel()
 		err = p.listener.Close()
 		p.closeSockets(func(*socket) bool { return true })
@@ -167,17 +167,17 @@ func (p *Peers) Close() error {
 	return err
 }
 
-// finishTime bounds how long finish takes.
-const finishTime = time.Second
+// drainTime bounds how long drain takes.
+const drainTime = time.Second
 
-// finish lets handlers end, sends the queued replies and lets the callers read
+// drain lets handlers end, sends the queued replies and lets the callers read
 // them. If a reply were lost, its caller would ask again, and the cost would be
 // counted twice. Calls that arrive meanwhile are not served. Each caller closes
 // its connection once it has read everything. The messages that handlers have
 // sent to other nodes go out, too.
-func (p *Peers) finish() {
-	p.finishing.Store(true)
-	deadline := time.Now().Add(finishTime)
+func (p *Peers) drain() {
+	p.draining.Store(true)
+	deadline := time.Now().Add(drainTime)
 	for time.Now().Before(deadline) {
 		serving := false
 		p.mu.Lock()
@@ -234,11 +234,11 @@ func (p *Peers) setLinks(k connKind, nodes map[ring.NodeID]string) {
 	links := maps.Clone(old)
 	for node, l := range old {
 		address, wanted := nodes[node]
-		hasMoved := l.kind == k && (!wanted || address != l.address)
+		isObsolete := l.kind == k && (!wanted || address != l.address)
 		// A node that seemed to be of another region, but is in this one, gets a near
 		// link instead.
 		isNear := l.kind == kindFar && k == kindPeer && wanted
-		if hasMoved || isNear {
+		if isObsolete || isNear {
 			l.cancel()
 			delete(links, node)
 		}

@@ -52,11 +52,12 @@ func (w *wanState) changed() <-chan struct{} {
 	return w.gossip.Changed()
 }
 
-// step enters or leaves the pool, as this node should be an entry node or not.
-// In the pool, it updates what this node announces, the view and the addresses.
+// step makes this node a member of the pool exactly while it should be an entry
+// node. In the pool, it updates what this node announces, the view and the
+// addresses.
 func (p *Pool) step(now time.Time) {
 	p.mu.Lock()
-	entry := p.wantEntry
+	isWanted := p.wantEntry
 	members := p.members
 	leaving := p.leaving
 	learned := p.learnedAddresses
@@ -64,9 +65,9 @@ func (p *Pool) step(now time.Time) {
 
 	wan := &p.wan
 	switch {
-	case entry && wan.gossip == nil && !now.Before(wan.nextAttempt):
+	case isWanted && wan.gossip == nil && !now.Before(wan.nextAttempt):
 		p.enter(now, members, learned)
-	case !entry && wan.gossip != nil:
+	case !isWanted && wan.gossip != nil:
 		p.exit()
 	}
 

@@ -52,7 +52,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add([]byte(`{"entry":true,"regions":[{"Name":"eu","Follows":"us","Reachable":true,"Members":5}],"addresses":["10.0.0.1:7948"]}`))
 	f.Add([]byte("{}"))
 	f.Fuzz(func(t *testing.T, have []byte) {
-		a, err := parseAnswer(have)
+		a, err := parseReport(have)
 		if err != nil {
 			if !errors.Is(err, errMessage) {
 				t.Error(err)
@@ -78,12 +78,12 @@ func TestBadMessages(t *testing.T) {
 	} {
 		b, err := json.Marshal(bad)
 		expect.NoError(t, err)
-		if a, err := parseAnswer(b); !errors.Is(err, errMessage) {
+		if a, err := parseReport(b); !errors.Is(err, errMessage) {
 			t.Errorf("%s: have %+v", name, a)
 		}
 	}
 	for _, bad := range []string{"", "{", "\x01\x01", `{"entry":1}`} {
-		if a, err := parseAnswer([]byte(bad)); !errors.Is(err, errMessage) {
+		if a, err := parseReport([]byte(bad)); !errors.Is(err, errMessage) {
 			t.Errorf("%q: have %+v", bad, a)
 		}
 	}

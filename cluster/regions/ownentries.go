@@ -19,20 +19,20 @@ const (
 	// urgentPollInterval replaces it while a region can't be reached.
 	pollInterval       = time.Second
 	urgentPollInterval = 500 * time.Millisecond
-	pollTimeout        = 500 * time.Millisecond // bounds the wait for one answer
+	pollTimeout        = 500 * time.Millisecond // bounds the wait for one report
 	// pollAllInterval is the time after which an entry node that reaches all
 	// regions polls the other entry nodes of its region again. The addresses in
-	// their answers keep the WAN pool in one piece.
+	// their reports keep the WAN pool in one piece.
 	pollAllInterval = 10 * time.Second
-	// freshFor is how long an answer about reachability is trusted.
+	// freshFor is how long a report about reachability is trusted.
 	freshFor = 3 * time.Second
 )
 
-// reports are the last answers of this region's entry nodes, newest first; at
-// most maxOwnEntries. It is immutable.
+// reports are the last reports of this region's entry nodes, newest first; at
+// most maxOwnEntries. The list is immutable.
 type reports []entryReport
 
-// answer is the reply to MethodRegions: what the called node knows first-hand.
+// entryReport is the reply to MethodRegions: what the called node knows first-hand.
 type entryReport struct {
 	IsEntryNode bool     `json:"entry"`     // the node is an entry node
 	Regions     []Region `json:"regions"`   // by name; at most maxRegions
@@ -44,27 +44,27 @@ type entryReport struct {
 
 // reaching returns the entry nodes of this region that recently reported the
 // given region as reachable.
-func (r reports) reaching(region string) (entries []ring.NodeID) {
-	for _, a := range r {
-		reports := slices.ContainsFunc(a.Regions,
-			func(other Region) bool { return other.Name == region && other.Reachable })
-		if reports && time.Since(a.at) < freshFor {
-			entries = append(entries, a.from)
+func (rs reports) reaching(region string) (entries []ring.NodeID) {
+	for _, report := range rs {
+		isReported := slices.ContainsFunc(report.Regions,
+			func(r Region) bool { return r.Name == region && r.Reachable })
+		if isReported && time.Since(report.at) < freshFor {
+			entries = append(entries, report.from)
 		}
 	}
 	return entries
 }
 
-// regions returns every region in the latest answer, and in those at most
+// regions returns every region in the latest report, and in those at most
 // freshFor older, sorted by name.
-func (r reports) regions() []Region {
+func (rs reports) regions() []Region {
 	regions := make(map[string]Region)
-	for _, a := range slices.Backward(r) { // newer answers overwrite older ones
-		if r[0].at.Sub(a.at) > freshFor {
+	for _, report := range slices.Backward(rs) { // newer reports overwrite older ones
+		if rs[0].at.Sub(report.at) > freshFor {
 			continue
 		}
-		for _, named := range a.Regions {
-			regions[named.Name] = named
+		for _, r := range report.Regions {
+			regions[r.Name] = r
 		}
 	}
 	return slices.SortedFunc(maps.Values(regions), byName)
@@ -72,15 +72,15 @@ func (r reports) regions() []Region {
 
 func byName(a, b Region) int { return cmp.Compare(a.Name, b.Name) }
 
-// withAnswer returns r with another answer in front. An answer from a node that
-// is not an entry node only removes that node's previous answer.
-func (r reports) withAnswer(a entryReport) reports {
+// withReport returns rs with another report in front. A report from a node that
+// is not an entry node only removes that node's previous report.
+func (rs reports) withReport(report entryReport) reports {
 	var all reports
-	if a.IsEntryNode {
-		all = append(all, a)
+	if report.IsEntryNode {
+		all = append(all, report)
 	}
-	for _, other := range r {
-		if other.from != a.from && len(all) < maxOwnEntries {
+	for _, other := range rs {
+		if other.from != report.from && len(all) < maxOwnEntries {
 			all = append(all, other)
 		}
 	}
@@ -89,8 +89,8 @@ func (r reports) withAnswer(a entryReport) reports {
 
 // isReachableViaOwnEntry reports whether this node can reach the region through
 // an entry node of its own region.
-func (p *Pool) isReachableViaOwnEntry(r reports, region string) bool {
-	return slices.ContainsFunc(r.reaching(region), p.config.Peers.Reachable)
+func (p *Pool) isReachableViaOwnEntry(rs reports, region string) bool {
+	return slices.ContainsFunc(rs.reaching(region), p.config.Peers.Reachable)
 }
 
 // runPolls is the loop that polls the entry nodes of this region.
@@ -142,7 +142,7 @@ func (p *Pool) pollOwnEntries(all bool) {
 		entries[0], entries[i] = entries[i], entries[0]
 	}
 
-	// An entry node knows the other regions itself, and needs no answer.
+	// An entry node knows the other regions itself, and needs no report.
 	answered := p.view.Load().isEntry
 	for _, id := range entries[:min(len(entries), maxOwnEntries)] {
 		if !all && answered && p.allReachable() {
@@ -163,49 +163,51 @@ func (p *Pool) pollOwnEntry(id ring.NodeID) bool {
 		return false
 	}
 
-	a, err := parseAnswer(reply)
+	report, err := parseReport(reply)
 	if err != nil {
 		p.log.Debug("malformed answer about regions from an entry node", "node", id, "error", err)
 		return false
 	}
 
-	// The answer gets the time of the question: a slow answer must not be trusted
+	// The report gets the time of the question: a slow reply must not be trusted
 	// for longer.
-	a.from, a.at = id, sent
-	a.Regions = slices.DeleteFunc(a.Regions, func(r Region) bool { return r.Name == p.config.Self.Region })
+	report.from = id
+	report.at = sent
+	report.Regions = slices.DeleteFunc(report.Regions, func(r Region) bool { return r.Name == p.config.Self.Region })
 
 	// Only runPolls stores reports, so none is lost between Load and Store.
-	updated := (*p.reports.Load()).withAnswer(a)
+	updated := (*p.reports.Load()).withReport(report)
 	p.reports.Store(&updated)
 
-	if a.IsEntryNode {
+	if report.IsEntryNode {
 		p.mu.Lock()
-		p.learnedAddresses, p.lastOwnEntry = a.Addresses, id
+		p.learnedAddresses, p.lastOwnEntry = report.Addresses, id
 		p.mu.Unlock()
 	}
-	return a.IsEntryNode
+	return report.IsEntryNode
 }
 
 // serveRegions replies with what this node knows itself, without any reports.
 func (p *Pool) serveRegions(c *peer.Call) {
 	v := p.view.Load()
-	a := entryReport{IsEntryNode: v.isEntry, Addresses: v.addresses}
+	report := entryReport{IsEntryNode: v.isEntry, Addresses: v.addresses}
 	for _, r := range v.regions {
-		a.Regions = append(a.Regions, p.describe(r))
+		report.Regions = append(report.Regions, p.describe(r))
 	}
-	b, _ := json.Marshal(a) // texts, numbers and flags: no error is possible
+	b, _ := json.Marshal(report) // texts, numbers and flags: no error is possible
 	c.Reply(b)
 }
 
-// parseAnswer decodes and checks a reply of serveRegions.
-func parseAnswer(b []byte) (a entryReport, err error) {
-	if err := json.Unmarshal(b, &a); err != nil {
+// parseReport decodes and checks a reply of serveRegions.
+func parseReport(b []byte) (report entryReport, err error) {
+	if err := json.Unmarshal(b, &report); err != nil {
 		return entryReport{}, fmt.Errorf("%w: %w", errMessage, err)
 	}
 
-	bad := len(a.Regions) > maxRegions || len(a.Addresses) > maxAddresses || !slices.IsSortedFunc(a.Regions, byName) ||
-		slices.ContainsFunc(a.Addresses, func(s string) bool { return len(s) > maxAddressLen }) ||
-		slices.ContainsFunc(a.Regions, func(r Region) bool {
+	bad := len(report.Regions) > maxRegions || len(report.Addresses) > maxAddresses ||
+		!slices.IsSortedFunc(report.Regions, byName) ||
+		slices.ContainsFunc(report.Addresses, func(s string) bool { return len(s) > maxAddressLen }) ||
+		slices.ContainsFunc(report.Regions, func(r Region) bool {
 			return len(r.Name) > maxRegionLen || len(r.Follows) > maxRegionLen ||
 				len(r.Address) > maxAddressLen || r.Members < 0 || r.Members > maxMembers
 		})
@@ -213,7 +215,7 @@ func parseAnswer(b []byte) (a entryReport, err error) {
 	if bad {
 		return entryReport{}, errMessage
 	}
-	return a, nil
+	return report, nil
 }
 
 // maxAddressLen bounds an address, in bytes: IPv6 with zone and port fits.

@@ -175,10 +175,10 @@ func (p *Pool) Changed() <-chan struct{} { return p.changed }
 // peer.Config.AcceptFar. An error refuses the node.
 func (p *Pool) Accept(remote peer.Identity) error {
 	p.mu.Lock()
-	entry := p.wantEntry && !p.closed
+	isWanted := p.wantEntry && !p.closed
 	p.mu.Unlock()
 
-	if !entry {
+	if !isWanted {
 		return errNotEntry
 	}
 
@@ -220,9 +220,9 @@ func (p *Pool) Regions() []Region {
 
 	all := make([]Region, 0, len(v.regions))
 	for _, r := range v.regions {
-		entry := p.describe(r)
-		entry.Reachable = entry.Reachable || p.isReachableViaOwnEntry(*reported, r.name)
-		all = append(all, entry)
+		described := p.describe(r)
+		described.Reachable = described.Reachable || p.isReachableViaOwnEntry(*reported, r.name)
+		all = append(all, described)
 	}
 
 	for _, r := range reported.regions() {

@@ -183,7 +183,9 @@ func (s *Store) Drop(p int) bool {
 	for k := range part.notes {
 		lp.forget(k)
 	}
-	part.unsaved, part.unsent, part.released = nil, nil, nil
+	part.unsaved = nil
+	part.unsent = nil
+	part.released = nil
 	part.shrink()
 	part.resets.Store(0)
 	return hadNotes

@@ -2,7 +2,6 @@ package house
 
 import (
 	"go/ast"
-	"go/token"
 	"path"
 	"regexp"
 	"slices"
@@ -28,17 +27,8 @@ func TestCommentsNameWhatExists(t *testing.T) {
 	// a name at the start of a sentence must be in its own folder
 	known, named := map[string]bool{}, map[[3]string]bool{}
 	eachFile(t, func(file string, _ []byte, syntax *ast.File) {
-		for _, d := range syntax.Decls {
-			var doc, name string
-			if f, ok := d.(*ast.FuncDecl); ok {
-				doc, name = f.Doc.Text(), f.Name.Name
-			} else if g, ok := d.(*ast.GenDecl); ok && g.Tok == token.TYPE && len(g.Specs) == 1 {
-				doc, name = g.Doc.Text(), g.Specs[0].(*ast.TypeSpec).Name.Name
-			}
-			if first := goWord.FindString(doc); !strings.HasSuffix(file, "_test.go") &&
-				!slices.Contains([]string{"", "A", "The", name}, first) {
-				t.Errorf("%s: the doc comment of %s begins with %s", file, name, first)
-			}
+		if !strings.HasSuffix(file, "_test.go") {
+			checkDocs(t, file, syntax)
 		}
 		for _, group := range syntax.Comments {
 			comment := strings.ReplaceAll(group.Text(), "\n", " ")
@@ -64,6 +54,40 @@ func TestCommentsNameWhatExists(t *testing.T) {
 			t.Errorf("%s: a comment names %s, which does not exist", at[0], at[2])
 		}
 	}
+}
+
+// checkDocs reports doc comments that begin with another name than that of what
+// they document: of functions, types, fields, constants and variables.
+func checkDocs(t *testing.T, file string, syntax *ast.File) {
+	check := func(doc *ast.CommentGroup, wholeSentence bool, names ...*ast.Ident) {
+		first := goWord.FindString(doc.Text())
+		isName := slices.ContainsFunc(names, func(id *ast.Ident) bool { return id.Name == first })
+		// A field may begin with a sentence: then its first word is no name.
+		isWord := first == strings.ToUpper(first[:min(1, len(first))])+strings.ToLower(first[min(1, len(first)):])
+		switch {
+		case first == "" || isName:
+		case wholeSentence && !slices.Contains([]string{"A", "The"}, first), !isWord:
+			t.Errorf("%s: the doc comment of %s begins with %s", file, names[0].Name, first)
+		}
+	}
+
+	ast.Inspect(syntax, func(n ast.Node) bool {
+		switch d := n.(type) {
+		case *ast.FuncDecl:
+			check(d.Doc, true, d.Name)
+		case *ast.GenDecl:
+			if spec, ok := d.Specs[0].(*ast.TypeSpec); ok && len(d.Specs) == 1 {
+				check(d.Doc, true, spec.Name)
+			}
+		case *ast.ValueSpec:
+			check(d.Doc, false, d.Names...)
+		case *ast.Field:
+			if len(d.Names) > 0 {
+				check(d.Doc, false, d.Names...)
+			}
+		}
+		return true
+	})
 }
 
 // foreignLetters are single letters of formulas, headers and numbers in doc comments, by file.

@@ -9,12 +9,12 @@ import (
 // cached limits refer to their division, and would keep old versions in memory.
 type division struct {
 	region string
-	// onlyLastFrom is a wall time in Unix ns. Windows that begin at or after it
+	// lastSufficesFrom is a wall time in Unix ns. Windows that begin at or after it
 	// depend only on the last version.
-	onlyLastFrom int64
+	lastSufficesFrom int64
 	// maxFill bounds the time that any bucket of any version takes to fill, in ns.
 	maxFill       int64
-	at            []int64  // for each recorded version: its RecordedAt, but in Unix ns
+	recordedAt    []int64  // for each recorded version: its RecordedAt, but in Unix ns
 	notHonouredAt []int64  // for each version: HeldVersion.NotHonouredAt, but no later than that of any later version
 	doubtful      []bool   // for each version
 	names         []string // the regions of all versions, each once
@@ -23,8 +23,8 @@ type division struct {
 
 // recorded returns the number of versions recorded by start, in Unix ns.
 func (d *division) recorded(start int64) uint8 {
-	n := len(d.at)
-	for n > 0 && d.at[n-1] > start {
+	n := len(d.recordedAt)
+	for n > 0 && d.recordedAt[n-1] > start {
 		n--
 	}
 	return uint8(n)
@@ -40,8 +40,8 @@ type phase struct {
 	maybeHonoured uint8
 }
 
-// room is the amount and burst that a share may have.
-type room struct{ amount, burst int64 }
+// bound is the amount and burst that a share may have.
+type bound struct{ amount, burst int64 }
 
 // windowDivision is how regions divide a limit in the current window.
 type windowDivision struct {
@@ -61,10 +61,10 @@ func unboundedShares(regions int) heldShares {
 	return heldShares{all, all}
 }
 
-func (v heldShares) of(region int) room { return room{v.amounts[region], v.bursts[region]} }
+func (v heldShares) of(region int) bound { return bound{v.amounts[region], v.bursts[region]} }
 
-// weigher computes how much of one limit the versions leave to one region.
-type weigher struct {
+// shareBounder computes how much of one limit the versions leave to one region.
+type shareBounder struct {
 	region   int // index of the region; −1 if it is in no version
 	recorded int // number of recorded versions; they come first
 	doubtful []bool
@@ -86,85 +86,85 @@ type weigher struct {
 }
 
 // prepare computes nextWithLimit and leastShare. The last version always has the limit.
-func (w *weigher) prepare() {
-	if w.bucket || w.region < 0 {
+func (sb *shareBounder) prepare() {
+	if sb.bucket || sb.region < 0 {
 		return
 	}
 
-	n := len(w.held)
-	w.nextWithLimit, w.leastShare = make([]int, n), make([]int64, n)
+	n := len(sb.held)
+	sb.nextWithLimit, sb.leastShare = make([]int, n), make([]int64, n)
 
 	var later []int64 // distinct amounts of versions from i on
 	for i := n - 1; i >= 0; i-- {
-		w.nextWithLimit[i] = i
-		if w.split[i] == nil {
-			w.nextWithLimit[i] = w.nextWithLimit[i+1]
+		sb.nextWithLimit[i] = i
+		if sb.split[i] == nil {
+			sb.nextWithLimit[i] = sb.nextWithLimit[i+1]
 			continue
 		}
 
-		if !slices.Contains(later, w.amounts[i]) {
-			later = append(later, w.amounts[i])
+		if !slices.Contains(later, sb.amounts[i]) {
+			later = append(later, sb.amounts[i])
 		}
 
-		w.leastShare[i] = math.MaxInt64
+		sb.leastShare[i] = math.MaxInt64
 
 		// Each amount counts, and not only the smallest: because of rounding, a
 		// region may get less of a larger one.
 		for _, amount := range later {
-			share := w.held[i].amounts[w.region]
-			if amount == w.amounts[i] {
-				w.leastShare[i] = min(w.leastShare[i], share)
+			share := sb.held[i].amounts[sb.region]
+			if amount == sb.amounts[i] {
+				sb.leastShare[i] = min(sb.leastShare[i], share)
 			} else {
-				w.leastShare[i] = min(w.leastShare[i], w.split[i](amount))
+				sb.leastShare[i] = min(sb.leastShare[i], sb.split[i](amount))
 			}
 		}
 	}
 }
 
-// roomAt returns what the versions leave to the region in a phase.
-func (w *weigher) roomAt(p phase) room {
-	out := room{math.MaxInt64, math.MaxInt64}
-	if w.region < 0 {
-		return room{}
+// boundAt returns what the versions leave to the region in a phase.
+func (sb *shareBounder) boundAt(p phase) bound {
+	out := bound{math.MaxInt64, math.MaxInt64}
+	if sb.region < 0 {
+		return bound{}
 	}
 
-	if !w.bucket {
+	if !sb.bucket {
 		// By the clock of the owner, the window may have begun a second earlier
 		// or later. Only the least of these amounts is safe.
 		for before := p.before; before <= p.after; before++ {
-			out.amount = min(out.amount, w.windowRoom(before, p.maybeHonoured))
+			out.amount = min(out.amount, sb.windowBound(before, p.maybeHonoured))
 		}
-		return room{amount: out.amount}
+		return bound{amount: out.amount}
 	}
 
-	unknown := unboundedShares(len(w.held[0].amounts)) // use before the first record is unknown
+	unknown := unboundedShares(len(sb.held[0].amounts)) // use before the first record is unknown
 	amounts, bursts := [][]int64{unknown.amounts}, [][]int64{unknown.bursts}
-	for _, v := range w.held {
+	for _, v := range sb.held {
 		amounts, bursts = append(amounts, v.amounts), append(bursts, v.bursts)
 	}
 
-	doubtful := append([]bool{false}, w.doubtful...)
+	doubtful := append([]bool{false}, sb.doubtful...)
 	// The bucket may have been filling since any of these records. Each leaves
 	// another amount, and only the least is safe.
-	for first := int(p.before); first <= w.recorded; first++ {
-		out.amount = min(out.amount, leastInBucket(amounts[first:], doubtful[first:], w.recorded-first, w.region))
-		out.burst = min(out.burst, leastInBucket(bursts[first:], doubtful[first:], w.recorded-first, w.region))
+	for first := int(p.before); first <= sb.recorded; first++ {
+		out.amount = min(out.amount, leastInBucket(amounts[first:], doubtful[first:], sb.recorded-first, sb.region))
+		out.burst = min(out.burst, leastInBucket(bursts[first:], doubtful[first:], sb.recorded-first, sb.region))
 	}
 
 	return out
 }
 
-// windowRoom returns what the versions leave of a fixed window. before is the
+// windowBound returns what the versions leave of a fixed window. before is the
 // number of versions recorded before it began; honoured is the number of
 // versions that this region may have honoured.
-func (w *weigher) windowRoom(before, honoured uint8) int64 {
-	base := w.baseVersion(before)
-	out := w.leastShare[w.nextWithLimit[base]]
+func (sb *shareBounder) windowBound(before, honoured uint8) int64 {
+	base := sb.baseVersion(before)
+	out := sb.leastShare[sb.nextWithLimit[base]]
 	for i := base + 1; i < int(honoured); i++ {
 		// This region does not know for certain when the version was recorded. Other
 		// regions may know that it was before the window began, and rely on it.
-		if i >= w.recorded || w.doubtful[i] {
-			out = min(out, w.leastShare[w.nextWithLimit[i]])
+		if i >= sb.recorded || sb.doubtful[i] {
+			out = min(out, sb.leastShare[sb.nextWithLimit[i]])
 		}
 	}
 	return out
@@ -175,32 +175,32 @@ func (w *weigher) windowRoom(before, honoured uint8) int64 {
 // recorded version that is nowhere smaller. If none was recorded before,
 // baseVersion returns the first version: what was used earlier is unknown, but
 // only the first version's regions can have used it.
-func (w *weigher) baseVersion(before uint8) int {
+func (sb *shareBounder) baseVersion(before uint8) int {
 	if before == 0 {
 		return 0
 	}
 	first := int(before) - 1
-	amounts := make([][]int64, 0, len(w.held))
-	for _, v := range w.held[first:w.recorded] {
+	amounts := make([][]int64, 0, len(sb.held))
+	for _, v := range sb.held[first:sb.recorded] {
 		amounts = append(amounts, v.amounts)
 	}
-	return first + baseShare(amounts, w.doubtful[first:])
+	return first + baseShare(amounts, sb.doubtful[first:])
 }
 
-// newestRoom returns what the version in force gives the region.
-func (w *weigher) newestRoom() room {
-	if w.region < 0 {
-		return room{}
+// newestBound returns what the version in force gives the region.
+func (sb *shareBounder) newestBound() bound {
+	if sb.region < 0 {
+		return bound{}
 	}
-	return w.held[len(w.held)-1].of(w.region)
+	return sb.held[len(sb.held)-1].of(sb.region)
 }
 
 // baseDivision returns each region's part of a fixed window, or nil for other limits.
-func (w *weigher) baseDivision(p phase) []int64 {
-	if w.bucket || w.region < 0 {
+func (sb *shareBounder) baseDivision(p phase) []int64 {
+	if sb.bucket || sb.region < 0 {
 		return nil
 	}
-	return w.held[w.nextWithLimit[w.baseVersion(p.after)]].amounts
+	return sb.held[sb.nextWithLimit[sb.baseVersion(p.after)]].amounts
 }
 
 // leastInBucket returns what shares leave to a region of a bucket that may have
