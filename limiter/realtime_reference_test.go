@@ -40,7 +40,6 @@ func TestRealTimeJudgeFindsFaults(t *testing.T) {
 			}
 			if wrong == readsEarly {
 				m.window = 10 * time.Millisecond
-				m.batch = 10_000
 				m.rest = 0
 			}
 			t.Run(fmt.Sprintf("%v %v", m, wrong), func(t *testing.T) {
@@ -119,7 +118,10 @@ func newReference(t *testing.T, m *mix, wrong fault) *reference {
 func (r *reference) now(int) algorithms.Instant { return r.clock.Now() }
 
 func (r *reference) asker(number, n int) asker {
-	return &refAsker{reference: r, leases: make([]refLease, r.mix.subjects)}
+	return &refAsker{
+		reference: r, leases: make([]refLease, r.mix.subjects),
+		isLate: r.wrong == readsEarly && number%2 == 1,
+	}
 }
 
 // refAsker takes some units in advance where leases apply, as a node does that
@@ -127,6 +129,7 @@ func (r *reference) asker(number, n int) asker {
 type refAsker struct {
 	*reference
 	leases []refLease
+	isLate bool // it waits for half a window after it has read the clock
 }
 
 // refLease is what may be spent without asking, until its end on the steady
@@ -138,6 +141,10 @@ type refLease struct {
 
 func (a *refAsker) ask(subjects []int, costs []int64, sums []int64) {
 	read := a.clock.Now()
+	if a.isLate {
+		time.Sleep(a.limit.Window / 2)
+	}
+
 	for i, subject := range subjects {
 		if a.spend(subject, costs[i]) || a.decide(read, subject, costs[i]) {
 			sums[subject] += costs[i]

@@ -26,103 +26,143 @@ const (
 	maxFolders       = 20 // in the root
 )
 
-// mayImport lists what each package may import of the project: the packages
-// below it, and nothing else. A package that is not listed may not exist.
-var mayImport = map[string][]string{
-	"algorithms":         {}, // standard library only; see below
-	"counters/notes":     {"ring"},
-	"counters/pages":     {}, // memory outside the heap
-	"counters":           {"algorithms", "counters/notes", "counters/pages", "ring"},
-	"ring":               {},
-	"rules/entries":      {},
-	"rules/document":     {"algorithms", "rules/entries", "internal/ipaddr", "internal/yaml"},
-	"rules":              {"algorithms", "rules/document", "rules/entries", "internal/ipaddr", "internal/yaml"},
-	"cluster/agreement":  {"ring", "rules", "rules/document", "rules/entries"},
-	"cluster/authority":  {"ring", "cluster/agreement", "cluster/gossip"},
-	"persist":            {"algorithms", "counters", "ring", "internal/hashilog"},
-	"localcache":         {"algorithms", "counters", "rules", "ring"},
-	"cluster/partitions": {"algorithms", "counters", "counters/notes", "ring", "cluster/agreement", "cluster/peer"},
-	"limiter/loads":      {"rules", "rules/document"},
-	"limiter": {"algorithms", "counters", "counters/notes", "rules", "rules/document", "rules/entries",
-		"ring", "cluster/peer", "cluster/partitions", "localcache"},
-	"cluster/gossip":   {"ring"},
-	"cluster/regions":  {"ring", "cluster/gossip", "cluster/peer"},
-	"usage":            {"ring", "rules", "rules/document", "cluster/peer", "persist"},
-	"internal/tracing": {},
-	"replay":           {"algorithms", "counters", "rules", "rules/document", "rules/entries", "limiter"},
-	"api/ui":           {}, // files for browsers
-	// What all doors need. A door imports api, and no other door.
-	"api": {"persist", "rules", "rules/document", "rules/entries", "limiter", "cluster", "internal/ipaddr",
-		"internal/tracing", "limiter/loads", "internal/yaml"},
+// floorPlan lists all packages from the bottom to the top, and what each may
+// import of the project: packages below it, and nothing else.
+var floorPlan = []struct {
+	name      string
+	mayImport []string
+}{
+	// Tools that know nothing of the product.
+	{"internal/hashilog", nil},
+	{"internal/ipaddr", nil},
+	{"internal/latency", nil},
+	{"internal/metrics", nil},
+	{"internal/rawconn", nil},
+	{"internal/reload", nil},
+	{"internal/secret", nil},
+	{"internal/tasks", nil},
+	{"internal/tick", nil},
+	{"internal/tracing", nil},
+	{"internal/wake", nil},
+	{"internal/wire", nil},
+	{"internal/yaml", nil},
+
+	// Tools of tests.
+	{"internal/expect", nil},
+	{"internal/golden", nil},
+	{"internal/memnet", nil},
+	{"internal/pairs", nil},
+	{"internal/process", nil},
+	{"internal/testca", nil},
+
+	// Counting.
+	{"ring", nil},
+	{"algorithms", nil},
+	{"counters/notes", []string{"ring"}},
+	{"counters/pages", nil}, // memory outside the heap
+	{"counters", []string{"algorithms", "counters/notes", "counters/pages", "ring"}},
+	{"persist", []string{"algorithms", "counters", "ring", "internal/hashilog"}},
+
+	// Rules.
+	{"rules/entries", nil},
+	{"rules/document", []string{"algorithms", "rules/entries", "internal/ipaddr", "internal/yaml"}},
+	{"rules", []string{"algorithms", "rules/document", "rules/entries", "internal/ipaddr", "internal/yaml"}},
+	{"localcache", []string{"algorithms", "counters", "rules", "ring"}},
+
+	// Nodes that know each other and agree.
+	{"cluster/peer", []string{"ring"}},
+	{"cluster/gossip", []string{"ring"}},
+	{"cluster/regions", []string{"ring", "cluster/gossip", "cluster/peer"}},
+	{"cluster/agreement", []string{"ring", "rules", "rules/document", "rules/entries"}},
+	{"cluster/authority", []string{"ring", "cluster/agreement", "cluster/gossip"}},
+	// what Raft reads and writes through
+	{"cluster/raftio", []string{"ring", "cluster/authority", "cluster/peer", "internal/hashilog"}},
+	{"cluster", []string{"ring", "cluster/agreement", "cluster/authority", "cluster/gossip",
+		"cluster/peer", "cluster/raftio", "cluster/regions", "rules", "rules/document", "rules/entries"}},
+	{"cluster/partitions", []string{"algorithms", "counters", "counters/notes", "ring", "cluster/agreement",
+		"cluster/peer"}},
+
+	// Deciding.
+	{"limiter/loads", []string{"rules", "rules/document"}},
+	{"limiter", []string{"algorithms", "counters", "counters/notes", "rules", "rules/document", "rules/entries",
+		"ring", "cluster/peer", "cluster/partitions", "localcache"}},
+	{"replay", []string{"algorithms", "counters", "rules", "rules/document", "rules/entries", "limiter"}},
+
+	// What was decided.
+	{"usage", []string{"ring", "rules", "rules/document", "cluster/peer", "persist"}},
+	{"internal/history", []string{"ring", "cluster/peer"}},
+
+	// Doors. All need api, and none imports another one.
+	{"api", []string{"persist", "rules", "rules/document", "rules/entries", "limiter", "limiter/loads", "cluster",
+		"internal/ipaddr", "internal/tracing", "internal/yaml"}},
 	// bodies of the HTTP planes, and rate headers
-	"api/codec": {"api", "algorithms", "counters", "rules", "rules/document", "limiter", "limiter/loads"},
+	{"api/codec", []string{"api", "algorithms", "counters", "rules", "rules/document", "limiter", "limiter/loads"}},
 	// Envoy's messages, for two doors
-	"api/rls": {"api", "api/codec", "algorithms", "counters", "rules", "rules/document", "limiter"},
-	// where requests end, for the HTTP planes
-	"api/framing": {},
-	"api/httpd": {"api", "api/codec", "api/framing", "api/rls", "rules", "limiter",
-		"internal/ipaddr", "internal/tracing"},
-	"api/envoy": {"api", "api/rls", "internal/tracing"},
+	{"api/rls", []string{"api", "api/codec", "algorithms", "counters", "rules", "rules/document", "limiter"}},
+	{"api/framing", nil}, // where requests end, for the HTTP planes
+	{"api/ui", nil},      // files for browsers
+	{"api/httpd", []string{"api", "api/codec", "api/framing", "api/rls", "rules", "limiter",
+		"internal/ipaddr", "internal/tracing"}},
+	{"api/envoy", []string{"api", "api/rls", "internal/tracing"}},
 	// the Redis protocol
-	"api/resp": {"api", "api/codec", "algorithms", "counters", "internal/tracing", "limiter", "rules", "rules/document"},
-	"api/admin": {"api", "api/codec", "api/framing", "api/ui", "ring", "rules", "rules/document", "rules/entries",
-		"limiter", "cluster", "cluster/gossip", "usage", "internal/history", "limiter/loads"},
+	{"api/resp", []string{"api", "api/codec", "algorithms", "counters", "internal/tracing", "limiter", "rules",
+		"rules/document"}},
+	{"api/admin", []string{"api", "api/codec", "api/framing", "api/ui", "ring", "rules", "rules/document",
+		"rules/entries", "limiter", "limiter/loads", "cluster", "cluster/gossip", "usage", "internal/history"}},
 	// for tests
-	"api/apitest": {"api", "api/admin", "api/framing", "counters", "ring", "rules", "rules/document", "rules/entries",
-		"limiter", "cluster", "internal/history", "limiter/loads", "internal/tracing"},
-	"node": {
-		"algorithms", "counters", "rules", "rules/document", "rules/entries", "ring", "persist", "cluster/peer",
-		"cluster/gossip", "cluster/authority", "cluster/agreement", "cluster/partitions", "cluster",
-		"localcache", "limiter", "internal/history", "limiter/loads", "usage", "internal/tracing",
-		"api", "api/codec", "api/httpd", "api/envoy", "api/resp", "api/admin", "api/apitest",
-		"client", "internal/secret", "cluster/regions",
-	},
+	{"api/apitest", []string{"api", "api/admin", "api/framing", "counters", "ring", "rules", "rules/document",
+		"rules/entries", "limiter", "limiter/loads", "cluster", "internal/history", "internal/tracing"}},
+
+	// For users of rlnode; beside this, the standard library only.
+	{"client", []string{"internal/ipaddr"}},
+	{"client/interceptor", []string{"client"}},
+
+	// Wiring.
+	{"node", []string{"algorithms", "counters", "rules", "rules/document", "rules/entries", "ring", "persist",
+		"cluster/peer", "cluster/gossip", "cluster/regions", "cluster/agreement", "cluster/authority", "cluster",
+		"cluster/partitions", "localcache", "limiter", "limiter/loads", "usage", "internal/history",
+		"internal/secret", "internal/tracing", "api", "api/codec", "api/httpd", "api/envoy", "api/resp",
+		"api/admin", "api/apitest", "client"}},
 	// Flags and commands. Only package node assembles a node; of its parts,
 	// commands use only the types that they print, and what works on the files of a
 	// node that is stopped.
-	"cmd/rlnode": {
-		"node", "rules", "rules/document", "rules/entries", "replay", "persist", "cluster", "usage",
-		"internal/tracing", "api", "api/admin", "client", "internal/yaml", "internal/secret",
-	},
+	{"cmd/rlnode", []string{"node", "rules", "rules/document", "rules/entries", "replay", "persist", "cluster",
+		"usage", "internal/secret", "internal/tracing", "internal/yaml", "api", "api/admin", "client"}},
 
-	"cluster/peer": {"ring"},
-	// what Raft reads and writes through
-	"cluster/raftio": {"ring", "cluster/authority", "cluster/peer", "internal/hashilog"},
-	"cluster": {"ring", "cluster/agreement", "cluster/authority", "cluster/gossip",
-		"cluster/peer", "cluster/raftio", "rules", "rules/document", "rules/entries", "cluster/regions"},
+	// Tests from outside, and modules of their own.
+	{"test/simulation", []string{"algorithms", "counters", "rules", "rules/document", "ring", "cluster/agreement",
+		"limiter"}},
+	{"test/faults", nil},
+	{"test/redis", nil},
+	{"test/bench", []string{"algorithms", "counters", "rules", "rules/document", "limiter", "client", "node",
+		"persist"}},
+	{"test/bench/curves", []string{"algorithms", "counters", "rules", "rules/document", "ring", "cluster/peer",
+		"cluster/partitions", "localcache", "limiter"}},
+	{"deploy/check", nil},
+	{"deploy/release", nil},
+}
 
-	"deploy/check":   {}, // a module of its own, like deploy/release
-	"deploy/release": {},
-	// a module of its own
-	"test/bench": {"algorithms", "counters", "rules", "rules/document", "limiter", "client", "node", "persist"},
-	"test/bench/curves": {"algorithms", "counters", "rules", "rules/document", "ring", "cluster/peer",
-		"cluster/partitions", "localcache", "limiter"},
-	"test/redis":      {}, // a module of its own
-	"test/simulation": {"algorithms", "counters", "rules", "rules/document", "ring", "cluster/agreement", "limiter"},
+// mayImport returns what a package may import, and whether it is in the plan.
+func mayImport(pkg string) (allowed []string, known bool) {
+	for _, p := range floorPlan {
+		if p.name == pkg {
+			return p.mayImport, true
+		}
+	}
+	return nil, false
+}
 
-	"client":             {"internal/ipaddr"}, // for users of rlnode; beside this, the standard library only
-	"client/interceptor": {"client"},
-
-	"test/faults":       {}, // for tests of the program from outside
-	"internal/expect":   {}, // for tests
-	"internal/golden":   {},
-	"internal/history":  {"ring", "cluster/peer"},
-	"internal/hashilog": {},
-	"internal/ipaddr":   {},
-	"internal/latency":  {},
-	"internal/memnet":   {},
-	"internal/metrics":  {},
-	"internal/pairs":    {}, // for tests
-	"internal/process":  {}, // for tests
-	"internal/rawconn":  {},
-	"internal/secret":   {},
-	"internal/testca":   {},
-	"internal/reload":   {},
-	"internal/tasks":    {},
-	"internal/tick":     {},
-	"internal/wake":     {},
-	"internal/wire":     {},
-	"internal/yaml":     {},
+// TestFloorPlanPointsDownward: what a package may import stands before it.
+func TestFloorPlanPointsDownward(t *testing.T) {
+	below := map[string]bool{}
+	for _, p := range floorPlan {
+		for _, name := range p.mayImport {
+			if !below[name] {
+				t.Errorf("%s may import %s, which is not below it", p.name, name)
+			}
+		}
+		below[p.name] = true
+	}
 }
 
 // everywhere lists packages that know nothing of the product. All packages may
@@ -136,7 +176,7 @@ var standardOnly = []string{"algorithms", "counters/notes", "counters/pages", "c
 func TestImportsPointDownward(t *testing.T) {
 	eachSource(t, func(path string, _ []byte, file *ast.File) {
 		pkg := packageOf(path)
-		allowed, known := mayImport[pkg]
+		allowed, known := mayImport(pkg)
 		if !known {
 			t.Errorf("%s: package %s is not in the floor plan", path, pkg)
 			return
@@ -189,7 +229,7 @@ func TestFunctionsFit(t *testing.T) {
 func packageOf(path string) string {
 	dir := filepath.ToSlash(filepath.Dir(path))
 	for d := dir; d != "."; d = filepath.ToSlash(filepath.Dir(d)) {
-		if _, known := mayImport[d]; known {
+		if _, known := mayImport(d); known {
 			return d
 		}
 	}
