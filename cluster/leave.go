@@ -144,7 +144,12 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 		return noBody{}, err
 	}
 
-	if err := c.mayRemove(ctx, m, r); err != nil {
+	if m.ID == c.config.Self.ID && (r.Leaves || r.Force) {
+		// The caller tries again. By then, another node may lead.
+		c.tracker.transferLead(ctx)
+		return noBody{}, fmt.Errorf("%w: node %s is handing over the lead", ErrLeaderUnavailable, m.Name)
+	}
+	if err := c.checkRemoval(m, r); err != nil {
 		return noBody{}, err
 	}
 
@@ -162,17 +167,10 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 	return noBody{}, c.awaitRemoved(ctx, m, r)
 }
 
-// mayRemove returns an error if m must not be removed, or not by this node. If
-// m is this node and may be removed, mayRemove transfers the lead: another
-// leader must remove it.
-func (c *Cluster) mayRemove(ctx context.Context, m member, r removalRequest) error {
+// checkRemoval returns an error if m must not be removed.
+func (c *Cluster) checkRemoval(m member, r removalRequest) error {
 	switch {
 	case m.ID == c.config.Self.ID:
-		if r.Leaves || r.Force {
-			// The caller tries again. By then, another node may lead.
-			c.tracker.transferLead(ctx)
-			return fmt.Errorf("%w: node %s is handing over the lead", ErrLeaderUnavailable, m.Name)
-		}
 		return fmt.Errorf("%w: node %s is alive, and leads", ErrRefused, m.Name)
 	case m.State == gossip.Alive && !r.Leaves && !r.Force:
 		return fmt.Errorf("%w: node %s is alive; let it leave, or remove it by force", ErrRefused, m.Name)

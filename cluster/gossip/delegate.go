@@ -194,7 +194,7 @@ func (e events) NotifyConflict(existing, other *memberlist.Node) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	if !e.secondClaims.hasLasted(other.Name, time.Now(), e.config.twinPatience()) {
+	if !e.secondClaims.note(other.Name, time.Now(), e.config.twinPatience()) {
 		return
 	}
 
@@ -218,9 +218,9 @@ const (
 // twinPatience returns how long a claim must go on: 10 s, and 40 s in a WAN pool.
 func (c *Config) twinPatience() time.Duration { return twinProbes * c.ProbeInterval }
 
-// hasLasted records a claim, and reports whether it has gone on for so long that
-// both processes live. A claim that began more than twinMemory ago begins anew.
-func (claims secondClaims) hasLasted(id string, now time.Time, patience time.Duration) bool {
+// note records a claim. lasts means that it has gone on for so long that both
+// processes live. A claim that began more than twinMemory ago begins anew.
+func (claims secondClaims) note(id string, now time.Time, patience time.Duration) (lasts bool) {
 	since, known := claims[id]
 	if known && now.Sub(since) <= twinMemory {
 		return now.Sub(since) >= patience
@@ -245,7 +245,7 @@ func (g *Gossip) recordTwin(n *memberlist.Node) {
 	}
 
 	g.lastTwin = time.Now()
-	if !g.secondClaims.hasLasted(n.Name, g.lastTwin, g.config.twinPatience()) {
+	if !g.secondClaims.note(n.Name, g.lastTwin, g.config.twinPatience()) {
 		return
 	}
 

@@ -27,7 +27,7 @@ func TestTwinsPersist(t *testing.T) {
 			after time.Duration
 			want  bool
 		}{{0, false}, {patience - 1, false}, {patience, true}, {twinMemory + 1, false}} {
-			expect.Equal(t, claims.hasLasted("id", began.Add(step.after), patience), step.want,
+			expect.Equal(t, claims.note("id", began.Add(step.after), patience), step.want,
 				"WAN %v, after %v", c.wan, step.after)
 		}
 	}

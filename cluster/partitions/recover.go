@@ -276,27 +276,17 @@ func (k *Keeper) copyInfoAnswered(node ring.NodeID, boot uint64, list []int, fou
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
-	delete(k.pending, pendingCall{node, MethodCopyInfo})
-	if k.isStopped() {
-		return
-	}
-
-	defer k.wake()
-	if err != nil {
-		k.copiesNotAnswered(node, err)
+	if !k.endCall(pendingCall{node, MethodCopyInfo}, err) {
 		return
 	}
 
 	for _, p := range list {
-		s := k.parts[p].search
-		if s == nil {
-			continue
+		if s := k.parts[p].search; s != nil {
+			f, hasCopy := found[p]
+			f.boot = boot
+			f.done = !hasCopy
+			s.found[node] = f
 		}
-
-		f, hasCopy := found[p]
-		f.boot = boot
-		f.done = !hasCopy
-		s.found[node] = f
 	}
 }
 
@@ -306,36 +296,34 @@ func (k *Keeper) pullAnswered(node ring.NodeID, list []int, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
-	delete(k.pending, pendingCall{node, MethodPull})
-	// If a copy is incomplete, the rest will not come any more.
-	delete(k.incoming, node)
-	if k.isStopped() {
-		return
-	}
-
-	defer k.wake()
-	if err != nil {
-		k.copiesNotAnswered(node, err)
+	delete(k.incoming, node) // if a copy is incomplete, the rest will not come any more
+	if !k.endCall(pendingCall{node, MethodPull}, err) {
 		return
 	}
 
 	for _, p := range list {
-		s := k.parts[p].search
-		if s == nil {
-			continue
+		if s := k.parts[p].search; s != nil {
+			f := s.found[node]
+			f.done = true
+			s.found[node] = f
 		}
-
-		f := s.found[node]
-		f.done = true
-		s.found[node] = f
 	}
 
 	k.config.Logger.Debug("partitions recovered from a copy", "node", node.String(), "partitions", len(list))
 }
 
-// copiesNotAnswered handles a failed call to node about its copies. The caller
-// must hold mu.
-func (k *Keeper) copiesNotAnswered(node ring.NodeID, err error) {
-	k.backOff(node)
-	k.config.Logger.Debug("a node did not answer about its copies", "node", node.String(), "error", err)
+// endCall ends a call to a node about its copies, and reports whether the answer
+// counts. The caller must hold mu.
+func (k *Keeper) endCall(call pendingCall, err error) bool {
+	delete(k.pending, call)
+	if k.isStopped() {
+		return false
+	}
+
+	k.wake() // the loop goes on once mu is free
+	if err != nil {
+		k.backOff(call.node)
+		k.config.Logger.Debug("a node did not answer about its copies", "node", call.node.String(), "error", err)
+	}
+	return err == nil
 }

@@ -229,3 +229,23 @@ func receiver(e ast.Expr) string {
 	}
 	return ""
 }
+
+// TestAlertsAreExplained: who is paged finds each alert in docs/alerts.md, and no
+// other ones.
+func TestAlertsAreExplained(t *testing.T) {
+	find := func(file, pattern string) (names []string) {
+		text, err := os.ReadFile(filepath.Join(root, file))
+		expect.NoError(t, err)
+		for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(text), -1) {
+			names = append(names, m[1])
+		}
+		slices.Sort(names)
+		return names
+	}
+
+	alerts := find("deploy/prometheus/alerts.yaml", `alert: (\w+)`)
+	expect.EqualSlices(t, find("docs/alerts.md", "(?m)^\\| `(Rlnode\\w+)` \\|"), alerts, "alerts in docs/alerts.md")
+	if len(alerts) == 0 {
+		t.Error("no alert found")
+	}
+}
