@@ -243,7 +243,7 @@ func TestBoardHasData(t *testing.T) {
 			return status == http.StatusOK
 		})
 	}
-	address := freeAddress(t)
+	const address = "127.0.77.100:9090" // beside the nodes' addresses
 	background(t, prometheus, "--config.file="+prometheusConfig(t, dir),
 		"--storage.tsdb.path="+filepath.Join(dir, "tsdb"),
 		"--web.listen-address="+address, "--log.level=warn")
@@ -476,16 +476,6 @@ func askEnvoyDoor(url string) {
 	}
 	defer resp.Body.Close()
 	_, _ = io.Copy(io.Discard, resp.Body)
-}
-
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 var (

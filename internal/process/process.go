@@ -107,18 +107,26 @@ func Within(t testing.TB, bound time.Duration, what string, ok func() bool) {
 // test listens on it.
 const minFreePort, maxFreePort = 16_384, 32_767
 
+// returnedPorts are those that FreePort has returned.
+var returnedPorts sync.Map
+
 // FreePort returns a TCP port that is free on all addresses, unless another
-// process takes it meanwhile.
+// process takes it meanwhile. It returns no port twice.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	for range 1000 {
 		port := minFreePort + rand.IntN(maxFreePort-minFreePort+1)
 		l, err := net.Listen("tcp", fmt.Sprintf("0.0.0.0:%d", port))
-		if err == nil {
-			l.Close()
+		if err != nil {
+			continue
+		}
+
+		l.Close()
+		if _, again := returnedPorts.LoadOrStore(port, true); !again {
 			return port
 		}
 	}
+
 	t.Fatal("no port is free")
 	return 0
 }

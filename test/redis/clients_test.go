@@ -288,12 +288,6 @@ func TestClientsOverARollingRestart(t *testing.T) {
 		mu.Unlock()
 	}
 	wait.Wait()
-	if t.Failed() {
-		for _, n := range nodes {
-			text, _ := os.ReadFile(n.log)
-			t.Logf("%s:\n%s", n.name, text)
-		}
-	}
 	for name, one := range reports {
 		t.Logf("%s: %+v", name, one)
 		if one.OK < 50 || one.SilentMS > 4000 {

@@ -15,11 +15,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/rlnode/rlnode/internal/process"
 )
 
 var program = flag.String("rlnode", "", "the node's program; empty: the tests are skipped")
@@ -42,24 +44,12 @@ type node struct {
 	proc  *exec.Cmd
 }
 
-// given are the ports that freeAddress has returned.
-var given sync.Map
-
 // freeAddress returns a loopback address on which nobody listens, and which it
 // has not returned before.
 func freeAddress(t *testing.T) (address, port string) {
 	t.Helper()
-	for {
-		l, err := net.Listen("tcp", loopback+":0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, port, _ = net.SplitHostPort(l.Addr().String())
-		l.Close()
-		if _, again := given.LoadOrStore(port, true); !again {
-			return loopback + ":" + port, port
-		}
-	}
+	port = strconv.Itoa(process.FreePort(t))
+	return net.JoinHostPort(loopback, port), port
 }
 
 // newNode returns a node that is not started. more are further flags.
@@ -81,8 +71,18 @@ func newNode(t *testing.T, name string, more ...string) *node {
 		"serve", "--name", name, "--data-dir", filepath.Join(dir, "data"), "--rules", rules,
 		"--redis-port", redisPort, "--http-port", httpPort, "--admin-port", "0", "--grpc-port", "0",
 	}, more...)
-	t.Cleanup(n.stop)
+	t.Cleanup(n.end)
 	return n
+}
+
+// end stops n, and shows what it logged where the test failed: the node that a
+// test misses is seldom the one that caused it.
+func (n *node) end() {
+	n.stop()
+	if n.t.Failed() {
+		text, _ := os.ReadFile(n.log)
+		n.t.Logf("%s:\n%s", n.name, text)
+	}
 }
 
 // start starts n, and returns before it is ready.
@@ -115,8 +115,7 @@ func (n *node) awaitReady() {
 			}
 		}
 	}
-	text, _ := os.ReadFile(n.log)
-	n.t.Fatalf("%s did not get ready:\n%s", n.name, text)
+	n.t.Fatalf("%s did not get ready", n.name)
 }
 
 // stop ends n as a service manager would, and waits.
