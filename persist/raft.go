@@ -247,7 +247,7 @@ func (r *Raft) Close() error {
 
 func (r *Raft) close() error {
 	closed := make(chan error, 1)
-	r.workers.closeAfter(func() { closed <- errors.Join(guard(r.store.Close), r.probe.close()) })
+	r.workers.closeAfter(func() { closed <- errors.Join(r.logs.close(), guard(r.store.Close), r.probe.close()) })
 	select {
 	case err := <-closed:
 		if err != nil {

@@ -33,7 +33,7 @@ var errHung = errors.New("disk does not respond")
 // error may have reached the disk. But Raft 1.7.3 continues with the log as it
 // was before. It keeps the last entry's index and term in memory, and reads
 // them from the store only at startup. Memory and store must not differ, for
-// three reasons:
+// two reasons:
 //
 //   - A follower that stores an entry does not delete entries that may follow it.
 //     Suppose that the store has entries that Raft does not know of. In term 4,
@@ -49,16 +49,17 @@ var errHung = errors.New("disk does not respond")
 //   - A follower deletes entries 10 to 15 of term 2, and then fails to store those
 //     of term 3. It still believes that its log ends with 15 of term 2. If a
 //     leader that has those entries comes back, the follower tells it that it has
-//     them too. It refuses the entries of other leaders until a restart, because
-//     it can't read entry 10.
+//     them too, and stores 16 behind the gap. It refuses the entries of other
+//     leaders until a restart, because it can't read entry 10.
 //
-//   - If the deletion itself timed out and succeeds later, the result is the same.
+// So the end of the log is not deleted when Raft deletes it, but when Raft
+// stores what replaces it (see replaceFrom): the two are one write, which
+// succeeds or fails as a whole. Should that write never begin, the store still
+// holds what Raft believes in.
 //
-// So if a write was reported to Raft as failed, the goroutine that made it
-// undoes it before anything else is written. Undoing deletes the entries past
-// the end of the log that Raft believes in. It also restores the entries that
-// Raft has deleted from the end and not replaced, because Raft still believes
-// in them (see unreplaced).
+// And if a write was reported to Raft as failed, the goroutine that made it
+// undoes it before anything else is written. Undoing deletes the entries from
+// the first of the write on, and stores again those that the write replaced.
 //
 // Until the undo succeeds, every write fails at once, and so does reading an
 // entry in doubt, because Raft would acknowledge the entry. If the process ends
@@ -67,8 +68,8 @@ var errHung = errors.New("disk does not respond")
 //
 // Raft ends the process when it can't read an entry that it must apply. So a
 // hung read gets a long time before it fails, and no entry is in doubt after a
-// failed deletion of old ones: Raft needs none of these, and the later ones stay
-// as they are. It may still have to apply those, although the cache below is
+// failed deletion: Raft needs none of the old entries, and the later ones stay
+// as they are. It may still have to apply those, although the cache in front is
 // empty by then.
 //
 // Undoing can't bring back the configuration. When Raft deletes an entry that
@@ -93,10 +94,10 @@ type guardedLogs struct {
 	writing chan struct{} // capacity 1: full while a write is in progress
 	reads   chan struct{} // capacity maxReads: one item per read in progress
 
-	mu         sync.Mutex  // guards what follows
-	writeErr   error       // if not nil, writes fail at once with this error
-	doubtFrom  uint64      // entries from this index on can't be read; math.MaxUint64 if none are in doubt
-	unreplaced []*raft.Log // entries that Raft has deleted from the end and not replaced: it still believes in them
+	mu          sync.Mutex // guards what follows
+	writeErr    error      // if not nil, writes fail at once with this error
+	doubtFrom   uint64     // entries from this index on can't be read; math.MaxUint64 if none are in doubt
+	replaceFrom uint64     // Raft has deleted the entries from this index on, which are still here; 0 if none
 }
 
 func newGuardedLogs(inner raft.LogStore, timeout time.Duration, workers *workers, log *slog.Logger) *guardedLogs {
@@ -112,11 +113,8 @@ type logWrite struct {
 	do func() error
 	// undo restores the end of the log that Raft believes in. It may run several times.
 	undo func() error
-	// firstInDoubt returns the first entry that is in doubt if the write fails.
-	firstInDoubt func() uint64
-	// onSuccess runs when the write succeeds in time, onUndone when undo succeeds,
-	// both under guardedLogs.mu.
-	onSuccess, onUndone func()
+	// doubtFrom is the first entry that is in doubt if the write fails; math.MaxUint64 if none is.
+	doubtFrom uint64
 
 	// abandoned means that the write timed out, so Raft was told that it failed.
 	// done means that the write has returned, with err, before that. Only one of
@@ -128,38 +126,61 @@ type logWrite struct {
 // StoreLog stores one entry.
 func (g *guardedLogs) StoreLog(l *raft.Log) error { return g.StoreLogs([]*raft.Log{l}) }
 
-// StoreLogs stores entries, or fails if the disk hangs.
+// StoreLogs stores entries, or fails if the disk hangs. If Raft has just deleted
+// the end of the log, they replace it.
 func (g *guardedLogs) StoreLogs(logs []*raft.Log) error {
 	if len(logs) == 0 {
 		return nil
 	}
 
 	first := logs[0].Index
-	var removed []*raft.Log // set when the write begins
-	firstInDoubt := func() uint64 {
-		if len(removed) > 0 {
-			return min(first, removed[0].Index)
-		}
-		return first
-	}
+	replaces := g.takeReplaceFrom() != 0
 
-	forgetRemoved := func() { g.unreplaced = nil } // the store now holds what Raft believes in
+	// Both are set when the write begins.
+	var before []*raft.Log // the end of the log that Raft believes in, from first on
+	begun := false
 
 	return g.write(&logWrite{
-		firstInDoubt: firstInDoubt, onSuccess: forgetRemoved, onUndone: forgetRemoved,
+		doubtFrom: first,
 		do: func() error {
-			g.mu.Lock()
-			removed = g.unreplaced
-			g.mu.Unlock()
+			last, err := g.inner.LastIndex()
+			if err != nil {
+				return err
+			}
+
+			before, err = g.readFrom(first, last)
+			if err != nil {
+				return err
+			}
+
+			begun = true
+			if replaces {
+				if err := g.deleteFrom(first); err != nil {
+					return err
+				}
+			}
 			return g.inner.StoreLogs(logs)
 		},
 		undo: func() error {
-			if err := g.deleteFrom(firstInDoubt()); err != nil || len(removed) == 0 {
+			if !begun {
+				return nil
+			}
+			if err := g.deleteFrom(first); err != nil || len(before) == 0 {
 				return err
 			}
-			return g.inner.StoreLogs(removed)
+			return g.inner.StoreLogs(before)
 		},
 	})
+}
+
+// takeReplaceFrom returns and clears replaceFrom. Whether what replaces the end
+// of the log is then stored or not, Raft deletes no less before it tries again.
+func (g *guardedLogs) takeReplaceFrom() uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	from := g.replaceFrom
+	g.replaceFrom = 0
+	return from
 }
 
 // deleteFrom deletes all entries from index on.
@@ -171,50 +192,53 @@ func (g *guardedLogs) deleteFrom(index uint64) error {
 	return g.inner.DeleteRange(index, last)
 }
 
-// DeleteRange deletes entries at the start or the end of the log, or fails if the disk hangs.
+// DeleteRange deletes entries at the start of the log, or fails if the disk
+// hangs. Entries at the end stay until StoreLogs replaces them, or until the
+// store closes.
 func (g *guardedLogs) DeleteRange(low, high uint64) error {
-	var removed []*raft.Log // what is deleted from the end of the log, for undo to store again
-	firstInDoubt := low     // g.mu guards it until the write has returned
+	isEnd := false
 
-	return g.write(&logWrite{
-		firstInDoubt: func() uint64 { return firstInDoubt },
-		onSuccess: func() {
-			if len(removed) > 0 {
-				g.unreplaced = removed
-			}
-		},
-		onUndone: func() {},
-
+	err := g.write(&logWrite{
+		doubtFrom: math.MaxUint64,
 		do: func() error {
 			last, err := g.inner.LastIndex()
 			if err != nil {
 				return err
 			}
 
-			if high < last {
-				g.mu.Lock()
-				firstInDoubt = math.MaxUint64 // only old entries go
-				g.mu.Unlock()
-			} else if removed, err = g.readFrom(low, last); err != nil {
-				return err
+			isEnd = high >= last
+			if isEnd {
+				return nil
 			}
 			return g.inner.DeleteRange(low, high)
 		},
-
-		undo: func() error {
-			// A deletion is one transaction, so either all entries are still there or none.
-			last, err := g.inner.LastIndex()
-			if err != nil || len(removed) == 0 || last >= low {
-				return err
-			}
-			return g.inner.StoreLogs(removed)
-		},
+		undo: func() error { return nil }, // Raft does not care whether old entries are there
 	})
+	if err != nil {
+		return err
+	}
+
+	if isEnd {
+		g.mu.Lock()
+		g.replaceFrom = low
+		g.mu.Unlock()
+	}
+	return nil
 }
 
-// readFrom reads the entries from low to last, the end of the log. Raft keeps
-// believing in these entries until it has stored others. There are at most as
-// many as a cut-off leader could append.
+// close deletes the end of the log that Raft has deleted and not replaced: a
+// recovery deletes the whole log, and stores nothing. Raft must have ended. It
+// reads the log that it finds when it starts again.
+func (g *guardedLogs) close() error {
+	from := g.takeReplaceFrom()
+	if from == 0 || g.checkWritable() != nil {
+		return nil
+	}
+	return guard(func() error { return g.deleteFrom(from) })
+}
+
+// readFrom reads the entries from low to last, the end of the log. There are at
+// most as many as a cut-off leader could append.
 func (g *guardedLogs) readFrom(low, last uint64) ([]*raft.Log, error) {
 	var entries []*raft.Log
 	for i := low; i <= last; i++ {
@@ -287,7 +311,7 @@ func (g *guardedLogs) write(w *logWrite) error {
 
 	w.abandoned = true
 	g.writeErr = errHung
-	g.doubtFrom = w.firstInDoubt()
+	g.doubtFrom = w.doubtFrom
 	g.log.Error("the disk hangs: Raft's log can't be written", "after", g.timeout)
 	return errHung
 }
@@ -310,16 +334,13 @@ func (g *guardedLogs) runWrite(w *logWrite, result chan<- error) {
 	if inTime {
 		w.done = true
 		w.err = err
-		if err == nil {
-			w.onSuccess()
-		}
 	}
 
 	// If the write failed, or Raft was told so, its entries are in doubt until the
 	// undo succeeds.
 	if err != nil || !inTime {
 		g.writeErr = g.writeErrorAfter(err)
-		g.doubtFrom = w.firstInDoubt()
+		g.doubtFrom = w.doubtFrom
 	}
 	g.mu.Unlock()
 
@@ -354,7 +375,6 @@ func (g *guardedLogs) undoUntilDone(w *logWrite, afterTry func()) {
 			g.mu.Lock()
 			g.writeErr = nil
 			g.doubtFrom = math.MaxUint64
-			w.onUndone()
 			hung := w.abandoned
 			g.mu.Unlock()
 

@@ -97,19 +97,29 @@ func newFaultyLogs(t *testing.T) (*guardedLogs, *raft.LogCache, *faultyLogs) {
 // A write that hangs fails after the timeout, and the next ones fail at once.
 // Once the disk responds, none of its effects remain.
 func TestRaftWriteHangs(t *testing.T) {
+	appends := func(l raft.LogStore) error { return l.StoreLogs(logEntries(11, 13, 2)) }
+	replacesFrom := func(first uint64) func(raft.LogStore) error {
+		return func(l raft.LogStore) error {
+			if err := l.DeleteRange(first, 10); err != nil {
+				return err
+			}
+			return l.StoreLogs(logEntries(first, first+2, 2))
+		}
+	}
 	tests := map[string]struct {
-		fault fault
-		write func(raft.LogStore) error
+		faults []fault // the last one hangs
+		write  func(raft.LogStore) error
 	}{
-		"append, written late": {fault{}, func(l raft.LogStore) error { return l.StoreLogs(logEntries(11, 13, 2)) }},
-		"append, failed late": {fault{before: errDisk},
-			func(l raft.LogStore) error { return l.StoreLogs(logEntries(11, 13, 2)) }},
-		"append, unclear": {fault{after: errDisk},
-			func(l raft.LogStore) error { return l.StoreLogs(logEntries(11, 13, 2)) }},
-		"cut, written late": {fault{}, func(l raft.LogStore) error { return l.DeleteRange(5, 10) }},
-		"cut, failed late":  {fault{before: errDisk}, func(l raft.LogStore) error { return l.DeleteRange(5, 10) }},
-		"cut, unclear":      {fault{after: errDisk}, func(l raft.LogStore) error { return l.DeleteRange(5, 10) }},
-		"cut all":           {fault{after: errDisk}, func(l raft.LogStore) error { return l.DeleteRange(1, 10) }},
+		"append, written late":   {[]fault{{}}, appends},
+		"append, failed late":    {[]fault{{before: errDisk}}, appends},
+		"append, unclear":        {[]fault{{after: errDisk}}, appends},
+		"deletion, written late": {[]fault{{}}, replacesFrom(5)},
+		"deletion, failed late":  {[]fault{{before: errDisk}}, replacesFrom(5)},
+		"deletion, unclear":      {[]fault{{after: errDisk}}, replacesFrom(5)},
+		"replace, written late":  {[]fault{{}, {}}, replacesFrom(5)},
+		"replace, failed late":   {[]fault{{}, {before: errDisk}}, replacesFrom(5)},
+		"replace, unclear":       {[]fault{{}, {after: errDisk}}, replacesFrom(5)},
+		"replace all":            {[]fault{{}, {after: errDisk}}, replacesFrom(1)},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -118,8 +128,8 @@ func TestRaftWriteHangs(t *testing.T) {
 				want := logEntries(1, 10, 1)
 				expect.NoError(t, cache.StoreLogs(want))
 				hang := make(chan struct{})
-				tt.fault.hang = hang
-				inner.next(tt.fault)
+				tt.faults[len(tt.faults)-1].hang = hang
+				inner.next(tt.faults...)
 				for i, wait := range []time.Duration{2 * time.Second, 0, 0} {
 					begin := time.Now()
 					if err := tt.write(cache); err == nil {
@@ -127,7 +137,7 @@ func TestRaftWriteHangs(t *testing.T) {
 					}
 					expect.Equal(t, time.Since(begin), wait, "write %d failed after", i)
 				}
-				if err := g.GetLog(4, new(raft.Log)); err != nil && name != "cut all" {
+				if err := g.GetLog(4, new(raft.Log)); err != nil && name != "replace all" {
 					t.Errorf("reading an entry that is not in doubt: %v", err)
 				}
 				if err := cache.GetLog(11, new(raft.Log)); err == nil {
@@ -175,6 +185,43 @@ func TestRaftDeletionOfOldEntriesHangs(t *testing.T) {
 	})
 }
 
+// A follower deletes the end of its log, and does not get to storing what replaces
+// it: a deletion of old entries hangs. Raft still believes in the end.
+func TestRaftReplacingNeverBegins(t *testing.T) {
+	for _, begun := range []time.Duration{0, time.Second, 3 * time.Second} {
+		t.Run(fmt.Sprint("the other began ", begun, " before"), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, cache, inner := newFaultyLogs(t)
+				want := logEntries(1, 15, 2)
+				expect.NoError(t, cache.StoreLogs(want))
+				expect.NoError(t, cache.DeleteRange(10, 15))
+
+				hang := make(chan struct{})
+				inner.next(fault{hang: hang, before: errDisk})
+				compacted := make(chan error, 1)
+				go func() { compacted <- cache.DeleteRange(1, 5) }()
+				synctest.Wait()
+				time.Sleep(begun) // synthetic
+
+				if err := cache.StoreLogs(logEntries(10, 12, 3)); err == nil {
+					t.Fatal("have no error")
+				}
+				checkLog(t, cache, want)
+				close(hang)
+				<-compacted
+				synctest.Wait()
+				checkLog(t, cache, want)
+
+				// The old leader is back, and then the new one.
+				expect.NoError(t, cache.StoreLogs(logEntries(16, 16, 2)))
+				checkLog(t, inner, slices.Concat(want, logEntries(16, 16, 2)))
+				expect.NoError(t, errors.Join(cache.DeleteRange(10, 16), cache.StoreLogs(logEntries(10, 12, 3))))
+				checkLog(t, inner, slices.Concat(want[:9], logEntries(10, 12, 3)))
+			})
+		})
+	}
+}
+
 // A follower that could delete but not store still has its old log.
 func TestRaftReplacingFails(t *testing.T) {
 	tests := map[string][]fault{
@@ -198,7 +245,7 @@ func TestRaftReplacingFails(t *testing.T) {
 					if name[0] == 'h' {
 						own[0].hang = hang
 					}
-					inner.next(own...)
+					inner.next(append([]fault{{}}, own...)...) // the deletion succeeds
 					next := logEntries(from, from+3, 2)
 					if err := cache.StoreLogs(next); err == nil {
 						t.Fatal("have no error")
