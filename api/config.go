@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/limiter"
-	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -64,7 +63,7 @@ type Config struct {
 	MaxMatched  int   // bounds the limits that the checks of a batch match together; 0: MaxMatched
 
 	Decider     Decider
-	Checkpoints func() persist.Status // nil: counters are not saved
+	Checkpoints func() CheckpointHealth // nil: counters are not saved
 	// Health reports the node's state in the cluster. It must return at once, and
 	// must not wait for a disk.
 	Health func() ClusterHealth

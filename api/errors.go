@@ -8,7 +8,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/limiter/loads"
 	"github.com/rlnode/rlnode/rules"
@@ -177,12 +176,6 @@ func FramingError(why error) *Error {
 // Title returns the title of e's code.
 func (e *Error) Title() string { return kinds[e.Code].title }
 
-// ErrNoCluster means that this node has neither joined nor founded a cluster yet.
-var ErrNoCluster = errors.New("this node has no cluster yet that it could leave; stop it")
-
-// ErrOnlyMember means that no other member could take over this node's rules and bills.
-var ErrOnlyMember = errors.New("this is the last node: it has the only copy of rules and bills")
-
 // causes maps the errors of other packages to codes.
 var causes = []struct {
 	err    error
@@ -195,13 +188,6 @@ var causes = []struct {
 	{entries.ErrFull, TooManyEntries, ""},
 	{entries.ErrScope, Forbidden, ""},
 	{entries.ErrInvalid, BadValue, ""},
-	{cluster.ErrOutcomeUnknown, Timeout, ""},
-	{cluster.ErrNoPrimary, NoPrimary, ""},
-	{cluster.ErrLeaderUnavailable, NoLeader, ""},
-	{cluster.ErrNotFound, NotFound, ""},
-	{cluster.ErrRefused, Refused, ""},
-	{ErrOnlyMember, OnlyMember, ""},
-	{ErrNoCluster, NotReady, ""},
 	{limiter.ErrNoOwner, NoOwner, ""},
 	{limiter.ErrUnknownRule, UnknownRule, ""},
 	{limiter.ErrUnknownLimit, UnknownLimit, ""},

@@ -120,6 +120,13 @@ func reportCluster(h ClusterHealth) (r *clusterReport, good bool) {
 	return r, h.Connected && h.Stuck == nil && r.LeaderKnown && r.RaftStore == "ok"
 }
 
+// CheckpointHealth is how the last checkpoints of the counters went.
+type CheckpointHealth struct {
+	Completed time.Time // when the last completed checkpoint began; zero before the first
+	Failures  int       // checkpoints that failed since then
+	Err       error     // of the last checkpoint; nil if it completed
+}
+
 // ClusterHealth is what can keep a node from taking part in the cluster.
 type ClusterHealth struct {
 	Connected   bool  // the node may act as an owner

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/cluster/peer"
@@ -39,9 +38,9 @@ func (a adminView) Leave(ctx context.Context, force bool, by string) (last bool,
 	case n.leftByCommand.Load():
 		return last, nil
 	case n.cluster.StateInUse().Cluster.IsZero():
-		return false, api.ErrNoCluster
+		return false, admin.ErrNoCluster
 	case last && !force:
-		return true, api.ErrOnlyMember
+		return true, admin.ErrOnlyMember
 	}
 
 	if err := n.leave(ctx, true, by); err != nil {

@@ -32,7 +32,10 @@ func (n *Node) listen() (err error) {
 		func(s metrics.Sink) { n.storeStatus().Metrics(s) },
 	}
 	if n.checkpoints {
-		shared.Checkpoints = n.files.tableFile().Status
+		shared.Checkpoints = func() api.CheckpointHealth {
+			s := n.files.tableFile().Status()
+			return api.CheckpointHealth{Completed: s.Completed, Failures: s.Failures, Err: s.Err}
+		}
 		sources = append(sources, n.files.tableFile().Metrics)
 	}
 

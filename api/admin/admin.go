@@ -336,7 +336,7 @@ func (s *Server) dispatch(m methods) http.Handler {
 		}
 
 		if err := target.serve(w, r); err != nil {
-			s.sendError(w, r, api.AsError(err))
+			s.sendError(w, r, asError(err))
 		}
 	})
 }

@@ -48,7 +48,7 @@ type Subjects interface {
 type Membership interface {
 	// Leave hands this node's counters over and removes it from the ring and the
 	// cluster. It reports whether this was the last node. The last node leaves
-	// only with force; without it, the error wraps api.ErrOnlyMember.
+	// only with force; without it, the error wraps ErrOnlyMember.
 	Leave(ctx context.Context, force bool, by string) (last bool, err error)
 	// Remove removes the named node, which must be gone for good; with force, it
 	// may be alive. The error wraps cluster.ErrNotFound or cluster.ErrRefused.

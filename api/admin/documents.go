@@ -320,7 +320,7 @@ func (s *Server) answerWrite(w http.ResponseWriter, r *http.Request, version int
 // writeError returns err as an Error. A failure of the store becomes
 // WriteFailed instead of Internal.
 func writeError(err error) error {
-	e := api.AsError(err)
+	e := asError(err)
 	if e.Code != api.Internal {
 		return e
 	}

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/limiter"
@@ -163,7 +162,7 @@ func (m *Members) Leave(ctx context.Context, force bool, _ string) (last bool, e
 	case 1:
 		return false, nil
 	case 2:
-		return true, fmt.Errorf("leave: %w", api.ErrOnlyMember)
+		return true, fmt.Errorf("leave: %w", admin.ErrOnlyMember)
 	}
 
 	return false, fmt.Errorf("leave: %w", cluster.ErrLeaderUnavailable)

@@ -16,7 +16,6 @@ import (
 	"github.com/rlnode/rlnode/api/codec"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter"
-	"github.com/rlnode/rlnode/persist"
 )
 
 func TestCheckErrors(t *testing.T) {
@@ -408,8 +407,8 @@ func TestWait(t *testing.T) {
 func TestHealthTellsOfAFullDisk(t *testing.T) {
 	t.Parallel()
 	n := startNode(t, func(c *apitest.Config) {
-		c.Checkpoints = func() persist.Status {
-			return persist.Status{Completed: time.Now().Add(-time.Minute), Failures: 7,
+		c.Checkpoints = func() api.CheckpointHealth {
+			return api.CheckpointHealth{Completed: time.Now().Add(-time.Minute), Failures: 7,
 				Err: fmt.Errorf("write: %w", os.ErrInvalid)}
 		}
 	})

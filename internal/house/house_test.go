@@ -93,7 +93,7 @@ var floorPlan = []struct {
 	{"internal/history", []string{"ring", "cluster/peer"}},
 
 	// Doors. All need api, and none imports another one.
-	{"api", []string{"persist", "rules", "rules/document", "rules/entries", "limiter", "limiter/loads", "cluster",
+	{"api", []string{"rules", "rules/document", "rules/entries", "limiter", "limiter/loads",
 		"internal/ipaddr", "internal/tracing", "internal/yaml"}},
 	// bodies of the HTTP planes, and rate headers
 	{"api/codec", []string{"api", "algorithms", "counters", "rules", "rules/document", "limiter", "limiter/loads"}},
