@@ -63,7 +63,7 @@ func (h *Host) Listen(port int) (net.Listener, error) {
 
 	l := &Listener{host: h, port: port, conns: make(chan *Conn, waitingToBeAccepted), closed: make(chan struct{})}
 	h.listeners[port] = l
-	h.net.changedLocked()
+	h.net.wakeLocked()
 	return l, nil
 }
 

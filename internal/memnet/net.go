@@ -56,24 +56,26 @@ func (n *Net) Host(ip string) *Host {
 	}
 
 	n.hosts[ip] = h
-	n.changedLocked()
+	n.wakeLocked()
 	return h
 }
 
 // Cut stops delivery between a and b, in both directions.
 func (n *Net) Cut(a, b string) {
-	n.change(func() {
+	n.changeBetween(a, b, func() {
 		n.cutLocked(a, b)
 		n.cutLocked(b, a)
 	})
 }
 
 // CutOneWay stops delivery from one host to another; the other direction is unchanged.
-func (n *Net) CutOneWay(from, to string) { n.change(func() { n.cutLocked(from, to) }) }
+func (n *Net) CutOneWay(from, to string) {
+	n.changeBetween(from, to, func() { n.cutLocked(from, to) })
+}
 
 // Heal undoes the cuts between a and b, in both directions.
 func (n *Net) Heal(a, b string) {
-	n.change(func() {
+	n.changeBetween(a, b, func() {
 		delete(n.cut, direction{a, b})
 		delete(n.cut, direction{b, a})
 	})
@@ -116,7 +118,7 @@ func (n *Net) Delay(d time.Duration) { n.change(func() { n.delay = d }) }
 
 // DelayBetween overrides Delay in each direction between a and b, for everything sent from now on.
 func (n *Net) DelayBetween(a, b string, d time.Duration) {
-	n.change(func() { n.delays[direction{a, b}], n.delays[direction{b, a}] = d, d })
+	n.changeBetween(a, b, func() { n.delays[direction{a, b}], n.delays[direction{b, a}] = d, d })
 }
 
 // delayLocked returns the transit time from one host to another.
@@ -203,21 +205,35 @@ func (n *Net) Streams(ip string) int {
 	return count
 }
 
-// change runs f with the mutex held and wakes all waiters.
+// change runs f with the mutex held, and makes all streams go by what f changed.
 func (n *Net) change(f func()) {
+	n.changeFor(f, func(string, string) bool { return true })
+}
+
+// changeBetween is change for what concerns the links between a and b alone. In
+// a large network, most streams are others.
+func (n *Net) changeBetween(a, b string, f func()) {
+	n.changeFor(f, func(from, to string) bool { return from == a && to == b || from == b && to == a })
+}
+
+func (n *Net) changeFor(f func(), concerns func(from, to string) bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	f()
-	n.changedLocked()
+	n.wakeLocked()
+	for p := range n.pipes {
+		from, to := p.host.from.ip, p.host.to.ip
+		if concerns(from, to) {
+			p.setPath(n.heldLocked(from, to), n.heldLocked(to, from), n.delayLocked(from, to), n.backoff)
+		}
+	}
 }
 
-func (n *Net) changedLocked() {
+// wakeLocked wakes all who wait for a host, a listener or a link. A new host or
+// listener changes no stream, of which there may be very many.
+func (n *Net) wakeLocked() {
 	close(n.changed)
 	n.changed = make(chan struct{})
-	for p := range n.pipes {
-		p.setPath(n.heldLocked(p.host.from.ip, p.host.to.ip), n.heldLocked(p.host.to.ip, p.host.from.ip),
-			n.delayLocked(p.host.from.ip, p.host.to.ip), n.backoff)
-	}
 }
 
 func (n *Net) cutLocked(from, to string) {
