@@ -165,10 +165,10 @@ func (t *Table) rewardable(s *shard, now algorithms.Instant, op *Op) int64 {
 }
 
 // reset makes a counter fresh. The counter stays in the table, marked as
-// changed, until Changed has yielded it and, if replicas exist, Replicate has
-// as well. Otherwise an older copy would come back. reset fails with ErrNoRoom
-// if the counter is not in the table and there is no room to record its reset.
-// The caller must hold the shard.
+// changed, until DrainChanges has yielded it and, if replicas exist, Replicate
+// has as well. Otherwise an older copy would come back. reset fails with
+// ErrNoRoom if the counter is not in the table and there is no room to record
+// its reset. The caller must hold the shard.
 func (t *Table) reset(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit) error {
 	if l.Kind == algorithms.Concurrency {
 		t.releaseAllSlots(now, k)

@@ -77,7 +77,7 @@ func nextBlock(blocks []Op) *Op {
 func isSubjectRefused(ops []Op, subject uint64) bool {
 	for i := range ops {
 		op := &ops[i]
-		if op.Key.Subject == subject && !op.Block && !op.isSlot() && !op.Decision.Allowed && !op.NoRoom {
+		if op.Key.Subject == subject && !op.Block && !op.acquiresSlot() && !op.Decision.Allowed && !op.NoRoom {
 			return true
 		}
 	}

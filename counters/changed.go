@@ -8,20 +8,26 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// changedBatch is the number of records that Changed collects before it yields
-// them. A batch may exceed it by one shard's records.
+// changedBatch is the number of records that DrainChanges collects before it
+// yields them. A batch may exceed it by one shard's records.
 const changedBatch = 16 << 10
 
-// Changed yields every counter and note that changed since the last call, in
-// batches of about 16,000; it reuses the slice. A record with Fullness 0 and a
-// zero State, or no Log, was reset. If yield fails, Changed returns its error,
-// and that batch and all that follows still count as changed. Calls must not
-// overlap.
-func (t *Table) Changed(yield func([]Record) error) error {
-	// The numbers of debts are read before the counters, and written after them. So
-	// the file never has a number without the debts that the number says are
-	// included. It may have a debt without its number. That debt is then debited
-	// twice, which costs quota, but creates none.
+// DrainChanges yields every counter and note that changed since the last call,
+// in batches of about 16,000; it reuses the slice. A record with Fullness 0 and
+// a zero State, or no Log, was reset. If yield fails, DrainChanges returns its
+// error, and that batch and all that follows still count as changed. Calls must
+// not overlap.
+//
+// The order of its steps matters:
+//
+//  1. Collect the notes that say which debts the counters include (debtors).
+//  2. Yield the counters.
+//  3. Yield the debtors, and after them all other notes.
+//
+// So the file never has a number of a debt without the debt. It may have a debt
+// without its number. That debt is then debited twice, which costs quota, but
+// creates none.
+func (t *Table) DrainChanges(yield func([]Record) error) error {
 	debtors := t.changedDebtors()
 
 	var batch []Record
@@ -31,8 +37,8 @@ func (t *Table) Changed(yield func([]Record) error) error {
 			continue
 		}
 		if err := yield(batch); err != nil {
-			t.markChanged(batch, checkpoints)
-			t.markChanged(debtors, checkpoints)
+			t.remarkBatch(batch, checkpoints)
+			t.remarkBatch(debtors, checkpoints)
 			return err
 		}
 
@@ -45,10 +51,10 @@ func (t *Table) Changed(yield func([]Record) error) error {
 
 // collectChanged appends the shard's changed counters and marks them clean,
 // except resets. A reset must stay in the table until it is written, so that
-// markChanged can mark it again if the write fails. A clean reset could be
+// remarkBatch can mark it again if the write fails. A clean reset could be
 // swept before that. See markResetsClean.
 func (s *shard) collectChanged(batch []Record) []Record {
-	s.forEach(func(sub *subtable) {
+	s.forEach(func(sub *subtable) { // forEach holds the lock, which guards unsaved
 		if s.unsaved == 0 {
 			return
 		}
@@ -115,8 +121,8 @@ func (t *Table) changedDebtors() (list []Record) {
 // isDebtor reports whether notes of kind k say what the counters include.
 func isDebtor(k notes.Kind) bool { return k == notes.Debtor }
 
-// changedNotes is Changed for notes: for debtors, which were collected before
-// the counters, and for all others. It reuses buf.
+// changedNotes is DrainChanges for notes: for debtors, which were collected
+// before the counters, and for all others. It reuses buf.
 func (t *Table) changedNotes(debtors, buf []Record, yield func([]Record) error) error {
 	isOther := func(k notes.Kind) bool { return !isDebtor(k) }
 
@@ -127,7 +133,7 @@ func (t *Table) changedNotes(debtors, buf []Record, yield func([]Record) error) 
 			continue
 		}
 		if err := yield(buf); err != nil {
-			t.markChanged(buf, checkpoints)
+			t.remarkBatch(buf, checkpoints)
 			return err
 		}
 		buf = buf[:0]
@@ -136,8 +142,9 @@ func (t *Table) changedNotes(debtors, buf []Record, yield func([]Record) error) 
 	return nil
 }
 
-// markChanged marks the counters of batch as changed again, if they still exist.
-func (t *Table) markChanged(batch []Record, by readers) {
+// remarkBatch marks the counters of batch as changed again, if they still
+// exist.
+func (t *Table) remarkBatch(batch []Record, by readers) {
 	for i := range batch {
 		k := batch[i].Key
 		if n := batch[i].Note; n != nil {
@@ -159,24 +166,24 @@ func (t *Table) markChanged(batch []Record, by readers) {
 }
 
 // noteReaders returns by as a set of readers of notes.
-func noteReaders(by readers) (list notes.Readers) {
+func noteReaders(by readers) (set notes.Readers) {
 	if by&checkpoints != 0 {
-		list |= notes.Checkpoints
+		set |= notes.Checkpoints
 	}
 	if by&replicas != 0 {
-		list |= notes.Replicas
+		set |= notes.Replicas
 	}
-	return list
+	return set
 }
 
-// MarkChanged marks at least n counters and notes as changed, if there are so
-// many, so that Changed yields them again. It goes by parts: first each shard,
-// then the notes of each partition, numbered after the shards. It begins with
-// the given part, and returns the part to continue with (0 after the last) and
-// how many it marked.
-func (t *Table) MarkChanged(shard, n int) (next, marked int) {
-	for ; shard < len(t.shards) && marked < n; shard++ {
-		s := &t.shards[shard]
+// MarkPartsChanged marks at least n counters and notes as changed, if there are
+// so many, so that DrainChanges yields them again. It goes by parts: first each
+// shard, then the notes of each partition, numbered after the shards. It begins
+// with the given part, and returns the part to continue with (0 after the last)
+// and how many it marked.
+func (t *Table) MarkPartsChanged(part, n int) (next, marked int) {
+	for ; part < len(t.shards) && marked < n; part++ {
+		s := &t.shards[part]
 		s.forEach(func(sub *subtable) {
 			for loc := range sub.used() {
 				s.markDirty(loc, checkpoints)
@@ -190,15 +197,15 @@ func (t *Table) MarkChanged(shard, n int) (next, marked int) {
 		})
 	}
 
-	for ; shard >= len(t.shards) && shard < len(t.shards)+ring.Partitions && marked < n; shard++ {
-		marked += t.notes.MarkAllChanged(shard - len(t.shards))
+	for ; part >= len(t.shards) && part < len(t.shards)+ring.Partitions && marked < n; part++ {
+		marked += t.notes.MarkAllChanged(part - len(t.shards))
 	}
 
-	if shard == len(t.shards)+ring.Partitions {
-		shard = 0
+	if part == len(t.shards)+ring.Partitions {
+		part = 0
 	}
 
-	return shard, marked
+	return part, marked
 }
 
 // Restore puts back records read from disk and marks them as unchanged. It

@@ -22,7 +22,7 @@ func TestResetsStayUntilWritten(t *testing.T) {
 		write := func(want int, err error) {
 			t.Helper()
 			var have []Record
-			if got := table.Changed(func(records []Record) error {
+			if got := table.DrainChanges(func(records []Record) error {
 				have = append(have, onlyCounters(records)...)
 				table.Sweep(epoch, 1)
 				return err
@@ -53,7 +53,7 @@ func TestResetsLockNobodyOut(t *testing.T) {
 			}
 		}
 		resets := func() (n int) {
-			err := table.Changed(func(records []Record) error {
+			err := table.DrainChanges(func(records []Record) error {
 				for _, r := range onlyCounters(records) {
 					if r.isFresh() {
 						n++
@@ -93,7 +93,7 @@ func TestRestoreMovesFewTimes(t *testing.T) {
 				State: algorithms.State{Count: 1, At: epoch.Steady}})
 	}
 	var all []Record
-	expect.NoError(t, table.Changed(func(records []Record) error { all = append(all, records...); return nil }))
+	expect.NoError(t, table.DrainChanges(func(records []Record) error { all = append(all, records...); return nil }))
 	for rest := all; len(rest) > 0; {
 		have := min(batch, len(rest))
 		if restored, noRoom := again.Restore(epoch, rest[len(rest)-have:]); restored != have || noRoom != 0 {
@@ -134,10 +134,10 @@ func TestRestoreMakesNoRoomForExpired(t *testing.T) {
 	addsUp(t, table)
 }
 
-// writtenAsReleased returns how many slots Changed yields as released.
+// writtenAsReleased returns how many slots DrainChanges yields as released.
 func writtenAsReleased(t *testing.T, table *Table) (released int) {
 	t.Helper()
-	expect.NoError(t, table.Changed(func(records []Record) error {
+	expect.NoError(t, table.DrainChanges(func(records []Record) error {
 		for i := range records {
 			if records[i].IsReleasedSlot() {
 				released++
@@ -149,17 +149,17 @@ func writtenAsReleased(t *testing.T, table *Table) (released int) {
 }
 
 // A slot whose release could not be written is yielded as released again.
-func TestTable_Changed_ReleasesAgain(t *testing.T) {
+func TestTable_DrainChanges_ReleasesAgain(t *testing.T) {
 	table := New(1000)
 	now := epoch
 	part := SlotPart{Key: Key{Subject: 1 << 60, Counter: 7}, Units: 1, TTL: time.Hour}
 	expect.NoError(t, table.RenewSlot(now, &part, 1, 1, time.Hour, true))
-	expect.NoError(t, table.Changed(func([]Record) error { return nil }))
+	expect.NoError(t, table.DrainChanges(func([]Record) error { return nil }))
 
 	_, _, err := table.ReleaseSlot(now, part.Key, 1, 1, false)
 	expect.NoError(t, err)
 	failed := errors.New("no space left on device")
-	expect.Equal(t, table.Changed(func([]Record) error { return failed }), failed, "error of a failed write")
+	expect.Equal(t, table.DrainChanges(func([]Record) error { return failed }), failed, "error of a failed write")
 
 	expect.Equal(t, writtenAsReleased(t, table), 1, "slots that are written as released")
 }
@@ -192,7 +192,7 @@ func TestCheckpointsHaveDebtsOfTheirNumbers(t *testing.T) {
 	var numbers []uint64
 	during := false
 	checkpoint := func() {
-		expect.NoError(t, table.Changed(func(records []Record) error {
+		expect.NoError(t, table.DrainChanges(func(records []Record) error {
 			again := New(1000)
 			again.Restore(now, records)
 			if len(onlyCounters(records)) > 0 {
@@ -213,7 +213,7 @@ func TestCheckpointsHaveDebtsOfTheirNumbers(t *testing.T) {
 	}
 	debit(1)
 	failed := errors.New("no space left on device")
-	err := table.Changed(func([]Record) error { return failed })
+	err := table.DrainChanges(func([]Record) error { return failed })
 	expect.Equal(t, err, failed, "error of a failed write")
 	checkpoint()
 	checkpoint()
@@ -224,7 +224,7 @@ func TestCheckpointsHaveDebtsOfTheirNumbers(t *testing.T) {
 
 // While nothing is written, as on a full disk, notes that come and go take no
 // memory. Slots that are on disk are written as released later.
-func TestTable_Changed_WhileTheDiskIsFull(t *testing.T) {
+func TestTable_DrainChanges_WhileTheDiskIsFull(t *testing.T) {
 	table := New(1000)
 	now := epoch
 	part := SlotPart{Key: Key{Subject: 1 << 60, Counter: 7}, Units: 1, TTL: time.Hour}
@@ -237,7 +237,7 @@ func TestTable_Changed_WhileTheDiskIsFull(t *testing.T) {
 	}
 	hold(1)
 	hold(2)
-	expect.NoError(t, table.Changed(func([]Record) error { return nil }))
+	expect.NoError(t, table.DrainChanges(func([]Record) error { return nil }))
 	release(1)
 
 	var before, after runtime.MemStats

@@ -59,9 +59,9 @@ func (s *shard) appendCopy(p int, batch []Record) []Record {
 }
 
 // Put sets a counter or note of a standby's copy to r, as the owner has it. The
-// counter then counts as changed for Changed, but not for Replicate. A record
-// that has expired or was reset makes the counter fresh. Put returns false if
-// there was no room for the counter. It ignores the gate.
+// counter then counts as changed for DrainChanges, but not for Replicate. A
+// record that has expired or was reset makes the counter fresh. Put returns
+// false if there was no room for the counter. It ignores the gate.
 func (t *Table) Put(now algorithms.Instant, r Record) bool {
 	if r.Note != nil {
 		t.notes.Replace(r.Note, now.Steady)

@@ -134,7 +134,7 @@ func (t *Table) describeUntaken(ops []Op) {
 		}
 
 		switch {
-		case op.isSlot():
+		case op.acquiresSlot():
 			op.Decision = op.Limit.Peek(op.state, op.At, cost)
 		case op.Limit.Kind == algorithms.SlidingLog:
 			op.Decision = op.location.logOrFresh().Peek(op.Limit, op.At, cost)

@@ -28,7 +28,7 @@
 // Each partition of the key space has a gate. While it is shut, the table
 // decides nothing for the partition: another node owns those counters, and this
 // one may hold a copy ([Table.Put]). Each change is marked twice, for
-// checkpoints ([Table.Changed]) and for replicas ([Table.Replicate]).
+// checkpoints ([Table.DrainChanges]) and for replicas ([Table.Replicate]).
 // Partitions are copied, merged and dropped as a whole.
 //
 // On Linux, subtables live outside the garbage-collected heap, so tens of

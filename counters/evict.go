@@ -60,7 +60,8 @@ func (v *victim) offerRanked(loc location, k Key, rank uint64) {
 // can. The caller must hold s.
 //
 // A new inline counter evicts only other inline counters. If the shard already
-// holds as many as it may, the evicted one must be in the same subtable.
+// holds as many inline counters as it may, the evicted one must be in the same
+// subtable.
 func (t *Table) makeRoom(s *shard, k Key, steady int64, reserved int, ops []Op) bool {
 	c := k.class()
 	if c == inline && s.inline+reserved >= t.maxInline {

@@ -888,7 +888,7 @@ func (h *giveBackHistory) goBackTo(s historySnapshot) {
 // saveChanges writes a checkpoint.
 func (h *giveBackHistory) saveChanges() {
 	n := h.owner
-	err := n.table.Changed(func(list []Record) error {
+	err := n.table.DrainChanges(func(list []Record) error {
 		for _, r := range list {
 			if r.Note != nil && r.Note.Partition() != h.partition {
 				continue

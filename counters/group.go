@@ -79,7 +79,7 @@ func (g *group) slotOf(k Key) int {
 type readers uint64
 
 const (
-	checkpoints readers = 1      // read by Changed
+	checkpoints readers = 1      // read by DrainChanges
 	replicas    readers = 1 << 8 // read by Replicate
 	allReaders          = checkpoints | replicas
 	noReaders   readers = 0

@@ -347,7 +347,7 @@ func TestInlineCountStaysCorrect(t *testing.T) {
 	}
 	for _, f := range []func(){
 		func() { table.Sweep(after(time.Minute), 0.5) },
-		func() { _ = table.Changed(func([]Record) error { return nil }) },
+		func() { _ = table.DrainChanges(func([]Record) error { return nil }) },
 		func() { _ = table.Copy(1, func([]Record) error { return nil }) },
 		func() { table.Drop(rand.IntN(4)) },
 		func() { table.Stats() },

@@ -46,10 +46,11 @@ func (t *Table) isAlive(now algorithms.Instant, k Key, life Life) bool {
 }
 
 // GiveBack puts back cost, which was taken at from, in the given life: the cost
-// of a grant, of a check that another limit refused, of a reservation or of a
-// loan. It puts back only what is certainly still taken: see
-// [algorithms.Limit.Give]. The caller must give each cost back at most once. If
-// GiveBack fails with ErrShut or ErrGone, nothing changes.
+// of a grant, of a check that another limit refused, or of a reservation. Loans
+// do not pass here: see CreditLoan and Unlend. GiveBack puts back only what is
+// certainly still taken: see [algorithms.Limit.Give]. The caller must give each
+// cost back at most once. If GiveBack fails with ErrShut or ErrGone, nothing
+// changes.
 func (t *Table) GiveBack(
 	now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, life Life,
 ) error {

@@ -8,8 +8,8 @@ import (
 
 // Merge combines r with the table's own copy of the counter or note when
 // neither copy is known to be newer, as after a full stop. It keeps the more
-// used one. If the counter changes, it counts as changed for both Changed and
-// Replicate. Merge returns false if there was no room for the counter. It
+// used one. If the counter changes, it counts as changed for both DrainChanges
+// and Replicate. Merge returns false if there was no room for the counter. It
 // ignores the gate.
 //
 // sameClock says that both copies were counted by the same clock, or nearly.
@@ -33,7 +33,7 @@ func (t *Table) Merge(now algorithms.Instant, r Record, sameClock bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stored := s.readStored(r.Key)
-	if stored.FreshAt > now.Steady/1e9 && !r.mergeStored(&stored, log, sameClock) {
+	if stored.FreshAt > now.Steady/1e9 && !r.mergeFrom(&stored, log, sameClock) {
 		return true
 	}
 	return t.putLocked(s, t.locationFor(s, r.Key, r.Kind), now, &r, log, allReaders)
@@ -63,29 +63,31 @@ func (s *storedCounter) isFresh() bool {
 	return s.State.Fresh()
 }
 
-// mergeStored merges have, what the table has, into r, and reports whether the
+// mergeFrom merges have, what the table has, into r, and reports whether the
 // result is more used than have. log is r's, if r is a log.
-func (r *Record) mergeStored(have *storedCounter, log *algorithms.Log, sameClock bool) bool {
+func (r *Record) mergeFrom(have *storedCounter, log *algorithms.Log, sameClock bool) bool {
 	// A reset counts as unused: nobody knows which of the two came first.
 	if have.isFresh() {
 		return true
 	}
-	if r.Kind != have.Kind {
-		return r.FreshAt > have.FreshAt
-	}
-	if r.Kind == algorithms.SlidingLog {
-		return cmp.Or(cmp.Compare(r.FreshAt, have.FreshAt), cmp.Compare(log.Used(), have.log.Used())) > 0
-	}
-	if r.Kind == algorithms.CellBucket {
-		return cmp.Or(cmp.Compare(r.FreshAt, have.FreshAt), algorithms.CompareCells(r.State, have.State)) > 0
-	}
 
-	if r.Kind.IsBucket() {
+	switch {
+	case r.Kind != have.Kind:
+		return r.FreshAt > have.FreshAt
+	case r.Kind == algorithms.SlidingLog:
+		return cmp.Or(cmp.Compare(r.FreshAt, have.FreshAt), cmp.Compare(log.Used(), have.log.Used())) > 0
+	case r.Kind == algorithms.CellBucket:
+		return cmp.Or(cmp.Compare(r.FreshAt, have.FreshAt), algorithms.CompareCells(r.State, have.State)) > 0
+	case r.Kind.IsBucket():
 		a, b := r.State, have.State
 		return cmp.Or(cmp.Compare(r.FreshAt, have.FreshAt), cmp.Compare(a.At, b.At),
 			cmp.Compare(a.Count, b.Count), cmp.Compare(a.Part, b.Part)) > 0
 	}
+	return r.mergeWindow(have, sameClock)
+}
 
+// mergeWindow is mergeFrom for windows.
+func (r *Record) mergeWindow(have *storedCounter, sameClock bool) bool {
 	switch {
 	case r.Kind == algorithms.FirstWindow || r.State.Window() == have.State.Window() || !sameClock:
 		r.Fullness = max(r.Fullness, have.Fullness)

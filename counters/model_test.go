@@ -354,10 +354,10 @@ func (r *run) replicateOne() {
 func (r *run) changed() {
 	have := map[Key]Record{}
 	if rapid.Bool().Draw(r.t, "fails") {
-		r.table.Changed(func([]Record) error { return errFailed })
+		r.table.DrainChanges(func([]Record) error { return errFailed })
 		return
 	}
-	expect.NoError(r.t, r.table.Changed(func(b []Record) error { collected(r.t, have, -1, b); return nil }))
+	expect.NoError(r.t, r.table.DrainChanges(func(b []Record) error { collected(r.t, have, -1, b); return nil }))
 	same(r.t, "changed", have, r.m.records(func(c *counter) bool { return c.unsaved }))
 	for _, c := range r.m.all {
 		c.unsaved = false

@@ -107,7 +107,7 @@ func TestOneShardAnswersAsMany(t *testing.T) {
 func changesOf(t *testing.T, table *Table) map[Key]Record {
 	t.Helper()
 	changes := make(map[Key]Record)
-	err := table.Changed(func(records []Record) error {
+	err := table.DrainChanges(func(records []Record) error {
 		for _, r := range records {
 			changes[r.Key] = r
 		}

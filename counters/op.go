@@ -48,12 +48,12 @@ const (
 	NumModes // the number of modes
 )
 
-// isSlot reports whether op acquires slots.
-func (op *Op) isSlot() bool { return op.Limit.Kind == algorithms.Concurrency }
+// acquiresSlot reports whether op acquires slots.
+func (op *Op) acquiresSlot() bool { return op.Limit.Kind == algorithms.Concurrency }
 
 // Took reports whether op took its cost, given that its check was admitted.
 func (op *Op) Took() bool {
-	if op.isSlot() && op.Shadow && !op.NoRoom && op.Mode == CheckMode { // a shadow limit of slots counts beyond its limit
+	if op.acquiresSlot() && op.Shadow && !op.NoRoom && op.Mode == CheckMode { // a shadow limit of slots counts beyond its limit
 		return op.Cost > 0 && (op.Decision.Allowed || op.Limit.CountsInShadow(op.state, op.Cost))
 	}
 	return op.Cost > 0 && (op.Decision.Allowed && op.Mode != PeekMode || op.Mode == CountMode && !op.NoRoom)
@@ -61,7 +61,7 @@ func (op *Op) Took() bool {
 
 // addsCounter reports whether op, already decided, adds a new counter to the
 // table if its check is admitted.
-func (op *Op) addsCounter() bool { return !op.isSlot() && op.Took() && !op.location.found() }
+func (op *Op) addsCounter() bool { return !op.acquiresSlot() && op.Took() && !op.location.found() }
 
 // Refuses reports whether op, already decided, makes its check fail.
 func (op *Op) Refuses() bool {

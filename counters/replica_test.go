@@ -254,7 +254,7 @@ func TestDropReleasesMemory(t *testing.T) {
 		}
 		table.Drop(10)
 		expect.Equal(t, table.Stats().Bytes, 0, "bytes")
-		table.Changed(func(b []Record) error { t.Errorf("dropped, but still yielded: %+v", b); return nil })
+		table.DrainChanges(func(b []Record) error { t.Errorf("dropped, but still yielded: %+v", b); return nil })
 	}
 }
 
@@ -275,7 +275,7 @@ func TestPutIsForCheckpointsOnly(t *testing.T) {
 		t.Errorf("for replicas: have %+v", b)
 	}
 	n := 0
-	table.Changed(func(b []Record) error { n += len(onlyCounters(b)); return nil })
+	table.DrainChanges(func(b []Record) error { n += len(onlyCounters(b)); return nil })
 	expect.Equal(t, n, len(records), "for checkpoints: records")
 	// The owner reset them, or they have expired, so the copies on disk must go too.
 	records[0].State, records[0].Fullness = algorithms.State{}, 0
@@ -284,7 +284,7 @@ func TestPutIsForCheckpointsOnly(t *testing.T) {
 		table.Put(epoch, r)
 	}
 	n = 0
-	table.Changed(func(b []Record) error {
+	table.DrainChanges(func(b []Record) error {
 		for _, r := range onlyCounters(b) {
 			n++
 			if !r.isFresh() || r.FreshAt != second+60 {
@@ -478,7 +478,7 @@ func TestConcurrentMoves(t *testing.T) {
 				}
 				return nil
 			})
-			table.Changed(func([]Record) error { return nil })
+			table.DrainChanges(func([]Record) error { return nil })
 		}
 	})
 	wg.Wait()

@@ -71,8 +71,8 @@ func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []R
 			}
 
 			if err := yield(p, changes); err != nil {
-				t.markChanged(changes, replicas)
-				t.markChanged(rest, replicas)
+				t.remarkBatch(changes, replicas)
+				t.remarkBatch(rest, replicas)
 				return err
 			}
 		}

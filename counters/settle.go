@@ -12,10 +12,13 @@ import (
 type SettlePlan struct {
 	Place Place
 	// HadPlace says that the place was made with the reservation, on this node or
-	// elsewhere. If such a place is missing in the same lineage, the reservation is
-	// over. In another lineage, the place was lost with its node: Settle makes it
-	// anew, even beyond the bound, but not for a late settlement or an end. Without
-	// HadPlace, Settle makes the place only if there is room.
+	// elsewhere. It decides what Settle does if it finds no place:
+	//
+	//   - HadPlace, in the same lineage: the reservation is over;
+	//   - HadPlace, in another lineage: the place was lost with its node. Settle
+	//     makes it anew, even beyond the bound, but not for a late settlement or
+	//     an end;
+	//   - no HadPlace: Settle makes it if there is room, with the same exceptions.
 	HadPlace bool
 	// Late says that the reservation's time is over, so the place must still be
 	// there. Settle sets it if it finds that the settlement is late. TooLate says
@@ -88,7 +91,15 @@ func (cost *SettledCost) delta(expired bool) int64 {
 }
 
 // Settle makes the changes of a settlement, unless they have been made before.
-// If it fails with ErrShut or notes.ErrReservations, nothing changes.
+// If it fails with ErrShut or notes.ErrReservations, nothing changes. It holds
+// the shard of all the counters throughout. The order of its steps matters:
+//
+//  1. look at the gate;
+//  2. find the place, or make sure that there is room for one;
+//  3. if the place says that the changes are made, only read what was kept.
+//     This comes before any look at the time: a repetition is never too late;
+//  4. make the changes;
+//  5. store the place, with the answer that says what the changes have left.
 func (t *Table) Settle(now algorithms.Instant, plan *SettlePlan) (SettleOutcome, error) {
 	home := Key{Subject: plan.Place.Key.Subject}
 	s, now := t.lock(now, home)
@@ -104,8 +115,6 @@ func (t *Table) Settle(now algorithms.Instant, plan *SettlePlan) (SettleOutcome,
 	case err != nil:
 		return NotMade, err
 
-	// Repetitions are handled first: they get their answer even when it is too
-	// late for a change.
 	case place.Status() == notes.Settled, plan.CarriesOutEnd && place.Status() == notes.Ended:
 		plan.Kept = []byte(place.Body)
 		plan.Late = place.WasLate()
@@ -169,8 +178,8 @@ func (t *Table) findOrMakePlace(
 		return place, true, nil
 	}
 
-	// A place that was made with the reservation had room. If it was lost, Settle
-	// stores it again even beyond the bound.
+	// storePlace stores the place, even beyond the bound. A reservation made
+	// without one must have room. PutIfRoom tells now, before anything changes.
 	place = plan.Place.note(now)
 	if !plan.HadPlace {
 		err = lp.PutIfRoom(place)

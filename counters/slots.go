@@ -178,7 +178,7 @@ func (t *Table) FindSlot(now algorithms.Instant, k Key, id uint64) (info notes.S
 }
 
 // MarkSlotGranted records that the check of an attempt, which acquired a slot,
-// was admitted as a whole. FindGrantedSlot finds only such slots. If the slot
+// was admitted as a whole. AdoptGrantedSlot finds only such slots. If the slot
 // is gone or the gate is shut, MarkSlotGranted does nothing, and a repetition
 // of the request is decided anew.
 func (t *Table) MarkSlotGranted(now algorithms.Instant, k Key, id, nonce uint64) {
@@ -196,12 +196,12 @@ func (t *Table) MarkSlotGranted(now algorithms.Instant, k Key, id, nonce uint64)
 	}
 }
 
-// FindGrantedSlot finds the slot of an earlier attempt that was granted, and
+// AdoptGrantedSlot finds the slot of an earlier attempt that was granted, and
 // returns that attempt's nonce. The caller then answers the repeated request
 // with the slot. So from now on, ReleaseSlot with unlessRepeated leaves the
-// slot alone. FindGrantedSlot fails with ErrShut, or with ErrRequestIDReused if
-// the earlier attempt, as its nonce says, asked for something else.
-func (t *Table) FindGrantedSlot(now algorithms.Instant, k Key, id, nonce uint64) (earlier uint64, found bool, err error) {
+// slot alone. AdoptGrantedSlot fails with ErrShut, or with ErrRequestIDReused
+// if the earlier attempt, as its nonce says, asked for something else.
+func (t *Table) AdoptGrantedSlot(now algorithms.Instant, k Key, id, nonce uint64) (earlier uint64, found bool, err error) {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
 	if t.gates.isShut(k.Partition()) {

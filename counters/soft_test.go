@@ -231,7 +231,7 @@ func TestShardsGrowTogether(t *testing.T) {
 	}
 	for _, f := range []func(){
 		func() { table.Sweep(epoch, 0.5) },
-		func() { table.Changed(func([]Record) error { return nil }) },
+		func() { table.DrainChanges(func([]Record) error { return nil }) },
 		func() {
 			table.Copy(1, func([]Record) error { return nil })
 			table.Replicate(func(p int) bool { return p < 2 }, func(int, []Record) error { return nil })

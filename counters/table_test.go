@@ -401,14 +401,14 @@ func TestResetIsHandedOut(t *testing.T) {
 	for _, kind := range []algorithms.Kind{algorithms.FixedWindow, algorithms.SlidingLog} {
 		table, l := newTable(t, 100), perMinute(kind, 10)
 		take(table, epoch, key(1), l, 10)
-		table.Changed(func([]Record) error { return nil })
+		table.DrainChanges(func([]Record) error { return nil })
 		table.makeFresh(epoch, key(1), l)
 		table.makeFresh(epoch, key(2), l)
 		for i := range uint64(300) {
 			take(table, epoch, key(10+i), l, 1)
 		}
 		seen := map[Key]Record{}
-		table.Changed(func(b []Record) error {
+		table.DrainChanges(func(b []Record) error {
 			for _, r := range onlyCounters(b) {
 				seen[r.Key] = r
 			}
@@ -442,7 +442,7 @@ func TestChangedAndRestore(t *testing.T) {
 	}
 	broken := errors.New("disk full")
 	calls := 0
-	err := table.Changed(func([]Record) error {
+	err := table.DrainChanges(func([]Record) error {
 		calls++
 		if calls == 2 {
 			return broken
@@ -460,18 +460,18 @@ func TestChangedAndRestore(t *testing.T) {
 		return nil
 	}
 	// The first batch was accepted, so it is not yielded again until it changes.
-	table.MarkChanged(0, math.MaxInt)
-	if err := table.Changed(collect); err != nil || len(seen) != n {
+	table.MarkPartsChanged(0, math.MaxInt)
+	if err := table.DrainChanges(collect); err != nil || len(seen) != n {
 		t.Fatalf("have %d records, %v", len(seen), err)
 	}
 	clear(seen)
-	if table.Changed(collect); len(seen) != 0 {
+	if table.DrainChanges(collect); len(seen) != 0 {
 		t.Errorf("%d records count as changed without a change", len(seen))
 	}
 	table.makeFresh(epoch, key(2), limits[kindOf(2)])
 	table.makeFresh(epoch, key(3), limits[kindOf(3)])
 	table.Sweep(epoch, 1)
-	if table.Changed(collect); len(seen) != 2 || !seen[key(2)].State.Fresh() ||
+	if table.DrainChanges(collect); len(seen) != 2 || !seen[key(2)].State.Fresh() ||
 		seen[key(2)].Fullness != 0 || len(seen[key(3)].Log) != 0 {
 		t.Errorf("have %+v, want two resets", seen)
 	}
@@ -479,8 +479,8 @@ func TestChangedAndRestore(t *testing.T) {
 		t.Errorf("have %d counters, want the reset ones gone", table.Stats().Counters)
 	}
 
-	table.MarkChanged(0, math.MaxInt)
-	table.Changed(collect)
+	table.MarkPartsChanged(0, math.MaxInt)
+	table.DrainChanges(collect)
 	again := newTable(t, 1_000_000)
 	records := slices.Collect(maps.Values(seen))
 	if restored, noRoom := again.Restore(epoch, append(records, records[:9]...)); restored != len(seen) || noRoom != 0 {
@@ -497,7 +497,7 @@ func TestChangedAndRestore(t *testing.T) {
 		}
 	}
 	clear(seen)
-	if again.Changed(collect); len(seen) != 0 {
+	if again.DrainChanges(collect); len(seen) != 0 {
 		t.Errorf("%d restored counters count as changed", len(seen))
 	}
 }
@@ -508,7 +508,7 @@ func TestLoweredCounterIsHandedOut(t *testing.T) {
 	table := newTable(t, 1000)
 	l, log := perMinute(algorithms.TokenBucket, 60), perMinute(algorithms.SlidingLog, 60)
 	saved := func() (out []Record) {
-		table.Changed(func(b []Record) error { out = append(out, onlyCounters(b)...); return nil })
+		table.DrainChanges(func(b []Record) error { out = append(out, onlyCounters(b)...); return nil })
 		return out
 	}
 	take(table, epoch, key(1), l, 60)
@@ -531,12 +531,12 @@ func TestFailedBatchStaysChanged(t *testing.T) {
 	take(table, epoch, key(1), l, 1)
 	take(table, epoch, key(2), log, 1)
 	for range 3 {
-		if err := table.Changed(func([]Record) error { return os.ErrInvalid }); err == nil {
+		if err := table.DrainChanges(func([]Record) error { return os.ErrInvalid }); err == nil {
 			t.Fatal("the failure was lost")
 		}
 	}
 	n := 0
-	table.Changed(func(b []Record) error { n += len(onlyCounters(b)); return nil })
+	table.DrainChanges(func(b []Record) error { n += len(onlyCounters(b)); return nil })
 	expect.Equal(t, n, 2, "records after failures")
 }
 
@@ -614,7 +614,7 @@ func TestConcurrentEverything(t *testing.T) {
 	}
 	wg.Go(func() {
 		for range 50 {
-			table.Changed(func([]Record) error { return nil })
+			table.DrainChanges(func([]Record) error { return nil })
 		}
 	})
 	wg.Wait()

@@ -5,7 +5,8 @@ import "github.com/rlnode/rlnode/algorithms"
 // Verdict is the outcome of a check.
 type Verdict uint8
 
-// The verdicts. After Undecided, nothing was decided, and the Decisions of the ops are meaningless.
+// The verdicts. After Undecided, the table has decided nothing, and the
+// Decisions of the ops are meaningless.
 const (
 	Refused   Verdict = iota // a limit other than a Shadow limit refused; nothing was taken
 	Admitted                 // everything was taken, or would have been for a peek
@@ -70,9 +71,9 @@ func (t *Table) lockAndTake(now algorithms.Instant, ops []Op, attempt *SlotAttem
 // decided. The caller must hold s, the shard of op.
 //
 // Most checks end here, so this path is short: a plain token bucket in the
-// first group of its search needs hardly any calls. While a counter comes from
-// memory, the processor executes a few hundred instructions ahead. If the
-// caller's next check is within reach, its counter is fetched at the same time.
+// first group of its search needs hardly any calls. The processor looks only a
+// few hundred instructions ahead. If the path is short enough, the caller's
+// next counter is fetched while this one still comes from memory.
 func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	l := op.Limit
 	d := &op.Decision
@@ -181,7 +182,7 @@ func (t *Table) take(now algorithms.Instant, ops []Op, attempt *SlotAttempt, gat
 		op := &ops[i]
 		s := t.shardOf(op.Key)
 		t.decideOp(s, now, op)
-		if op.isSlot() {
+		if op.acquiresSlot() {
 			t.adjustForHolder(op, attempt)
 			continue
 		}
@@ -211,7 +212,7 @@ func (t *Table) take(now algorithms.Instant, ops []Op, attempt *SlotAttempt, gat
 	}
 
 	for i := range ops {
-		if ops[i].isSlot() {
+		if ops[i].acquiresSlot() {
 			t.commitSlot(&ops[i], attempt)
 		} else {
 			t.commit(&ops[i])

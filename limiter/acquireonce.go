@@ -38,11 +38,8 @@ func (req *acquireRequest) Code(c *wire.Coder) {
 	req.ticket.Code(c)
 	wire.Number(c, &req.hops, maxHops)
 	wire.Number(c, &req.version, maxVersion)
-	q := req.query
-	wire.Number(c, &q.Slots, MaxSlots)
-	c.Millis(&q.SlotTTL, MaxSlotTTL)
-	c.Text(&q.Who, MaxWho)
-	q.code(c)
+	req.query.codeSlots(c)
+	req.query.code(c)
 	c.Require(req.hops > 0)
 }
 
@@ -151,7 +148,7 @@ func (l *Limiter) acquireHere(ctx context.Context, req *acquireRequest, subject 
 
 	// Waiting for the lock may have taken time.
 	a.Now = l.clock.Now()
-	earlier, held, err := l.table.FindGrantedSlot(a.Now, part.Key, acq.id, acq.nonce)
+	earlier, held, err := l.table.AdoptGrantedSlot(a.Now, part.Key, acq.id, acq.nonce)
 	switch {
 	case errors.Is(err, counters.ErrRequestIDReused):
 		return Slot{}, ErrRequestIDReused

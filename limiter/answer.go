@@ -83,8 +83,8 @@ type LimitAnswer struct {
 	Blocked bool
 	// ByHand means that an entry beside the rules blocks the subject.
 	ByHand      bool
-	byNodeShare bool // decided within this node's share, without the owner
-	lack        lack // whose share refused
+	byNodeShare bool       // decided within this node's share, without the owner
+	shortShare  shortShare // whose share refused
 	// isRegionIsolated means that a region's share has refused, and that this node
 	// reaches no other region.
 	isRegionIsolated bool
@@ -215,9 +215,9 @@ type scratch struct {
 // query; see "Layers" in the package comment. A plain check has none.
 type options struct {
 	takesSlots bool // the check is an acquire or a reservation, so limits of slots apply
-	// isRevocable means that the check spends no lease and waits in no queue. In
-	// a cluster, it is decided as a clusterCheck even if this node owns all of it,
-	// which tells what was taken from each subject's counters.
+	// isRevocable means that the check spends no lease, and that resolve gives it no
+	// place in a queue. In a cluster, it is decided as a clusterCheck even if this
+	// node owns all of it, which tells what was taken from each subject's counters.
 	isRevocable bool
 	isAtMost    bool         // the check takes at most its cost; leases at this node do not count as remaining
 	acquiring   *acquisition // of a check that acquires slots; nil for all others
@@ -231,12 +231,12 @@ func (a *Answer) addOptions(change func(o *options)) (restore func()) {
 	return func() { a.scratch.options = before }
 }
 
-// lack says whose share of a limit that refuses is too small.
-type lack uint8
+// shortShare says whose share of a limit that refuses is too small.
+type shortShare uint8
 
 const (
-	lackNothing lack = iota // the whole limit is used up, or something else refuses
-	lackRegion              // the region's
-	lackBurst               // the region's, and no loan helps: the cost is above its burst
-	lackNode                // this node's, which decides without the owner
+	noShare     shortShare = iota // the whole limit is used up, or something else refuses
+	regionShare                   // the region's
+	regionBurst                   // the region's, and no loan helps: the cost is above its burst
+	nodeShare                     // this node's, which decides without the owner
 )

@@ -110,7 +110,7 @@ func (ak *ask) readAnswer(r *reply, err error, i int) {
 	n := len(ak.q.ops)
 	for j := range ak.q.ops {
 		res := &r.results[i*n+j]
-		ak.q.ops[j].Decision, ak.q.ops[j].NoRoom = res.Decision, res.full
+		ak.q.ops[j].Decision, ak.q.ops[j].NoRoom = res.Decision, res.noRoom
 		ak.marks = append(ak.marks, res.mark)
 	}
 }
@@ -146,7 +146,7 @@ func (ak *ask) dispatch(l *Limiter, mayShare bool) {
 
 	// Two checks with so many ops would not fit in one message.
 	if !mayShare || len(ak.q.ops) > maxResults/2 {
-		l.post(nil, x.key[keyPrefix:], []*ask{ak})
+		l.sendQuestion(nil, x.key[keyPrefix:], []*ask{ak})
 		return
 	}
 
@@ -170,14 +170,14 @@ func (ak *ask) dispatch(l *Limiter, mayShare bool) {
 	}
 
 	// The message is not sent under the mutex: the handler of the reply takes
-	// it, and may run before post returns.
+	// it, and may run before sendQuestion returns.
 	shard.mu.Unlock()
-	l.post(f, x.key[keyPrefix:], []*ask{ak})
+	l.sendQuestion(f, x.key[keyPrefix:], []*ask{ak})
 }
 
-// post sends one message for asks, which are identical. f is nil if no other
-// ask can queue up behind them.
-func (l *Limiter) post(f *flight, body []byte, asks []*ask) {
+// sendQuestion sends one message for asks, which are identical. f is nil if no
+// other ask can queue up behind them.
+func (l *Limiter) sendQuestion(f *flight, body []byte, asks []*ask) {
 	x := l.membership.newExchange()
 	defer l.membership.release(x)
 
@@ -216,7 +216,12 @@ func latestDeadline(asks []*ask) time.Time {
 }
 
 // handleReply delivers the answer to asks, and sends the next message for the
-// asks that have queued up in f.
+// asks that have queued up in f. What becomes of these depends on the answer:
+//
+//   - a decision: a grant that came with it decides some, and the next message
+//     asks about the others;
+//   - a timeout: the next message asks about those that still have time;
+//   - any other failure: all of them fail in the same way.
 func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body []byte, err error) {
 	x := l.membership.newExchange()
 	defer l.membership.release(x)
@@ -247,7 +252,7 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 		l.membership.counts.failed.Add(int64(len(asks)))
 	}
 	if len(next) > 0 {
-		l.post(f, []byte(f.key[keyPrefix:]), next)
+		l.sendQuestion(f, []byte(f.key[keyPrefix:]), next)
 	}
 
 	for i, ak := range asks {

@@ -188,7 +188,7 @@ func (lo *loans) borrowFor(ln *loan, now algorithms.Instant, bw *borrowWaiter) {
 	// A fixed window has no such bound, because loans widen it.
 	want := balance.Room(m.leases.granted.Returnable(m.Boottime(), d.key.Subject, d.key.Counter))
 	if d.limit.Kind == algorithms.FixedWindow {
-		want = max(targetAmount(d.limit), ln.need.cost, ln.need.ahead) - balance.Remaining
+		want = max(targetAmount(d.limit), ln.need.cost, ln.need.expectedUse) - balance.Remaining
 	}
 	if want < 1 {
 		return // the counter has no room; bw learns nothing, and its check stays refused
@@ -209,8 +209,8 @@ func (lo *loans) borrowFor(ln *loan, now algorithms.Instant, bw *borrowWaiter) {
 // beginLoan chooses the region to ask for ln, and marks the loan as in flight.
 // It returns false if there is no region to ask now, if a loan to the counter is
 // in flight already, or if too many loans are. If a loan to the counter is then
-// in flight, bw waits for it, unless too many wait already; see await. Otherwise
-// bw learns that there is none.
+// in flight, bw waits for it, unless too many wait already; see addWaiter.
+// Otherwise bw learns that there is none.
 func (lo *loans) beginLoan(ln *loan, window int64, bw *borrowWaiter) bool {
 	shares := lo.lendingShares(&ln.target)
 	steady := ln.sent
@@ -220,7 +220,7 @@ func (lo *loans) beginLoan(ln *loan, window int64, bw *borrowWaiter) bool {
 
 	br := lo.borrowerOf(ln.target.key, window, steady)
 	if br.inFlight {
-		br.await(bw)
+		br.addWaiter(bw)
 		return false
 	}
 	if lo.inFlight >= maxLoans || steady < br.pausedUntil {
@@ -238,7 +238,7 @@ func (lo *loans) beginLoan(ln *loan, window int64, bw *borrowWaiter) bool {
 	ln.borrower = br
 	br.inFlight = true
 	lo.inFlight++
-	br.await(bw)
+	br.addWaiter(bw)
 	return true
 }
 
@@ -284,10 +284,10 @@ func (lo *loans) lenderWithMost(br *borrower, shares map[string]int64, steady in
 	return region
 }
 
-// await adds bw, which may be nil, to those that wait for the borrower's loan. If
-// maxBorrowWaiters wait already, bw does not wait. It learns nothing, and its
-// check stays refused. The caller must hold loans.mu.
-func (br *borrower) await(bw *borrowWaiter) {
+// addWaiter adds bw, which may be nil, to those that wait for the borrower's
+// loan. If maxBorrowWaiters wait already, bw does not wait. It learns nothing,
+// and its check stays refused. The caller must hold loans.mu.
+func (br *borrower) addWaiter(bw *borrowWaiter) {
 	if bw != nil && len(br.waiters) < maxBorrowWaiters {
 		bw.pending++
 		br.waiters = append(br.waiters, bw)
@@ -297,9 +297,9 @@ func (br *borrower) await(bw *borrowWaiter) {
 // tellNoneToLend records that there is nothing to borrow, and tells bw, which
 // may be nil. The caller must hold loans.mu.
 func (br *borrower) tellNoneToLend(bw *borrowWaiter, steady int64) {
-	br.callerBackoff.noteNothing(steady)
+	br.callerBackoff.recordFailure(steady)
 	if bw != nil {
-		bw.reply.add(borrowReply{noneToLend: true, stay: br.callerBackoff.wait})
+		bw.reply.add(borrowReply{noneToLend: true, callerBackoff: br.callerBackoff.wait})
 	}
 }
 
@@ -381,9 +381,9 @@ func (lo *loans) handleReply(ln *loan, body []byte, err error) {
 	next := ln.nextRequest(lo, now)
 	switch {
 	case credited > 0:
-		// Follow up a need ahead for aheadSpan only. If it lasts longer, it is reported
-		// anew.
-		if next != nil && next.need.ahead > 0 && now.Steady-next.neededSince < int64(aheadSpan) {
+		// Follow up an expected need for borrowHorizon only. If it lasts longer, it is
+		// reported anew.
+		if next != nil && next.need.expectedUse > 0 && now.Steady-next.neededSince < int64(borrowHorizon) {
 			lo.borrowFor(next, now, nil)
 		}
 		waiters.note(lo, borrowReply{gotMore: true})

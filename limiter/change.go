@@ -476,24 +476,25 @@ func hashChange(ch *change, u *Usage, costs []UnitCost) uint64 {
 }
 
 // withLedgerLocked finds what is leased of each of the change's counters, and
-// then runs then, which reads or changes them. No grant is made and none comes
-// back in between, so both results are of the same moment. Only verbUsage and
-// verbAdjust report what is leased; for any other verb, withLedgerLocked just
-// runs then.
-func (ch *change) withLedgerLocked(l *Limiter, then func() error) (err error) {
+// then calls apply, which reads or changes them. No grant is made and none
+// comes back in between, so the grants agree with the counters. The holders'
+// reports of what they have left may be up to unspentAge old. Only verbUsage
+// and verbAdjust report what is leased; for any other verb, withLedgerLocked
+// just calls apply.
+func (ch *change) withLedgerLocked(l *Limiter, apply func() error) (err error) {
 	m := l.membership
 	if m == nil || ch.verb != verbUsage && ch.verb != verbAdjust {
-		return then()
+		return apply()
 	}
 
 	subject := ch.subject()
 	lineage := l.table.Life(ch.ops[0].Key.Partition()).Lineage
 	round := m.leases.askHolders(lineage, subject)
-	m.leases.granted.View(m.Boottime(), lineage, subject, func(out []localcache.GrantOut) {
+	m.leases.granted.View(m.Boottime(), lineage, subject, func(outstanding []localcache.OutstandingGrant) {
 		for i := range ch.ops {
-			ch.leased[i] = round.leasedOf(out, ch.ops[i].Key.Counter)
+			ch.leased[i] = round.leasedOf(outstanding, ch.ops[i].Key.Counter)
 		}
-		err = then()
+		err = apply()
 	})
 	return err
 }

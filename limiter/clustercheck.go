@@ -43,7 +43,7 @@ type clusterCheck struct {
 	isOver       bool      // a subject is refused, or the check has failed
 
 	aloneOps     []counters.Op      // ops of the subjects that this node decided alone
-	aloneCounted []bool             // by index in aloneOps: a fallback counter decides the op, not applyOnPartition
+	aloneCounted []bool             // by index in aloneOps: a fallback counter decides the op, not limitAlone
 	shares       []algorithms.Limit // limits that aloneOps refer to
 	selected     []int              // indexes in subjects; reused
 	gatheredOps  []counters.Op      // ops of several subjects side by side; reused

@@ -35,10 +35,16 @@ func (a *Answer) conclude(l *Limiter) {
 		if !la.Allowed {
 			a.concludeRefusal(l, la, op)
 		}
-		if !la.Rule.Shadow && (a.TightestIndex < 0 || la.comesBefore(&a.Limits[a.TightestIndex])) {
+		if a.isTightestSoFar(la) {
 			a.TightestIndex = i
 		}
 	}
+}
+
+// isTightestSoFar reports whether la, rather than the limit of TightestIndex,
+// describes the check.
+func (a *Answer) isTightestSoFar(la *LimitAnswer) bool {
+	return !la.Rule.Shadow && (a.TightestIndex < 0 || la.comesBefore(&a.Limits[a.TightestIndex]))
 }
 
 // concludeRefusal completes the answer of a limit that refuses.

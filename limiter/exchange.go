@@ -15,8 +15,8 @@ import (
 )
 
 // exchange is a question from another node and the answer to it, with buffers
-// for both. Exchanges are pooled. To send its own questions, this node uses the
-// buffers of one, too.
+// for both. Exchanges are pooled. dispatch, sendQuestion and handleReply borrow
+// one for its buffers only.
 type exchange struct {
 	from     ring.NodeID
 	question question
@@ -87,10 +87,10 @@ func (x *exchange) sendReply(to Responder) {
 
 // refuseOldRules turns away an asker whose rules are older than this node's, and
 // reports whether it did. An asker with authority is turned away once: when it
-// asks again, it sets flagIgnoreNewer (newAsk) and is served. An asker without
-// authority is turned away until it has newer rules. So is every asker if other
-// regions' shares may have grown since. Version zero stands for limits that came
-// with the call, which don't depend on the rules.
+// asks again, it sets flagDespiteOldRules (newAsk) and is served. An asker
+// without authority is turned away until it has newer rules. So is every asker
+// if other regions' shares may have grown since. Version zero stands for limits
+// that came with the call, which don't depend on the rules.
 func (x *exchange) refuseOldRules(l *Limiter) bool {
 	qn := &x.question
 	if qn.version == 0 {
@@ -98,7 +98,7 @@ func (x *exchange) refuseOldRules(l *Limiter) bool {
 	}
 
 	isOlder := qn.version < x.reply.version
-	asksAgain := qn.flags&flagIgnoreNewer != 0
+	asksAgain := qn.flags&flagDespiteOldRules != 0
 	if !l.isStale(qn.version) && (!isOlder || asksAgain) {
 		return false
 	}
@@ -107,7 +107,10 @@ func (x *exchange) refuseOldRules(l *Limiter) bool {
 	return true
 }
 
-// waitAndAnswer answers a question that must wait, or that another node must decide.
+// waitAndAnswer answers a question that must wait, or that another node must
+// decide. It does not look at the asker's rules again. A version is recorded
+// with a time that is a second after all authority without it has ended (see
+// docs/design/regions.md), and no question waits that long.
 func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 	m := l.membership
 	qn := &x.question
@@ -137,7 +140,8 @@ func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 			continue // the partition has just been handed over to this node
 		}
 
-		// Without authority this node could not decide the question even after the hand-off.
+		// Only a node with authority waits: without it, this node could not decide even
+		// once the partition has arrived.
 		if route.Place != partitions.Pending || pending.Err() != nil || !m.Authority() {
 			if !x.forward(ctx, l, route, to) {
 				x.sendReply(to)
@@ -191,20 +195,11 @@ func (x *exchange) forward(ctx context.Context, l *Limiter, route partitions.Rou
 
 	x.reply.hint = route.Owner
 
-	for i := range qn.ops { // if there are several owners, the asker splits the question
-		if m.Ownership.Route(ring.PartitionOf(qn.ops[i].Key.Subject)).Owner != route.Owner {
-			return false
-		}
+	if !m.isSoleOwner(route.Owner, qn.ops) {
+		return false // the asker splits the question
 	}
 
-	// If the owner itself asks, it has no authority or has handed the partition
-	// over. Don't send the question back: try the other side.
-	ownerAsks := route.Owner == x.from
-	next := route.Owner
-	if ownerAsks {
-		next = route.Other
-	}
-
+	next, ownerAsks := x.nextOwner(route)
 	if !next.IsZero() && next != m.Self && qn.hops < maxHops && x.forwardTo(ctx, l, next, to) {
 		return true
 	}
@@ -224,6 +219,26 @@ func (x *exchange) forward(ctx context.Context, l *Limiter, route partitions.Rou
 	}
 
 	return false
+}
+
+// isSoleOwner reports whether owner owns all subjects of ops.
+func (m *membership) isSoleOwner(owner ring.NodeID, ops []counters.Op) bool {
+	for i := range ops {
+		if m.Ownership.Route(ring.PartitionOf(ops[i].Key.Subject)).Owner != owner {
+			return false
+		}
+	}
+	return true
+}
+
+// nextOwner returns the node to which x's question goes next. If the owner
+// itself asks, it has no authority or has handed the partition over. The
+// question then does not go back, but to the other side.
+func (x *exchange) nextOwner(route partitions.Route) (next ring.NodeID, ownerAsks bool) {
+	if route.Owner == x.from {
+		return route.Other, true
+	}
+	return route.Owner, false
 }
 
 // forwardTo sends x's question to owner, and the answer back. If it returns
@@ -248,8 +263,8 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 
 	if errors.Is(err, peer.ErrUnreachable) {
 		// A lost connection is no reason to act for the owner if there is another path
-		// to it: ask again. If the owner has already decided the first question, the
-		// cost of that one is lost.
+		// to it. Ask again. The owner may have decided the first question and lost the
+		// reply; what that debited stays debited.
 		m.Peers.AwaitPath(ctx, owner)
 		if m.Peers.Reachable(owner) {
 			body, err = ask()
@@ -269,10 +284,20 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 	return false
 }
 
-// decideAsOwner decides x's question as the owner. It returns false if this
-// node does not own all of the question's subjects, or has no authority. A cost
-// that was debited before authority ended stays debited: this node may no longer
-// own the counters.
+// decideAsOwner decides x's question as the owner. It returns true once x's
+// reply is ready to send, and false if this node does not own all of the
+// question's subjects, or has no authority. A cost that was debited before
+// authority ended stays debited: this node may no longer own the counters.
+//
+// The guarantees need these steps in this order:
+//
+//  1. look at the gates and at authority;
+//  2. read the lives;
+//  3. note the reservation's place;
+//  4. take the costs, which looks at the gates again, under the locks;
+//  5. debit the grants;
+//  6. confirm the slots, which may wait;
+//  7. look at authority again. It then covers all of the above.
 func (x *exchange) decideAsOwner(l *Limiter) bool {
 	m := l.membership
 	qn := &x.question
@@ -375,7 +400,7 @@ func (x *exchange) decideEach(
 
 		for i := range qn.ops {
 			op := &qn.ops[i]
-			r.results = append(r.results, result{Decision: op.Decision, full: op.NoRoom, mark: markOf(op, now)})
+			r.results = append(r.results, result{Decision: op.Decision, noRoom: op.NoRoom, mark: markOf(op, now)})
 		}
 
 		if verdict != counters.Admitted {

@@ -78,7 +78,7 @@ func (a *Answer) reservedIn(q *Query, unit string) (most int64) {
 // ErrTooManyReservations. If the home can't be reached, the error is nil: the
 // reservation stays charged unless somebody settles it.
 func (rs *reservations) arrangeExpiry(id string) error {
-	_, err := rs.settle(context.Background(), &settleRequest{signedID: id, verb: arrangeEnd})
+	_, err := rs.settle(context.Background(), &settleRequest{signedID: id, verb: settleVerbArrange})
 	if errors.Is(err, ErrTooManyReservations) {
 		// If this fails, the cost stays charged. Quota is lost, but none is created.
 		_, _ = rs.limiter.Settle(id, nil)
@@ -189,7 +189,7 @@ func (rs *reservations) carryOutEnd(table *counters.Table, note *notes.Note) boo
 	if isOwn && (!table.IsOpen(note.Partition()) || !l.membership.Authority()) {
 		return false
 	}
-	_, err := rs.settle(l.membership.ctx, &settleRequest{signedID: note.Body, verb: carryOutEnd})
+	_, err := rs.settle(l.membership.ctx, &settleRequest{signedID: note.Body, verb: settleVerbExpire})
 	// In this node's own table, an unknown reservation means that the place has gone
 	// in the meantime: there is nothing left to do. The place at another node may
 	// only not be due yet, by that node's clock.

@@ -18,31 +18,37 @@ const uncountedRetry = time.Second
 // decideAlone decides subjects on this node alone, all or nothing: subjects of
 // `consistency: local` rules (by is ByOwner), or subjects in fallback (by is
 // ByFallback). The fallback counters decide and, in fallback, also the copies of
-// owners' counters that this node may have.
-func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
+// owners' counters that this node may have. The order of its steps matters:
+//
+//  1. list the ops, and decide those that no counter decides;
+//  2. take the rest from the fallback counters, or peek if one is refused;
+//  3. in fallback, ask the copies. They come last: what they admit becomes a
+//     debt at once, which only a rollback forgives;
+//  4. if anything refused, forget the places of reservations.
+func (c *clusterCheck) decideAlone(subjects []int, by DecidedBy) {
 	// Keep the ops of an earlier call: they may have to be rolled back.
 	start := len(c.aloneOps)
-	refused, listed := c.listAlone(list, by)
+	refused, listed := c.listAlone(subjects, by)
 	if !listed {
-		c.forgetPlacesAlone(list, by)
+		c.forgetPlacesAlone(subjects, by)
 		return
 	}
-	countersAdmit := c.takeAlone(list, c.aloneOps[start:], refused)
+	countersAdmit := c.takeAlone(subjects, c.aloneOps[start:], refused)
 	admitted := countersAdmit && !refused
 
-	// If the fallback counters refuse, their decisions report the cost as not taken.
-	// Otherwise they report the cost as taken, even if it comes back below.
+	// After a refusal by the fallback counters, Remaining excludes this check's
+	// cost. In all other cases it includes it, even if a copy refuses below and the
+	// cost comes back; dropUndecided then corrects it.
 	withdrawn := !countersAdmit
 
-	// The copies decide last, because what they admit becomes a debt at once.
 	if admitted && by == ByFallback {
-		admitted = c.admitAlone(list)
+		admitted = c.admitAlone(subjects)
 	}
 
 	if !admitted {
-		c.forgetPlacesAlone(list, by)
+		c.forgetPlacesAlone(subjects, by)
 	}
-	for _, i := range list {
+	for _, i := range subjects {
 		s := &c.subjects[i]
 		c.markDecided(s, by, admitted, undoAlone)
 		s.decidedAt = c.now
@@ -56,11 +62,11 @@ func (c *clusterCheck) decideAlone(list []int, by DecidedBy) {
 // as limits. refused means that a limit refuses whatever its counter says:
 // because on_partition is deny, because it is a limit of slots, or because this
 // node's share of it is 0. ok is false if the check has failed.
-func (c *clusterCheck) listAlone(list []int, by DecidedBy) (refused, ok bool) {
+func (c *clusterCheck) listAlone(subjects []int, by DecidedBy) (refused, ok bool) {
 	m := c.limiter.membership
 	nodes, rank := m.rankInRing()
 
-	for _, i := range list {
+	for _, i := range subjects {
 		s := &c.subjects[i]
 		rule := c.answer.Limits[s.firstOp].Rule
 		mode := rules.Share
@@ -82,16 +88,8 @@ func (c *clusterCheck) listAlone(list []int, by DecidedBy) (refused, ok bool) {
 			c.answer.scratch.acquiring.markAlone()
 		}
 
-		for j := range ops {
-			op := ops[j]
-			counted := c.applyOnPartition(&op, modeAlone(&op, mode), nodes, rank)
-			ops[j].Decision, ops[j].NoRoom = op.Decision, false
-			if !counted {
-				refused = refused || op.Refuses()
-				op.Cost, op.Shadow = 0, true // the fallback counters neither take nor refuse it
-			}
-			c.aloneOps = append(c.aloneOps, op)
-			c.aloneCounted = append(c.aloneCounted, counted)
+		if c.listAloneOps(ops, mode, nodes, rank) {
+			refused = true
 		}
 
 		// A reservation notes the rates by which its buckets drain here: those of this
@@ -104,6 +102,22 @@ func (c *clusterCheck) listAlone(list []int, by DecidedBy) (refused, ok bool) {
 	return refused, true
 }
 
+// listAloneOps is listAlone for ops, those of one subject.
+func (c *clusterCheck) listAloneOps(ops []counters.Op, mode rules.OnPartition, nodes, rank int) (refused bool) {
+	for j := range ops {
+		op := ops[j]
+		counted := c.limitAlone(&op, modeAlone(&op, mode), nodes, rank)
+		ops[j].Decision, ops[j].NoRoom = op.Decision, false
+		if !counted {
+			refused = refused || op.Refuses()
+			op.Cost, op.Shadow = 0, true // the fallback counters neither take nor refuse it
+		}
+		c.aloneOps = append(c.aloneOps, op)
+		c.aloneCounted = append(c.aloneCounted, counted)
+	}
+	return refused
+}
+
 // aloneOp returns the counterpart in aloneOps of the j-th op of the i-th subject.
 func (c *clusterCheck) aloneOp(i, j int) *counters.Op {
 	return &c.aloneOps[c.subjects[i].firstAloneOp+j]
@@ -112,7 +126,7 @@ func (c *clusterCheck) aloneOp(i, j int) *counters.Op {
 // takeAlone takes ops from the fallback counters, and reports whether they admit
 // ops. ops are those of the listed subjects in aloneOps. If refused is set, it
 // only peeks: nothing may be taken, but the answer needs what the counters say.
-func (c *clusterCheck) takeAlone(list []int, ops []counters.Op, refused bool) (countersAdmit bool) {
+func (c *clusterCheck) takeAlone(subjects []int, ops []counters.Op, refused bool) (countersAdmit bool) {
 	fallback := c.limiter.membership.Fallback
 	if c.peek || refused {
 		countersAdmit = fallback.Peek(c.now, ops) == counters.Admitted
@@ -120,17 +134,17 @@ func (c *clusterCheck) takeAlone(list []int, ops []counters.Op, refused bool) (c
 		countersAdmit = fallback.Take(c.now, ops) == counters.Admitted
 	}
 
-	for op, aloneOp := range c.countedAlone(list) {
+	for op, aloneOp := range c.countedAlone(subjects) {
 		op.CopyOutcome(aloneOp)
 	}
 	return countersAdmit
 }
 
-// applyOnPartition applies mode to op, and reports whether a fallback counter
+// limitAlone applies mode to op, and reports whether a fallback counter
 // must decide op. If so, the limit of op is now this node's share or, for a
-// block or in mode Full, still the whole limit. If not, applyOnPartition has
+// block or in mode Full, still the whole limit. If not, limitAlone has
 // decided op.
-func (c *clusterCheck) applyOnPartition(op *counters.Op, mode rules.OnPartition, nodes, rank int) bool {
+func (c *clusterCheck) limitAlone(op *counters.Op, mode rules.OnPartition, nodes, rank int) bool {
 	if op.Block && mode == rules.Share {
 		return true // nodes don't divide a block: it applies in full on this node
 	}
@@ -158,7 +172,9 @@ func (c *clusterCheck) applyOnPartition(op *counters.Op, mode rules.OnPartition,
 		return false
 	}
 
-	c.shares = append(c.shares, share) // if append reallocates, earlier ops keep pointing into the old array
+	// If append reallocates, earlier ops keep pointing into the old array. It stays
+	// valid: nobody changes a share after this line.
+	c.shares = append(c.shares, share)
 	op.Limit = &c.shares[len(c.shares)-1]
 	return true
 }
@@ -173,10 +189,10 @@ func modeAlone(op *counters.Op, mode rules.OnPartition) rules.OnPartition {
 }
 
 // countedAlone yields the ops of the listed subjects with their counterparts in
-// aloneOps, except for those that applyOnPartition has decided.
-func (c *clusterCheck) countedAlone(list []int) iter.Seq2[*counters.Op, *counters.Op] {
+// aloneOps, except for those that limitAlone has decided.
+func (c *clusterCheck) countedAlone(subjects []int) iter.Seq2[*counters.Op, *counters.Op] {
 	return func(yield func(op, aloneOp *counters.Op) bool) {
-		for _, i := range list {
+		for _, i := range subjects {
 			s := &c.subjects[i]
 			ops := c.ops(s)
 			for j := range ops {
@@ -192,10 +208,10 @@ func (c *clusterCheck) countedAlone(list []int) iter.Seq2[*counters.Op, *counter
 // admitAlone records what the fallback counters admitted as debts to the
 // subjects' owners. If a copy on this node shows that a whole limit is used up,
 // admitAlone puts back everything that was taken, and returns false.
-func (c *clusterCheck) admitAlone(list []int) bool {
+func (c *clusterCheck) admitAlone(subjects []int) bool {
 	m := c.limiter.membership
 	c.gatheredOps = c.gatheredOps[:0]
-	for op, aloneOp := range c.countedAlone(list) {
+	for op, aloneOp := range c.countedAlone(subjects) {
 		debtOp := *op
 
 		// If the fallback counter took nothing, nothing is owed. The copy still says
@@ -209,25 +225,25 @@ func (c *clusterCheck) admitAlone(list []int) bool {
 	copyAdmits := m.Ownership.AdmitAlone(c.now, c.gatheredOps) == counters.Admitted
 	admitted := copyAdmits
 	next := 0
-	for op := range c.countedAlone(list) {
+	for op := range c.countedAlone(subjects) {
 		c.narrowToCopy(op, &c.gatheredOps[next], copyAdmits)
 		admitted = admitted && !op.Refuses()
 		next++
 	}
 
 	if !c.peek {
-		c.giveBackRefused(list, admitted)
+		c.giveBackRefused(subjects, admitted)
 	}
 	if !admitted {
-		c.beginBlocksAlone(list)
+		c.beginBlocksAlone(subjects)
 	}
 	return admitted
 }
 
 // giveBackRefused gives back what the fallback counters took before a copy
 // refused it: everything or, if the check is admitted, what shadow limits took.
-func (c *clusterCheck) giveBackRefused(list []int, admitted bool) {
-	for _, i := range list {
+func (c *clusterCheck) giveBackRefused(subjects []int, admitted bool) {
+	for _, i := range subjects {
 		s := &c.subjects[i]
 		ops := c.ops(s)
 		for j := range ops {
@@ -260,7 +276,7 @@ func (c *clusterCheck) giveBackAlone(op *counters.Op, life counters.Life) {
 // Both report what is left as if the cost had been taken. copyAdmits says whether
 // the copy has admitted all ops.
 func (c *clusterCheck) narrowToCopy(op, copyOp *counters.Op, copyAdmits bool) {
-	decision := c.withCost(op, copyOp, copyAdmits)
+	decision := c.copyDecisionAfter(op, copyOp, copyAdmits)
 	if op.Decision.Allowed && !decision.Allowed {
 		op.Decision = decision
 		op.NoRoom = copyOp.NoRoom
@@ -273,10 +289,10 @@ func (c *clusterCheck) narrowToCopy(op, copyOp *counters.Op, copyAdmits bool) {
 	op.Decision.Delay = max(op.Decision.Delay, decision.Delay)
 }
 
-// withCost returns a copy's decision on op, with what is left after op's cost. A
-// copy that did not take the cost reports Remaining without it; withCost
-// subtracts it.
-func (c *clusterCheck) withCost(op, copyOp *counters.Op, copyAdmits bool) algorithms.Decision {
+// copyDecisionAfter returns the copy's decision as of after op's cost. If the
+// copy did not debit the cost, its Remaining is from before, so the cost is
+// subtracted.
+func (c *clusterCheck) copyDecisionAfter(op, copyOp *counters.Op, copyAdmits bool) algorithms.Decision {
 	decision := copyOp.Decision
 	if !decision.Allowed {
 		return decision
@@ -298,9 +314,9 @@ func (c *clusterCheck) withCost(op, copyOp *counters.Op, copyAdmits bool) algori
 
 // rollBackAlone gives s's cost back to the fallback counters and cancels the debt recorded for it.
 func (c *clusterCheck) rollBackAlone(s *subject) {
-	pl := c.answer.scratch.place
-	if pl != nil {
-		c.limiter.membership.Fallback.ForgetReservation(c.now, placeKey(s.subject, pl.id), true, nil)
+	place := c.answer.scratch.place
+	if place != nil {
+		c.limiter.membership.Fallback.ForgetReservation(c.now, placeKey(s.subject, place.id), true, nil)
 	}
 
 	ops := c.ops(s)
@@ -317,23 +333,27 @@ func (c *clusterCheck) rollBackAlone(s *subject) {
 
 // beginBlocksAlone begins, in the fallback counters, the blocks that a copy's
 // refusal triggers. They can't begin in the copy, which may be read-only.
-func (c *clusterCheck) beginBlocksAlone(list []int) {
+func (c *clusterCheck) beginBlocksAlone(subjects []int) {
 	if c.peek {
 		return
 	}
 
-	for _, i := range list {
+	for _, i := range subjects {
 		s := &c.subjects[i]
 		ops := c.ops(s)
 		for j := range ops {
 			op := &ops[j]
-			// A block with its full length left has just begun.
-			if op.Block && !op.Decision.Allowed &&
-				op.Decision.RetryAfter == op.Limit.Window-op.Limit.MaxDelay &&
-				c.aloneOps[s.firstAloneOp+j].Decision.Allowed {
+			if blockJustBegan(op) && c.aloneOps[s.firstAloneOp+j].Decision.Allowed {
 				// If the table is full, the limits still refuse.
 				_ = c.limiter.membership.Fallback.BeginBlock(c.now, op.Key, op.Limit)
 			}
 		}
 	}
+}
+
+// blockJustBegan reports whether op is a block that a refusal of this check has
+// begun: it has its full length left.
+func blockJustBegan(op *counters.Op) bool {
+	return op.Block && !op.Decision.Allowed &&
+		op.Decision.RetryAfter == op.Limit.Window-op.Limit.MaxDelay
 }

@@ -53,8 +53,8 @@ func TestGolden(t *testing.T) {
 			func(b []byte) error { _, err := parseReservation(string(b), key); return err }},
 		message("named", &subjectRef{version: 7, Rule: "r", Key: []string{"a", "b"}}),
 		message("borrow-request",
-			&borrowRequest{subjectRef: subjectRef{Rule: "r"}, needs: []loanNeed{{limit: 8, cost: 3, ahead: 300}}}),
-		message("borrow-reply", &borrowReply{noneToLend: true, stay: 2 * time.Second}),
+			&borrowRequest{subjectRef: subjectRef{Rule: "r"}, needs: []loanNeed{{limit: 8, cost: 3, expectedUse: 300}}}),
+		message("borrow-reply", &borrowReply{noneToLend: true, callerBackoff: 2 * time.Second}),
 		message("loan-request", &LoanRequest{subjectRef: subjectRef{Rule: "r"}, limit: 8, Window: -9, Want: 300}),
 		message("loan-reply", &LoanReply{Amount: 7, unused: 300, rate: 9}),
 		message("shares",
@@ -78,11 +78,11 @@ func TestGolden(t *testing.T) {
 				heldSlots{all: 1, list: []Holder{{ID: 1, Slots: 2, Age: 3, Expires: 4, Who: "w"}}}}}),
 		message("settling", &settleRequest{signedID: "id", hops: 1, costs: []UnitCost{{"tokens", 9}}}),
 		message("settlement", &Settlement{Remaining: -1, Repeated: true, Costs: []UnitCost{{"tokens", 9}}}),
-		message("reserve", &reserveRequest{
+		message("reserve", &onceRequest{
 			query: &Query{Rule: "r", Costs: []UnitCost{{"tokens", 9}}}, ttl: time.Second,
 			ticket: ticketOf("x", 5, 0), version: 7, hops: 1,
 		}),
-		message("reserve-inline", &reserveRequest{
+		message("reserve-inline", &onceRequest{
 			query: &Query{Subjects: []Subject{{
 				InlineSubject: rules.InlineSubject{Namespace: "n", Key: []string{"k"}, Exact: true,
 					Limits: []document.InlineLimit{{Limit: 300, Per: "1m", PerMS: 7, Unit: "tokens", From: "first"}}},
@@ -90,7 +90,7 @@ func TestGolden(t *testing.T) {
 			}}}, ticket: ticketOf("x", 5, 0), hops: 1,
 		}),
 		message("reserve-count",
-			&reserveRequest{query: &Query{Rule: "r", Mode: counters.CountMode}, ticket: ticketOf("x", 5, 0), hops: 1}),
+			&onceRequest{query: &Query{Rule: "r", Mode: counters.CountMode}, ticket: ticketOf("x", 5, 0), hops: 1}),
 		message("acquire", &acquireRequest{
 			query:  &Query{Rule: "r", ByKey: true, Key: []string{"k"}, Slots: 2, SlotTTL: time.Second, Who: "w"},
 			ticket: ticketOf("x", 5, 0), version: 7, hops: 1,

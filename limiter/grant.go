@@ -18,31 +18,26 @@ func (ls *leases) grant(
 	m := ls.limiter.membership
 	g := leaseGrant{subject: request.subject, Grant: localcache.Grant{EndsIn: request.Policy.TTL}}
 	for i := range ops {
-		if !localcache.Leasable(ops[i].Limit, nodes) {
+		if !localcache.LeasableAmong(ops[i].Limit, nodes) {
 			return g, false
 		}
 	}
 
 	req := localcache.GrantInput{Holder: request.holder, Lineage: lineage,
-		SameBoot: request.Boot == ls.limiter.boot, Lease: &request.LeaseRequest, Nodes: nodes,
+		SameBoot: request.Boot == ls.limiter.boot, Request: &request.LeaseRequest, Nodes: nodes,
 		Ops: ops}
 	g.ID, g.Amounts = ls.granted.Grant(m.Boottime(), &req, func(ops []counters.Op) bool {
-		if !debitFirst {
-			ls.limiter.table.Peek(now, ops)
-			for i := range ops {
-				g.addMark(&ops[i])
+		if debitFirst {
+			if ls.limiter.table.Take(now, ops) != counters.Admitted {
+				return false
 			}
-			return true
-		}
-
-		if ls.limiter.table.Take(now, ops) != counters.Admitted {
-			return false
+		} else { // only in a test of the checkers: see debit_on.go
+			ls.limiter.table.Peek(now, ops)
 		}
 
 		for i := range ops {
 			g.addMark(&ops[i])
 		}
-
 		return true
 	})
 	if g.ID != 0 {

@@ -95,7 +95,7 @@ func (ls *leases) renew(owner ring.NodeID, policy localcache.Policy, ops []count
 	ak.policies = []localcache.Policy{policy}
 
 	// No check waits for a renewal, so none could be matched again by newer rules.
-	ak.q.flags = flagIgnoreNewer
+	ak.q.flags = flagDespiteOldRules
 
 	// Inline limits come with the call, so any version of the rules will do.
 	if !ops[0].Key.IsInline() {
@@ -171,8 +171,9 @@ func (ls *leases) acceptSubject(ak *ask, so *subjectOps, sent, now time.Duration
 		grant.Steady = r.steady
 	}
 
-	// Learn what the owner has left: from a grant, which may come despite a shadow
-	// rule's refusal; from the answer to a renewal; or if nothing was refused.
+	// Three answers say what the owner has left: one with a grant (which may come
+	// although a shadow rule refused), one to a renewal, and one that refused
+	// nothing.
 	if grant.ID != 0 || ak.renewal || r.admitted[lastCheck] && !refused {
 		ls.held.AcceptAnswer(sent, now, from, ops, grant, ak.renewal)
 	}
@@ -193,7 +194,7 @@ func decidedOps(asked []counters.Op, results []result) (ops []counters.Op, refus
 		op := &ops[i]
 		*op = counters.Op{Key: asked[i].Key, Limit: asked[i].Limit, Cost: asked[i].Cost, Shadow: asked[i].Shadow}
 		op.Decision = res.Decision
-		op.NoRoom = res.full
+		op.NoRoom = res.noRoom
 
 		// A peek reports Remaining as if it took the cost.
 		if asked[i].Mode == counters.PeekMode && res.Allowed {
@@ -262,7 +263,7 @@ func (ls *leases) maintain() {
 		ls.granted.Sweep(now)
 		m.loans.sweep(ls.limiter.clock.Now().Steady)
 
-		timer := time.NewTimer(min(max(ls.held.Next()-m.Boottime(), minSearchPause), maxSweepPause))
+		timer := time.NewTimer(min(max(ls.held.NextDrain()-m.Boottime(), minSearchPause), maxSweepPause))
 		select {
 		case <-ls.held.Wake():
 		case <-timer.C:

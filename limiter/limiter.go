@@ -114,7 +114,7 @@ func (l *Limiter) resolve(q *Query, a *Answer) error {
 // spends no lease: if the caller stops waiting, all of the cost can come back.
 func (l *Limiter) resolveInQueue(q *Query, a *Answer) error {
 	defer a.addOptions(func(o *options) { o.isRevocable = true })()
-	if l.membership == nil { // in a cluster, each subject of the cluster check has its own life
+	if l.membership == nil { // in a cluster, takeHere reads the life of each subject
 		a.readLives(l)
 	}
 
@@ -133,8 +133,8 @@ func (l *Limiter) tryDecide(q *Query, a *Answer) (done bool) {
 	sc := &a.scratch
 	unauthorized := false
 
-	// A check that this node owns whole ends here, and must not allocate; see
-	// TestOwnChecksDoNotAllocate.
+	// If this node owns all subjects of the check, it ends here. This path must not
+	// allocate (TestOwnChecksDoNotAllocate).
 	if l.mayDecideHere(a) {
 		verdict, authorized := l.takeAsOwner(a.Now, sc.ops, q.Peeks(), sc.acquiring)
 		if verdict != counters.Undecided {
@@ -226,8 +226,9 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 // beginRematch adapts a, which prepare has just set up anew by newer rules,
 // to what the first round has done.
 func (a *Answer) beginRematch(q *Query) {
-	// The first round's subjects are rolled back already. If the newer rules need
-	// no counter, begin does not run again, so nothing else removes them.
+	// The first round's subjects are rolled back already. begin removes them, but
+	// does not run if the newer rules need no counter. They must go then, too:
+	// readers pair them with the hits by index.
 	a.scratch.cluster.subjects = a.scratch.cluster.subjects[:0]
 
 	// The place of the first round goes back with its cost, perhaps only after the

@@ -20,10 +20,16 @@ func (l *Limiter) prepare(now algorithms.Instant, q *Query, a *Answer) (done boo
 	return a.scratch.matchDecides, l.listOps(now, q, a)
 }
 
-// match matches q against the rules in force. If q needs no counter, match
-// decides the check; otherwise it prefetches the counters. It also lists them
-// if q differs from a's last check only in its subjects. wall is the time of
-// the check in Unix nanoseconds; 0 means now.
+// match finds the rules and limits for q. (It is one function because a split
+// would slow down every check.) It has three outcomes:
+//
+//  1. q needs no counter: match decides the check (matchDecides).
+//  2. q differs from a's last check only in its subjects: match reuses the ops
+//     of that check (hasOps).
+//  3. Otherwise, listOps lists the ops later.
+//
+// In (2) and (3), match prefetches the counters. wall is the time of the check
+// in Unix nanoseconds; 0 means now.
 func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 	active := l.inForce.Load()
 	sameOps := a.countSameOps(active, q)
@@ -67,8 +73,9 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 		return err
 	}
 
-	// Most checks find the same rules and limits as the caller's last check.
-	// Others may need no counter at all.
+	// Most checks find the same rules and limits as the caller's last check. None
+	// of these rules may block a subject by hand: see rules.Set.isUniform. Others
+	// may need no counter at all.
 	switch {
 	case match.OnlySubjectsChanged:
 		a.listOpsAgain(sameOps)
@@ -162,9 +169,10 @@ func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 	return l.requireLevel(q, a)
 }
 
-// noteRepeatable notes whether another check may reuse a's ops, and whether one
-// place has all of its counts; see scratch.soleStats. limitsVary means that the
-// limits depend on the time or the load.
+// noteRepeatable notes whether another check may reuse a's ops, and, if a
+// single ruleCounts takes all that the check counts, remembers it in
+// scratch.soleStats. limitsVary means that the limits depend on the time or the
+// load.
 func (l *Limiter) noteRepeatable(q *Query, a *Answer, limitsVary bool) {
 	sc := &a.scratch
 	sc.isRepeatable = isUsual(q) && !limitsVary && !sc.takesSlots && !sc.hasBlocks &&

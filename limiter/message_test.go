@@ -39,7 +39,7 @@ func someOps() []counters.Op {
 
 func someQuestion() *question {
 	return &question{count: 3, patience: 500 * time.Millisecond, hops: 1,
-		flags: flagPeek | flagIgnoreNewer, revision: 9, version: 17, ops: someOps(),
+		flags: flagPeek | flagDespiteOldRules, revision: 9, version: 17, ops: someOps(),
 		requests: someLeaseRequests(),
 		place:    &placeRequest{id: 3, home: 4, group: 5, inline: true, ttl: time.Second}}
 }
@@ -75,7 +75,7 @@ func someReply() *reply {
 		results: append(make([]result, 4),
 			result{Decision: algorithms.Decision{Allowed: true, Remaining: 5, Used: 9,
 				ResetAfter: time.Hour, Delay: 3}, mark: -7},
-			result{Decision: algorithms.Decision{RetryAfter: algorithms.Never}, full: true},
+			result{Decision: algorithms.Decision{RetryAfter: algorithms.Never}, noRoom: true},
 			result{Decision: algorithms.Decision{RetryAfter: time.Second}}, result{}),
 		grants: []leaseGrant{{subject: 2,
 			Grant: localcache.Grant{ID: 7, EndsIn: time.Second, Amounts: []int64{3}, Marks: []algorithms.TakeMark{-9}}}},

@@ -172,7 +172,8 @@ func (l *Limiter) showReservations(sink metrics.Sink) {
 	count("reservation_ends_total", ends, &rs.expired, "result", "carried-out")
 	count("reservation_ends_total", ends, &rs.unarranged, "result", "lost")
 	count("refunds_dropped_total",
-		"Refunds of reservations dropped because the counters they came from are gone.", &rs.dropped)
+		"Refunds of reservations that were lost: their counters are gone, or their owners could not be reached in time.",
+		&rs.dropped)
 	count("settle_debts_dropped_total",
 		"Debts of reservations dropped because their owners could not be reached.",
 		&l.membership.counts.debtsDropped)

@@ -17,10 +17,11 @@ import (
 	"github.com/rlnode/rlnode/rules/document"
 )
 
-// reserveRequest is a reservation, or a check in count mode, with a request id.
-// It goes to the owner of the first subject that has one. That owner decides
-// the whole request and keeps the answer.
-type reserveRequest struct {
+// onceRequest is a reservation, or a check in count mode, with a request id.
+// A check is sent as a reservation with a ttl of 0. The request goes to the
+// owner of the first subject that has one. That owner decides the whole request
+// and keeps the answer.
+type onceRequest struct {
 	query   *Query
 	ttl     time.Duration // zero for a check
 	ticket  *ticket
@@ -32,7 +33,8 @@ type reserveRequest struct {
 // RequestID, or takes at most its cost.
 func (q *Query) isOnceOrAtMost() bool { return q.RequestID != "" || q.AtMost }
 
-// checkOnceOrAtMost is Check for a q with a RequestID or AtMost.
+// checkOnceOrAtMost is Check for a q with a RequestID or AtMost. A check with a
+// RequestID is a reservation with a ttl of 0: nobody settles it.
 func (l *Limiter) checkOnceOrAtMost(q *Query, a *Answer) error {
 	if q.RequestID == "" {
 		return l.checkAtMost(q, a)
@@ -41,10 +43,12 @@ func (l *Limiter) checkOnceOrAtMost(q *Query, a *Answer) error {
 	return err
 }
 
-// decideOnce is decide for a q with a RequestID: a repetition of q gets the
-// same answer. a must be prepared for q.
+// decideOnce is makeReservation for a q with a RequestID: a repetition of q
+// gets the same answer. a must be prepared for q. The home decides q; if no
+// home can be reached, this node does, without keeping the answer. If owners
+// could be reached after all, the home decides q again.
 func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
-	req := &reserveRequest{query: q, ttl: ttl}
+	req := &onceRequest{query: q, ttl: ttl}
 	req.ticket = ticketOf(q.RequestID, req.hashContent(), 0)
 	until := time.Now().Add(checkTimeout - replySlack)
 	defer a.addOptions(func(o *options) { o.deadline = until })()
@@ -78,7 +82,7 @@ func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id s
 // attemptAtHome is decideAtHome with a timeout: ownerTimeout or, if less is left
 // until the deadline, what is left, but at least catchUpTimeout.
 func (rs *reservations) attemptAtHome(
-	deadline time.Time, req *reserveRequest, a *Answer,
+	deadline time.Time, req *onceRequest, a *Answer,
 ) (id string, err error) {
 	timeout := max(min(ownerTimeout, time.Until(deadline)), catchUpTimeout)
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
@@ -99,7 +103,7 @@ func (rs *reservations) annul(id string, q *Query, a *Answer) error {
 // decideAtHome has the owner of the first subject, which may be this node,
 // decide req. a must be prepared for req. The error is ErrNoOwner if no owner
 // could decide req; otherwise it is one of Reserve's.
-func (rs *reservations) decideAtHome(ctx context.Context, req *reserveRequest, a *Answer) (id string, err error) {
+func (rs *reservations) decideAtHome(ctx context.Context, req *onceRequest, a *Answer) (id string, err error) {
 	home, ok := a.homeSubject()
 	if !ok {
 		return "", ErrNoOwner
@@ -114,15 +118,16 @@ func (rs *reservations) decideAtHome(ctx context.Context, req *reserveRequest, a
 	return id, err
 }
 
-// homeHit returns the index of a check's first hit that has an owner, or -1.
-// Subjects of `consistency: local` rules have none: each node counts by itself.
-func (a *Answer) homeHit() int {
+// homeHitIndex returns the index of a check's first hit that has an owner, or
+// -1. Subjects of `consistency: local` rules have none: each node counts by
+// itself.
+func (a *Answer) homeHitIndex() int {
 	return slices.IndexFunc(a.scratch.match.Hits, func(h rules.Hit) bool { return h.Rule.Consistency != rules.Local })
 }
 
 // homeSubject returns the first subject of a check that has an owner.
 func (a *Answer) homeSubject() (home counters.Key, ok bool) {
-	i := a.homeHit()
+	i := a.homeHitIndex()
 	if i < 0 {
 		return home, false
 	}
@@ -135,10 +140,10 @@ func (a *Answer) homeSubject() (home counters.Key, ok bool) {
 // was kept. The error is counters.ErrShut if the counters have moved away, or
 // one of Reserve's.
 func (rs *reservations) decideHere(
-	ctx context.Context, req *reserveRequest, home counters.Key, a *Answer,
+	ctx context.Context, req *onceRequest, home counters.Key, a *Answer,
 ) (id string, err error) {
 	memo := req.ticket.memo(home, notes.Answer, a.Now)
-	if i := a.homeHit(); i >= 0 {
+	if i := a.homeHitIndex(); i >= 0 {
 		memo.Group = groupOf(req.query, i, &a.scratch.match.Hits[i])
 	}
 
@@ -154,16 +159,18 @@ func (rs *reservations) decideHere(
 	// Waiting for another request may have taken time.
 	a.Now = rs.limiter.clock.Now()
 	found, err := rs.limiter.table.Recall(a.Now, memo)
-	switch {
-	case errors.Is(err, counters.ErrRequestIDReused):
+	if errors.Is(err, counters.ErrRequestIDReused) {
 		return "", ErrRequestIDReused
-	case err != nil:
+	}
+	if err != nil {
 		return "", err
-	case found && memo.Answer != nil:
-		var kept keptAnswer
-		if wire.Decode(memo.Answer, &kept, "answer") == nil {
+	}
+
+	if found {
+		kept, ok := recallAnswer(memo)
+		if ok {
 			rs.limiter.requests.repeated.Add(1)
-			id = a.restore(&kept)
+			id = a.restore(kept)
 			return id, rs.limiter.renewSlotOf(id)
 		}
 	}
@@ -186,6 +193,15 @@ func (rs *reservations) decideHere(
 	}
 
 	return "", counters.ErrShut
+}
+
+// recallAnswer returns the answer that memo has kept, if it can be read.
+func recallAnswer(memo *counters.Memo) (kept *keptAnswer, ok bool) {
+	if memo.Answer == nil {
+		return nil, false
+	}
+	kept = &keptAnswer{}
+	return kept, wire.Decode(memo.Answer, kept, "answer") == nil
 }
 
 // answerFormat is the first number of a keptAnswer: the format of the rest.
@@ -234,7 +250,7 @@ func (a *Answer) pack(id string) *keptAnswer {
 	for i := range a.Limits {
 		la := &a.Limits[i]
 		ka.limits = append(ka.limits,
-			keptLimit{a.scratch.ops[i].Key.Counter, la.Blocked, result{Decision: la.Decision, full: la.NoRoom}})
+			keptLimit{a.scratch.ops[i].Key.Counter, la.Blocked, result{Decision: la.Decision, noRoom: la.NoRoom}})
 	}
 	return ka
 }
@@ -270,7 +286,7 @@ func (a *Answer) restoreLimits(ka *keptAnswer) []LimitAnswer {
 			if a.scratch.ops[j].Key.Counter == kept.counter {
 				limits = append(limits, LimitAnswer{
 					Rule: la.Rule, Limit: la.Limit, Cost: la.Cost, Decision: kept.Decision,
-					NoRoom: kept.full, Blocked: kept.blocked,
+					NoRoom: kept.noRoom, Blocked: kept.blocked,
 				})
 			}
 		}
@@ -307,7 +323,7 @@ func (a *Answer) versionToAsk(q *Query, asker int64) int64 {
 
 // askHome has another node decide req. The error is ErrNoOwner if it could not.
 func (rs *reservations) askHome(
-	ctx context.Context, to ring.NodeID, req *reserveRequest, a *Answer,
+	ctx context.Context, to ring.NodeID, req *onceRequest, a *Answer,
 ) (id string, err error) {
 	next := *req
 	reply := keptAnswer{}
@@ -339,7 +355,7 @@ func (l *Limiter) restoreReply(ctx context.Context, q *Query, a *Answer, reply *
 }
 
 // serveReserve decides req for another node.
-func (rs *reservations) serveReserve(req *reserveRequest) (*keptAnswer, error) {
+func (rs *reservations) serveReserve(req *onceRequest) (*keptAnswer, error) {
 	ctx, cancel := context.WithTimeout(rs.limiter.membership.ctx, ownerTimeout)
 	defer cancel()
 
@@ -381,9 +397,12 @@ func (l *Limiter) prepareForAsker(ctx context.Context, q *Query, version int64, 
 // maxText bounds a value or a name, in bytes.
 const maxText = document.MaxValueBytes
 
-// hashContent hashes the request's content. The order of its parts is ignored.
-func (req *reserveRequest) hashContent() uint64 {
-	return hashContent(wire.Encode(nil, &reserveRequest{query: req.query.sorted(), ttl: req.ttl, ticket: &ticket{}}))
+// hashContent hashes what the request asks for, without Who. The order of its
+// parts is ignored.
+func (req *onceRequest) hashContent() uint64 {
+	sorted := req.query.sorted()
+	sorted.Who = ""
+	return hashContent(wire.Encode(nil, &onceRequest{query: sorted, ttl: req.ttl, ticket: &ticket{}}))
 }
 
 // sorted returns a copy of what q asks for, with attributes and costs in order.
@@ -407,7 +426,7 @@ func sortedCosts(costs []UnitCost) []UnitCost {
 }
 
 // Code implements wire.Message.
-func (req *reserveRequest) Code(c *wire.Coder) {
+func (req *onceRequest) Code(c *wire.Coder) {
 	if c.Reads() {
 		req.ticket = &ticket{}
 		req.query = &Query{}
@@ -417,11 +436,19 @@ func (req *reserveRequest) Code(c *wire.Coder) {
 	wire.Number(c, &req.hops, maxHops)
 	wire.Number(c, &req.version, maxVersion)
 	c.Millis(&req.ttl, MaxReservationTime)
+	req.query.codeSlots(c)
 	req.query.code(c)
 	c.Require(req.hops > 0 && (req.ttl >= time.Millisecond || req.query.hasCounts()))
 }
 
-// code codes what q asks for.
+// codeSlots codes which slots q takes.
+func (q *Query) codeSlots(c *wire.Coder) {
+	wire.Number(c, &q.Slots, MaxSlots)
+	c.Millis(&q.SlotTTL, MaxSlotTTL)
+	c.Text(&q.Who, MaxWho)
+}
+
+// code codes what q asks for, except for the slots.
 func (q *Query) code(c *wire.Coder) {
 	c.Text(&q.Rule, maxText)
 	c.Flags(&q.ByKey, &q.AwaitsLoan)

@@ -42,7 +42,7 @@ func (a *Answer) newPlaceRequest(q *Query, ttl time.Duration) *placeRequest {
 		return nil
 	}
 
-	i := max(a.homeHit(), 0)
+	i := max(a.homeHitIndex(), 0)
 	h := &hits[i]
 	return &placeRequest{
 		id: rand.Uint64() | 1, home: h.Subject.Hi, group: groupOf(q, i, h), inline: h.Rule.Inline, ttl: ttl,
@@ -121,11 +121,11 @@ func groupOfRule(name string, inline bool) uint32 {
 // table, before ops are taken. Ops of one subject must be neighbours. If there
 // is no room, the check fails, and noteReservation returns false.
 func (c *clusterCheck) noteReservation(ops []counters.Op) bool {
-	pl := c.answer.scratch.place
-	if pl == nil {
+	place := c.answer.scratch.place
+	if place == nil {
 		return true
 	}
-	err := pl.noteIn(c.limiter.table, c.now, ops)
+	err := place.noteIn(c.limiter.table, c.now, ops)
 	if errors.Is(err, ErrTooManyReservations) {
 		c.failWith(err)
 		return false
@@ -136,12 +136,12 @@ func (c *clusterCheck) noteReservation(ops []counters.Op) bool {
 // makePlaceAlone is noteReservation for a subject of a `consistency: local` rule,
 // whose counters and place are in the fallback table.
 func (c *clusterCheck) makePlaceAlone(s *subject, ops []counters.Op) bool {
-	pl := c.answer.scratch.place
-	if pl == nil {
+	place := c.answer.scratch.place
+	if place == nil {
 		return true
 	}
 	table := c.limiter.membership.Fallback
-	if table.NoteReservation(c.now, pl.placeAt(s.subject, c.now), true, ops) == nil {
+	if table.NoteReservation(c.now, place.placeAt(s.subject, c.now), true, ops) == nil {
 		return true
 	}
 	c.failWith(ErrTooManyReservations)
@@ -151,15 +151,15 @@ func (c *clusterCheck) makePlaceAlone(s *subject, ops []counters.Op) bool {
 // forgetPlacesAlone undoes makePlaceAlone for the listed subjects, from which
 // nothing was taken. Only subjects decided ByOwner have such places.
 func (c *clusterCheck) forgetPlacesAlone(list []int, by DecidedBy) {
-	pl := c.answer.scratch.place
-	if pl == nil || by != ByOwner {
+	place := c.answer.scratch.place
+	if place == nil || by != ByOwner {
 		return
 	}
 
 	for _, i := range list {
 		s := &c.subjects[i]
 		// The fallback table has no gate that could be shut.
-		_ = c.limiter.membership.Fallback.ForgetReservation(c.now, placeKey(s.subject, pl.id), true, c.ops(s))
+		_ = c.limiter.membership.Fallback.ForgetReservation(c.now, placeKey(s.subject, place.id), true, c.ops(s))
 	}
 }
 
@@ -167,26 +167,26 @@ func (c *clusterCheck) forgetPlacesAlone(list []int, by DecidedBy) {
 // decided ops, those of the listed subjects. If the ops were admitted, it
 // records that the place was made. Otherwise it undoes noteReservation.
 func (c *clusterCheck) keepOrForgetPlace(list []int, ops []counters.Op, admitted bool) {
-	pl := c.answer.scratch.place
-	if pl == nil {
+	place := c.answer.scratch.place
+	if place == nil {
 		return
 	}
 	if !admitted {
-		pl.forgetIn(c.limiter.table, c.now, ops)
+		place.forgetIn(c.limiter.table, c.now, ops)
 		return
 	}
 	for _, i := range list {
-		pl.made = pl.made || c.subjects[i].subject == pl.home
+		place.made = place.made || c.subjects[i].subject == place.home
 	}
 }
 
 // takeBackPlace returns the ID of the place that was made at s, so that a
 // refund can drop it; 0 if none was made there.
 func (c *clusterCheck) takeBackPlace(s *subject) uint64 {
-	pl := c.answer.scratch.place
-	if pl == nil || !pl.made || pl.home != s.subject {
+	place := c.answer.scratch.place
+	if place == nil || !place.made || place.home != s.subject {
 		return 0
 	}
-	pl.made = false
-	return pl.id
+	place.made = false
+	return place.id
 }

@@ -253,7 +253,7 @@ func TestPlacesComeBackFromDisk(t *testing.T) {
 			time.Minute), n.reserve(tokens("r", key, 100), time.Minute)
 		var saved []counters.Record
 		save := func() {
-			err := owner.table.Changed(func(records []counters.Record) error {
+			err := owner.table.DrainChanges(func(records []counters.Record) error {
 				saved = append(append([]counters.Record(nil), records...), saved...) // a restart reads the newest first
 				return nil
 			})

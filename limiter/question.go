@@ -43,10 +43,10 @@ const (
 type flags uint8
 
 const (
-	flagPeek        flags = 1 << iota // take nothing
-	flagStandby                       // the asker can't reach the owner: pass the question on, or act as the standby
-	flagIgnoreNewer                   // decide even if the asker's rules are older
-	allFlags        = flagPeek | flagStandby | flagIgnoreNewer
+	flagPeek            flags = 1 << iota // take nothing
+	flagStandby                           // the asker can't reach the owner: pass the question on, or act as the standby
+	flagDespiteOldRules                   // decide even if the asker's rules are older
+	allFlags            = flagPeek | flagStandby | flagDespiteOldRules
 )
 
 // maxHops bounds how many times a question may be forwarded.

@@ -143,8 +143,8 @@ const (
 
 // giveBack gives the refund back to this node's counters.
 // [counters.Table.GiveBack] decides how much comes back, and so does the ledger
-// for a grant of this process. giveBack returns the rest, which must wait
-// because a gate has just been shut.
+// for a grant of this process. giveBack returns what must wait because a gate
+// has just been shut; it is empty if nothing must.
 func (l *Limiter) giveBack(rf *refund) (rest refund) {
 	now := l.clock.Now()
 	rest = *rf

@@ -20,7 +20,7 @@ const (
 	noAuthority                // the owner currently has no authority
 	unreachable                // this node could neither reach the owner nor act for it
 	askerBehind                // the asker's rules are too old
-	tableFull                  // the table of counters has no room for the change
+	noRoomForCounter           // the table of counters has no room for the change
 	requestIDReused            // an earlier request with the same id had other content
 	tooManyRequestIDs          // no room to keep the answer to a request with an id
 	tooManyReservations        // no room for another reservation
@@ -34,7 +34,7 @@ const (
 
 // statusErrors are the errors that are sent as a status.
 var statusErrors = [...]error{
-	tableFull:           ErrNoRoom,
+	noRoomForCounter:    ErrNoRoom,
 	requestIDReused:     ErrRequestIDReused,
 	tooManyRequestIDs:   ErrTooManyRequestIDs,
 	tooManyReservations: ErrTooManyReservations,
@@ -98,8 +98,8 @@ type reply struct {
 // result is the decision of one limit on one check.
 type result struct {
 	algorithms.Decision
-	full bool
-	mark algorithms.TakeMark // when the cost was taken
+	noRoom bool
+	mark   algorithms.TakeMark // when the cost was taken
 }
 
 func (r *reply) reset() {
@@ -168,7 +168,7 @@ const minResultBytes = 5 // the minimum size of an encoded result
 func (res *result) code(c *wire.Coder) {
 	more := res.RetryAfter != 0 || res.Delay != 0 || res.Used != 0
 	hasLoans := res.Loaned != 0
-	c.Flags(&res.Allowed, &res.full, &more, &res.Reduced, &hasLoans)
+	c.Flags(&res.Allowed, &res.noRoom, &more, &res.Reduced, &hasLoans)
 	wire.Number(c, &res.Remaining, algorithms.MaxAmount)
 	wire.Number(c, &res.ResetAfter, math.MaxInt64)
 	wire.Number(c, &res.MoreAfter, math.MaxInt64)

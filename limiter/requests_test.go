@@ -199,30 +199,32 @@ func TestAnswersAreBounded(t *testing.T) {
 	}
 }
 
-func TestReserveRequestsComeBack(t *testing.T) {
-	for _, r := range []*reserveRequest{
+func TestOnceRequestsComeBack(t *testing.T) {
+	for _, r := range []*onceRequest{
 		{query: &Query{Rule: "r", ByKey: true, Key: []string{"a", ""},
 			Costs: []UnitCost{{Unit: "tokens", Cost: 9}}}, ttl: time.Second, ticket: ticketOf("x", 5,
 			0), version: 7, hops: 1},
 		{query: &Query{Attributes: []rules.Attribute{{Name: "ip", Value: "::1"}}},
 			ttl: MaxReservationTime, ticket: ticketOf("", 0, time.Second), hops: maxHops},
 		{query: &Query{Rule: "r", Mode: counters.CountMode}, ticket: ticketOf("x", 5, 0), hops: 1},
+		{query: &Query{Rule: "r", Slots: MaxSlots, SlotTTL: MaxSlotTTL, Who: "w"},
+			ttl: time.Second, ticket: ticketOf("x", 5, 0), hops: 1},
 	} {
 		b := wire.Encode(nil, r)
-		have, err := read[reserveRequest](b)
+		have, err := read[onceRequest](b)
 		if err != nil || string(wire.Encode(nil, &have)) != string(b) || have.hashContent() != r.hashContent() {
 			t.Errorf("have %+v, %v", have, err)
 		}
 		for i := range b {
-			if _, err := read[reserveRequest](b[:i]); err == nil {
+			if _, err := read[onceRequest](b[:i]); err == nil {
 				t.Errorf("%d of %d bytes are read", i, len(b))
 			}
 		}
 	}
 }
 
-func FuzzReserveRequest(f *testing.F) {
-	r := &reserveRequest{query: &Query{Rule: "r", ByKey: true, Key: []string{"a"}},
+func FuzzOnceRequest(f *testing.F) {
+	r := &onceRequest{query: &Query{Rule: "r", ByKey: true, Key: []string{"a"}},
 		ttl: time.Second, ticket: ticketOf("x", 5, 0), hops: 1}
 	f.Add(wire.Encode(nil, r))
 	clock := NewClock()
@@ -230,7 +232,7 @@ func FuzzReserveRequest(f *testing.F) {
 	l := New(counters.New(1000), clock)
 	l.SetRules(compile(f, 1, requestRules))
 	f.Fuzz(func(_ *testing.T, b []byte) {
-		_, _ = read[reserveRequest](b)
+		_, _ = read[onceRequest](b)
 		_, _ = read[acquireRequest](b)
 		_, _ = read[acquireReply](b)
 		var a Answer

@@ -24,7 +24,7 @@ type reservations struct {
 	expired           atomic.Int64 // ends carried out here, as the owner of the home
 	unarranged        atomic.Int64 // ends that will not be carried out, because their home could not be reached
 	unknown           atomic.Int64 // settlements whose id is not, or no longer, a reservation's
-	dropped           atomic.Int64 // refunds, one per limit, lost because the counters they came from are gone
+	dropped           atomic.Int64 // refunds of reservations, one per limit, that were lost
 }
 
 // Reserve decides q as Check does, with costs that are an estimate. If q is
@@ -122,9 +122,8 @@ func (rs *reservations) makeReservation(
 		return id, nil
 	}
 
-	// If nothing was taken, the check has made no place, and a settlement corrects
-	// only the bill. Arranging the end makes a place: without one, the reservation
-	// could not be settled late.
+	// A check that took nothing made no place. It is settled only for the bill, but
+	// a late settlement needs a place; arrangeExpiry makes one.
 	if len(rv.units) > 0 && (q.OnExpiry != nil || rv.tookNothing()) {
 		if err := rs.arrangeExpiry(id); err != nil {
 			return "", err
@@ -180,22 +179,22 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 	}
 
 	nameBytes := 0
-	first := 0 // position in the answer, which no longer contains blocks
+	firstOp := 0 // index in a.scratch.ops, which has no blocks any more
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		n := len(h.Limits)
-		reserved := reservedSubject{takenCosts: rs.takenCostsOf(a, i, a.scratch.ops[first:first+n])}
+		reserved := reservedSubject{takenCosts: rs.takenCostsOf(a, i, a.scratch.ops[firstOp:firstOp+n])}
 		for j, limit := range h.Limits {
 			switch {
-			case isReservable(&a.scratch.ops[first+j], limit):
+			case isReservable(&a.scratch.ops[firstOp+j], limit):
 				reserved.units = append(reserved.units, rv.unitIndex(limit.Unit))
 			case limit.RefusesAll():
-				rv.addBilledOnly(&reserved, h.Rule, limit.Unit, a.Limits[first+j].Cost)
+				rv.addBilledOnly(&reserved, h.Rule, limit.Unit, a.Limits[firstOp+j].Cost)
 			}
 		}
 		nameBytes += rs.nameForBill(&reserved, h, q, nameBytes)
 		rv.subjects = append(rv.subjects, reserved)
-		first += n
+		firstOp += n
 	}
 
 	// The costs are added before the home moves to the front: until then,
@@ -289,9 +288,9 @@ func (rv *reservation) homeIndex(place *placeRequest) int {
 func (rs *reservations) takenCostsOf(a *Answer, i int, ops []counters.Op) takenCosts {
 	h := &a.scratch.match.Hits[i]
 	t, via := rs.originOf(a, i)
-	first := 0 // position in the question
+	firstOp := 0 // index in the ops of the question
 	if via != nil {
-		first, _ = findSubject(via.q.ops, t.subject)
+		firstOp, _ = findSubject(via.q.ops, t.subject)
 	}
 
 	for j := range ops {
@@ -307,7 +306,7 @@ func (rs *reservations) takenCostsOf(a *Answer, i int, ops []counters.Op) takenC
 
 		var mark algorithms.TakeMark
 		if via != nil {
-			mark = via.marks[first+j]
+			mark = via.marks[firstOp+j]
 		} else {
 			mark = markOf(op, algorithms.Instant{Steady: t.steady})
 		}

@@ -356,7 +356,7 @@ func (c *clusterCheck) newAsk(s *subject) *ask {
 	}
 	// Without authority, this node's rules may be too old for owners to decide by.
 	if ak.q.version == 0 || c.ignoreNewer && c.limiter.membership.Authority() {
-		ak.q.flags |= flagIgnoreNewer
+		ak.q.flags |= flagDespiteOldRules
 	}
 
 	if s.state == stateAskStandby {

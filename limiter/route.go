@@ -7,7 +7,11 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// subjectState says how a subject is decided.
+// subjectState says how a subject is decided. routeSubject sets the states from
+// stateHere to stateAlone, all but the first by chooseNode. addToAsk sets
+// stateAwaitReply, and markDecided sets stateDecided. A subject is open again
+// if this node may not decide it (takeHere), or if the answer (acceptAnswer) or
+// the attempt as the standby (actAsStandby) did not decide it.
 type subjectState uint8
 
 const (

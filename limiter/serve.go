@@ -68,7 +68,7 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 		var req settleRequest
 		serveForwarded(m, to, body, &req, func() (*Settlement, error) { return l.reservations.settle(m.ctx, &req) })
 	case MethodReserve:
-		var req reserveRequest
+		var req onceRequest
 		serveForwarded(m, to, body, &req, func() (*keptAnswer, error) { return l.reservations.serveReserve(&req) })
 	case MethodAcquire:
 		var req acquireRequest

@@ -53,9 +53,9 @@ func (settled *Settlement) Code(c *wire.Coder) {
 type settleVerb uint8
 
 const (
-	settleNow   settleVerb = iota
-	arrangeEnd             // have the home remember to carry out the reservation's end
-	carryOutEnd            // carry out the end
+	settleVerbNow     settleVerb = iota
+	settleVerbArrange            // have the home remember to carry out the reservation's end
+	settleVerbExpire             // carry out the end
 	settleVerbs
 )
 
@@ -117,7 +117,7 @@ func (rs *reservations) settle(ctx context.Context, req *settleRequest) (*Settle
 
 	// The slots are always released, even if the reservation was settled before,
 	// or can no longer be settled.
-	if req.verb == settleNow && req.slot != nil && req.hops == 0 {
+	if req.verb == settleVerbNow && req.slot != nil && req.hops == 0 {
 		rs.limiter.releaseParts(ctx, slotRequest{verb: slotRelease, id: req.slot.id, nonce: req.slot.nonce}, req.slot.parts)
 	}
 
@@ -126,7 +126,7 @@ func (rs *reservations) settle(ctx context.Context, req *settleRequest) (*Settle
 		return nil, err
 	}
 
-	if req.verb == arrangeEnd {
+	if req.verb == settleVerbArrange {
 		rs.keepLocalExpiry(req)
 	} else {
 		rs.settleLocal(req, out)
@@ -149,7 +149,7 @@ func (rs *reservations) readID(req *settleRequest) (err error) {
 
 	// The signed id says what is charged at the end. The costs that the message
 	// carries do not count.
-	if req.verb != settleNow {
+	if req.verb != settleVerbNow {
 		req.costs = req.onExpiry.costs()
 	}
 	return nil
@@ -159,7 +159,7 @@ func (rs *reservations) readID(req *settleRequest) (err error) {
 // another node. Asking twice does no harm.
 func (rs *reservations) settleAtHome(ctx context.Context, req *settleRequest) (out *Settlement, err error) {
 	here := func() (err error) {
-		if req.verb == arrangeEnd {
+		if req.verb == settleVerbArrange {
 			out = &Settlement{Remaining: -1}
 			return rs.keepExpiry(rs.limiter.table, req.home(), req)
 		}
@@ -180,7 +180,7 @@ func (rs *reservations) settleAtHome(ctx context.Context, req *settleRequest) (o
 }
 
 // settleLocal settles what `consistency: local` rules took from req's subjects,
-// as the home has settled the rest: out is the home's settlement. Only the
+// with the costs by which the home settled the rest (out). Only the
 // process that made the reservation can do this. Places in the fallback table
 // prevent a second settlement.
 func (rs *reservations) settleLocal(req *settleRequest, out *Settlement) {
@@ -193,7 +193,7 @@ func (rs *reservations) settleLocal(req *settleRequest, out *Settlement) {
 	// If the reservation was settled before its end, settle these subjects with the
 	// same costs, even if req is to carry out the end.
 	if out.isFinal {
-		actual.verb = settleNow
+		actual.verb = settleVerbNow
 	}
 
 	for i := range req.subjects {
@@ -251,7 +251,7 @@ func (rs *reservations) settleHere(req *settleRequest) (*Settlement, error) {
 	// A settlement that was made stays, even if authority has lapsed. A caller who
 	// repeats the call finds it made.
 	if outcome == counters.Made {
-		if req.verb == carryOutEnd {
+		if req.verb == settleVerbExpire {
 			rs.expired.Add(1)
 		} else {
 			rs.settled.Add(1)
@@ -349,20 +349,12 @@ func (req *settleRequest) correctBill(l *Limiter) {
 		}
 
 		subject := rules.Hash{Hi: subj.subject, Lo: subj.hashLo}
-		var billed []reservedCost
-		for j := range subj.ops {
-			billed = append(billed, subj.cost(j))
-		}
-
-		billed = append(billed, subj.billedOnly...)
-		for j, reserved := range billed {
+		for _, reserved := range subj.billedCosts() {
 			cost := req.delta(reserved)
-
-			// A unit was billed once, even if several limits have it.
-			isOf := func(other reservedCost) bool { return other.unit == reserved.unit }
-			if cost == 0 || slices.ContainsFunc(billed[:j], isOf) {
+			if cost == 0 {
 				continue
 			}
+
 			// The correction is for the month in which the reservation was billed.
 			unit := req.units[reserved.unit]
 			if !l.meter.Add(req.made, subject, unit, cost, 0) {
@@ -370,6 +362,25 @@ func (req *settleRequest) correctBill(l *Limiter) {
 			}
 		}
 	}
+}
+
+// billedCosts returns the costs with which subj was billed. A unit was billed
+// once, even if several limits have it.
+func (subj *reservedSubject) billedCosts() (billed []reservedCost) {
+	add := func(reserved reservedCost) {
+		isOf := func(other reservedCost) bool { return other.unit == reserved.unit }
+		if !slices.ContainsFunc(billed, isOf) {
+			billed = append(billed, reserved)
+		}
+	}
+
+	for i := range subj.ops {
+		add(subj.cost(i))
+	}
+	for _, reserved := range subj.billedOnly {
+		add(reserved)
+	}
+	return billed
 }
 
 // delta returns the real cost minus what is charged for the reserved cost now.
@@ -384,7 +395,7 @@ func (req *settleRequest) delta(reserved reservedCost) int64 {
 
 // used returns the cost with which req settles the reserved one.
 func (req *settleRequest) used(reserved reservedCost) int64 {
-	if req.verb == carryOutEnd {
+	if req.verb == settleVerbExpire {
 		return req.atExpiry(reserved)
 	}
 	return costOfUnit(req.costs, req.units[reserved.unit], reserved.cost)
@@ -420,13 +431,13 @@ func (req *settleRequest) costIndex(unit int) int {
 // plan returns how req changes subj's counters, and the place there.
 func (req *settleRequest) plan(l *Limiter, subj *reservedSubject, now algorithms.Instant) *counters.SettlePlan {
 	local := subj.life.Lineage == localLineage
-	isLate := req.verb == settleNow && now.Wall > req.until
+	isLate := req.verb == settleVerbNow && now.Wall > req.until
 	plan := &counters.SettlePlan{
 		Place:         *req.placeOf(subj.subject, now),
 		HadPlace:      req.hasPlace || local,
 		Late:          isLate,
 		TooLate:       now.Wall > req.until+int64(maxLateness),
-		CarriesOutEnd: req.verb == carryOutEnd,
+		CarriesOutEnd: req.verb == settleVerbExpire,
 		// If the home's lineage has changed since the reservation was made, the home
 		// may have forgotten an earlier settlement. Then nothing is given back, here or
 		// elsewhere.
@@ -441,18 +452,26 @@ func (req *settleRequest) plan(l *Limiter, subj *reservedSubject, now algorithms
 
 	age := l.reservationAge(req.made, subj.subject, now)
 	for i := range subj.ops {
-		from := l.takeRecord(&subj.takenCosts, i, age)
-		from.Reserved = true
-		plan.Changes = append(plan.Changes, counters.SettledCost{
-			Key: subj.ops[i].Key, Limit: subj.ops[i].Limit,
-			Reserved:   subj.ops[i].Cost,
-			Used:       req.used(subj.cost(i)),
-			AtExpiry:   req.atExpiry(subj.cost(i)),
-			From:       from,
-			InTightest: len(req.costs) == 0 || req.costIndex(subj.units[i]) >= 0,
-		})
+		plan.Changes = append(plan.Changes, req.settledCost(l, subj, i, age))
 	}
 	return plan
+}
+
+// settledCost returns how req settles subj's i-th cost. age is as for
+// takeRecord.
+func (req *settleRequest) settledCost(
+	l *Limiter, subj *reservedSubject, i int, age time.Duration,
+) counters.SettledCost {
+	from := l.takeRecord(&subj.takenCosts, i, age)
+	from.Reserved = true
+	return counters.SettledCost{
+		Key: subj.ops[i].Key, Limit: subj.ops[i].Limit,
+		Reserved:   subj.ops[i].Cost,
+		Used:       req.used(subj.cost(i)),
+		AtExpiry:   req.atExpiry(subj.cost(i)),
+		From:       from,
+		InTightest: len(req.costs) == 0 || req.costIndex(subj.units[i]) >= 0,
+	}
 }
 
 // placeOf returns the place of the reservation with a subject.
@@ -545,8 +564,8 @@ func (req *settleRequest) splitDifference(
 }
 
 // debtTicket returns the ticket of subj's debt. Every settlement of the
-// reservation gives the debt the same ticket. So the owner debits the debt
-// once, even if the home has forgotten the first settlement.
+// reservation gives the debt the same ticket. So for maxRetryLife, the owner
+// debits the debt once, even if the home has forgotten the first settlement.
 func (req *settleRequest) debtTicket(subj *reservedSubject) *ticket {
 	h := sha256.New()
 	h.Write(req.nonce[:])

@@ -27,9 +27,9 @@ const (
 	// paceCells is the number of cells that record how fast limits are used. Limits
 	// that share a cell share its pause and what it has measured.
 	paceCells = 4096
-	// aheadSpan is the time for which an owner borrows ahead: a few times as long
-	// as a loan from another continent takes.
-	aheadSpan = 250 * time.Millisecond
+	// borrowHorizon is the time for which an owner borrows ahead: a few times as
+	// long as a loan from another continent takes.
+	borrowHorizon = 250 * time.Millisecond
 	// loanWait bounds how long a check waits for a loan.
 	loanWait = 200 * time.Millisecond
 	// maxLoanRounds bounds how often a check that waits for loans is decided
@@ -41,8 +41,9 @@ const (
 	// noWaitPause is how long checks do not wait for loans to a subject after the
 	// regions had nothing to lend.
 	noWaitPause = time.Second
-	// minStay and maxStay bound how long callers are asked to stay away.
-	minStay, maxStay = time.Second, time.Minute
+	// minCallerBackoff and maxCallerBackoff bound how long callers are asked to
+	// stay away.
+	minCallerBackoff, maxCallerBackoff = time.Second, time.Minute
 	// maxShortages bounds the subjects that this node remembers as short of share.
 	maxShortages = 16_384
 )
@@ -54,15 +55,15 @@ type backoff struct {
 	until int64         // on the steady clock; a failed attempt before it changes nothing
 }
 
-// noteNothing records an attempt that brought nothing. If the last wait is
-// over, the next one is twice as long; if it is long over, minStay.
-func (p *backoff) noteNothing(steady int64) {
+// recordFailure records an attempt that brought nothing. If the last wait is
+// over, the next one is twice as long; if it is long over, minCallerBackoff.
+func (p *backoff) recordFailure(steady int64) {
 	passed := steady - p.until
 	switch {
-	case p.wait == 0 || passed > int64(maxStay+2*p.wait): // the last attempt is long ago
-		p.wait = minStay
+	case p.wait == 0 || passed > int64(maxCallerBackoff+2*p.wait): // the last attempt is long ago
+		p.wait = minCallerBackoff
 	case passed >= 0:
-		p.wait = min(2*p.wait, maxStay)
+		p.wait = min(2*p.wait, maxCallerBackoff)
 	default:
 		return
 	}
@@ -102,7 +103,8 @@ type pace struct {
 }
 
 // claimTurn returns how long ago the time in last is. due means that it is at
-// least ownerNoticePause ago. claimTurn then sets last to steady. Of several
+// least ownerNoticePause ago, or in the future: steady times of two checks may
+// come in the wrong order. claimTurn then sets last to steady. Of several
 // callers at the same time, only one finds that it is due.
 func claimTurn(last *atomic.Int64, steady int64) (passed time.Duration, due bool) {
 	before := last.Load()
@@ -110,10 +112,10 @@ func claimTurn(last *atomic.Int64, steady int64) (passed time.Duration, due bool
 	return passed, (passed >= ownerNoticePause || passed < 0) && last.CompareAndSwap(before, steady)
 }
 
-// ahead returns how much of the limit may be needed within aheadSpan, judging
-// by how fast the limit was used since the last look. It returns 0 if the last
-// look was a moment ago, or if the pace is unknown.
-func (p *pace) ahead(steady, remaining int64) int64 {
+// expectedUse returns how much of the limit may be needed within borrowHorizon,
+// judging by how fast the limit was used since the last look. It returns 0 if
+// the last look was a moment ago, or if the pace is unknown.
+func (p *pace) expectedUse(steady, remaining int64) int64 {
 	passed, due := claimTurn(&p.looked, steady)
 	if !due {
 		return 0
@@ -125,7 +127,7 @@ func (p *pace) ahead(steady, remaining int64) int64 {
 	if passed <= 0 || passed > time.Second || used <= 0 {
 		return 0
 	}
-	return int64(float64(used) * float64(aheadSpan) / float64(passed))
+	return int64(float64(used) * float64(borrowHorizon) / float64(passed))
 }
 
 // notifyOwners tells the owners of a's subjects which shares run short.
@@ -158,7 +160,8 @@ func (lo *loans) needsAhead(a *Answer, h *rules.Hit, first int) (needs []loanNee
 		}
 
 		p := &lo.shortages.paces[(h.Subject.Lo^la.Limit.ID)%paceCells]
-		need := loanNeed{limit: la.Limit.ID, ahead: min(p.ahead(a.Now.Steady, la.Remaining), la.Limit.WholeCapacity)}
+		expected := min(p.expectedUse(a.Now.Steady, la.Remaining), la.Limit.WholeCapacity)
+		need := loanNeed{limit: la.Limit.ID, expectedUse: expected}
 		if !la.Allowed {
 			need.cost = a.scratch.ops[first+i].Cost
 		}
@@ -226,7 +229,7 @@ func (l *Limiter) resolveAfterLoan(began int64, q *Query, a *Answer, resolve fun
 // does not wait if another limit refused the check, too.
 func (l *Limiter) awaitLoan(q *Query, a *Answer, deadline time.Time) bool {
 	m := l.membership
-	if !q.AwaitsLoan || q.Mode != counters.CheckMode || len(q.Subjects) > 0 || m == nil ||
+	if q.Mode != counters.CheckMode || len(q.Subjects) > 0 || m == nil ||
 		m.OtherRegions == nil || a.DecidedBy < ByForward {
 		return false
 	}
@@ -248,7 +251,7 @@ func (a *Answer) refusedByShare() (refused *rules.Hit, needs []loanNeed) {
 			la := &hitLimits[j]
 			switch {
 			case la.Allowed || la.Rule.Shadow:
-			case la.lack != lackRegion || la.isRegionIsolated:
+			case la.shortShare != regionShare || la.isRegionIsolated:
 				return nil, nil
 			case refused == nil || refused == h:
 				// The check waits for one subject at a time: if another is short, too, the
@@ -420,17 +423,18 @@ func (lo *loans) acceptAnswer(subject uint64, sh *shortage, answer borrowReply) 
 	switch {
 	case answer.noneToLend:
 		sh.noWaitUntil = now + int64(noWaitPause)
-		sh.backoff = backoff{wait: answer.stay, until: now + int64(answer.stay)}
+		sh.backoff = backoff{wait: answer.callerBackoff, until: now + int64(answer.callerBackoff)}
 	case answer.gotMore:
 		sh.backoff = backoff{}
 	}
 	close(question.done)
 }
 
-// noteRefusal returns how long callers should stay away from a subject that a
-// share refuses. cannotBorrow means that asking for more is of no use. The
-// refusal itself then makes the time longer, as a failed attempt does.
-func (ss *shortages) noteRefusal(subject uint64, steady int64, cannotBorrow bool) time.Duration {
+// backoffAfterRefusal returns how long callers should stay away from a subject
+// that a share refuses. cannotBorrow means that asking for more is of no use.
+// If so, no failed request will lengthen the back-off, and this refusal counts
+// as one.
+func (ss *shortages) backoffAfterRefusal(subject uint64, steady int64, cannotBorrow bool) time.Duration {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 
@@ -442,14 +446,14 @@ func (ss *shortages) noteRefusal(subject uint64, steady int64, cannotBorrow bool
 	}
 
 	if sh == nil {
-		return minStay
+		return minCallerBackoff
 	}
 
 	if cannotBorrow {
-		sh.noteNothing(steady)
+		sh.recordFailure(steady)
 	}
 
-	return max(minStay, sh.wait)
+	return max(minCallerBackoff, sh.wait)
 }
 
 // sweep forgets the subjects that have not been short for a while.
@@ -457,50 +461,56 @@ func (ss *shortages) sweep(steady int64) {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	maps.DeleteFunc(ss.subjects, func(_ uint64, sh *shortage) bool {
-		return !sh.isBusy() && steady > sh.noWaitUntil && steady-sh.until > int64(maxStay+2*sh.wait)
+		return !sh.isBusy() && steady > sh.noWaitUntil && steady-sh.until > int64(maxCallerBackoff+2*sh.wait)
 	})
 }
 
-// lackOf says whose share is too small, if la refuses.
-func (la *LimitAnswer) lackOf() lack {
+// findShortShare returns whose share is too small, if la refuses.
+func (la *LimitAnswer) findShortShare() shortShare {
 	switch {
 	case la.Allowed || la.NoRoom || la.Blocked || la.Cost > la.Limit.UndividedCapacity():
-		return lackNothing
+		return noShare
 	case la.byNodeShare:
-		return lackNode
+		return nodeShare
 	case !isLoanable(la.Rule, la.Limit):
-		return lackNothing
+		return noShare
 	case la.Limit.Kind != algorithms.FixedWindow && la.Cost > la.Limit.Capacity():
-		return lackBurst
+		return regionBurst
 	}
-	return lackRegion
+	return regionShare
 }
 
 // classifyRefusal sets whose share refuses op. If only a share does, it counts
-// the refusal (noteRefusal), and bounds RetryAfter: shares may grow.
+// the refusal (backoffAfterRefusal), and bounds RetryAfter: shares may grow.
 func (l *Limiter) classifyRefusal(a *Answer, la *LimitAnswer, op *counters.Op) {
 	m := l.membership
-	la.lack = la.lackOf()
+	la.shortShare = la.findShortShare()
 	la.isRegionIsolated = false
-	if m == nil || la.lack == lackNothing {
+	if m == nil || la.shortShare == noShare {
 		return
 	}
 
-	la.isRegionIsolated = la.lack != lackNode && !m.reachesOtherRegion(a.Set)
-	cannotBorrow := la.lack == lackNode || la.lack == lackBurst || m.OtherRegions == nil
-	stay := m.loans.shortages.noteRefusal(op.Key.Subject, a.Now.Steady, cannotBorrow)
-	if la.RetryAfter == algorithms.Never || la.RetryAfter > stay {
-		la.RetryAfter = stay
+	la.isRegionIsolated = la.shortShare != nodeShare && !m.reachesOtherRegion(a.Set)
+	cannotBorrow := la.shortShare == nodeShare || la.shortShare == regionBurst || m.OtherRegions == nil
+	wait := m.loans.shortages.backoffAfterRefusal(op.Key.Subject, a.Now.Steady, cannotBorrow)
+	if la.RetryAfter == algorithms.Never || la.RetryAfter > wait {
+		la.RetryAfter = wait
 	}
 }
 
 // reclassifyRefusals does what classifyRefusal does once more, by what the owner
-// has answered since.
+// has answered since, and finds the tightest limit again.
 func (a *Answer) reclassifyRefusals(l *Limiter) {
+	a.TightestIndex = -1
 	for i := range a.Limits {
-		if la, op := &a.Limits[i], &a.scratch.ops[i]; la.lack != lackNothing {
+		la := &a.Limits[i]
+		op := &a.scratch.ops[i]
+		if la.shortShare != noShare {
 			la.RetryAfter = op.Decision.RetryAfter
 			l.classifyRefusal(a, la, op)
+		}
+		if a.isTightestSoFar(la) {
+			a.TightestIndex = i
 		}
 	}
 }
@@ -526,9 +536,9 @@ type borrowRequest struct {
 
 // loanNeed is what is needed of one limit.
 type loanNeed struct {
-	limit uint64 // rules.Limit.ID
-	cost  int64  // of a refused check: the owner answers once the loan is there; 0 if none was refused
-	ahead int64  // what may be needed soon
+	limit       uint64 // rules.Limit.ID
+	cost        int64  // of a refused check: the owner answers once the loan is there; 0 if none was refused
+	expectedUse int64  // what may be needed within borrowHorizon
 }
 
 // needOf returns what is needed of the limit with that ID.
@@ -543,7 +553,7 @@ func (req *borrowRequest) needOf(limit uint64) loanNeed {
 
 // isShort reports whether the remaining units are too few.
 func (need *loanNeed) isShort(rule *rules.Rule, limit *rules.Limit, remaining int64) bool {
-	return remaining < max(need.cost, need.ahead) || needsLoan(rule, limit, remaining)
+	return remaining < max(need.cost, need.expectedUse) || needsLoan(rule, limit, remaining)
 }
 
 // Code implements wire.Message.
@@ -552,26 +562,26 @@ func (req *borrowRequest) Code(c *wire.Coder) {
 	wire.List(c, &req.needs, maxShares, 10, func(need *loanNeed) {
 		wire.Fixed(c, &need.limit)
 		wire.Number(c, &need.cost, algorithms.MaxAmount)
-		wire.Number(c, &need.ahead, algorithms.MaxAmount)
+		wire.Number(c, &need.expectedUse, algorithms.MaxAmount)
 	})
 }
 
 // borrowReply answers a borrowRequest, after the loans that a check awaits.
 type borrowReply struct {
-	gotMore    bool          // there is more now
-	noneToLend bool          // no region has anything to lend for a need with a cost
-	stay       time.Duration // with noneToLend: how long callers should stay away
+	gotMore       bool          // there is more now
+	noneToLend    bool          // no region has anything to lend for a need with a cost
+	callerBackoff time.Duration // with noneToLend: how long callers should stay away
 }
 
 // add adds the reply for another limit.
 func (r *borrowReply) add(other borrowReply) {
 	r.gotMore = r.gotMore || other.gotMore
 	r.noneToLend = r.noneToLend || other.noneToLend
-	r.stay = max(r.stay, other.stay)
+	r.callerBackoff = max(r.callerBackoff, other.callerBackoff)
 }
 
 // Code implements wire.Message.
 func (r *borrowReply) Code(c *wire.Coder) {
 	c.Flags(&r.gotMore, &r.noneToLend)
-	c.Millis(&r.stay, maxStay)
+	c.Millis(&r.callerBackoff, maxCallerBackoff)
 }

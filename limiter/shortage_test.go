@@ -184,6 +184,43 @@ func TestShareRefusesWhileNobodyLends(t *testing.T) {
 	})
 }
 
+// Once the answer about a loan lets the times to come back grow, the limit with
+// the longest one describes the check, even if another one did before.
+func TestTightestLimitAfterALoanOfNothing(t *testing.T) {
+	const text = `rules:
+  - name: r
+    key: [k]
+    scope: global
+    consistency: exact
+    limits:
+      - {limit: 90, per: 1m, algorithm: fixed-window}
+      - {limit: 90, per: 1440h, algorithm: fixed-window, unit: tokens}`
+	synctest.Test(t, func(t *testing.T) {
+		w, _ := newLoneRegion(t, 2, text)
+		n := w.nodes[0]
+		key := w.keyOf("r", n, nil)
+		nextWindow(time.Minute)
+		time.Sleep(30 * time.Second)
+		q := byKey("r", key)
+		q.Costs = []UnitCost{{Unit: "tokens", Cost: 1}}
+		n.spend(q)
+
+		a := n.check(q)
+		if a.TightestIndex != 0 || a.Limits[1].RetryAfter != time.Second {
+			t.Fatalf("have %d as tightest, and retry after %v", a.TightestIndex, a.Limits[1].RetryAfter)
+		}
+		ss := &n.membership.loans.shortages
+		ss.mu.Lock()
+		ss.subjects[a.scratch.ops[0].Key.Subject].wait = maxCallerBackoff
+		ss.mu.Unlock()
+		a.reclassifyRefusals(n.Limiter)
+		if a.TightestIndex != 1 || a.Limits[0].RetryAfter > 30*time.Second || a.Limits[1].RetryAfter != maxCallerBackoff {
+			t.Errorf("have %d as tightest, and retry after %v and %v", a.TightestIndex,
+				a.Limits[0].RetryAfter, a.Limits[1].RetryAfter)
+		}
+	})
+}
+
 // At most 16 checks of a subject wait, for 200 ms. All others are answered at
 // once, also those of other subjects.
 func TestFewWaitForALoan(t *testing.T) {

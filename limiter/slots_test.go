@@ -740,3 +740,37 @@ func TestSlotsOfRepeatedReservations(t *testing.T) {
 		repeat(t, w.nodes[0].Limiter, w.nodes[1].Limiter, w.nodes[2].Limiter)
 	})
 }
+
+// A reservation with a request id takes as many slots as it says, and names
+// their holder, at whichever node it is made. With another number of slots, the
+// same id is refused.
+func TestSlotsOfReservationsWithARequestID(t *testing.T) {
+	const text = `rules:
+  - {name: r, key: [k], limits: [{limit: 100, ttl: 30s, algorithm: concurrency}]}`
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, text)
+		for i, n := range w.nodes {
+			key := w.keyOf("r", w.nodes[0], w.nodes[1])
+			q := byKey("r", key)
+			q.RequestID = fmt.Sprint("id", i)
+			q.Slots, q.SlotTTL, q.Who = 5, 20*time.Second, "w"
+
+			var a Answer
+			id, err := n.Reserve(&q, time.Minute, &a)
+			if id == "" || err != nil {
+				t.Fatalf("at node %d: have %q, %v", i, id, err)
+			}
+			limit := n.usage("r", key).Limits[0]
+			expect.Equal(t, limit.Used, 5, "slots are held after a reservation at node %d", i)
+			if len(limit.Holders) != 1 || limit.Holders[0].Who != "w" || limit.Holders[0].Expires > 20*time.Second {
+				t.Errorf("at node %d: have the holders %+v", i, limit.Holders)
+			}
+
+			q.Slots = 6
+			_, err = n.Reserve(&q, time.Minute, &a)
+			expect.ErrorIs(t, err, ErrRequestIDReused, "at node %d", i)
+			_, err = n.Settle(id, nil)
+			expect.NoError(t, err)
+		}
+	})
+}

@@ -67,10 +67,10 @@ func (rs *unspentRounds) of(subject uint64) *cachedRound[unspentRound] {
 func (ls *leases) askHolders(lineage, subject uint64) *unspentRound {
 	m := ls.limiter.membership
 	var holders []ring.NodeID
-	ls.granted.View(m.Boottime(), lineage, subject, func(out []localcache.GrantOut) {
-		for i := range out {
-			if !slices.Contains(holders, out[i].Holder) {
-				holders = append(holders, out[i].Holder)
+	ls.granted.View(m.Boottime(), lineage, subject, func(outstanding []localcache.OutstandingGrant) {
+		for i := range outstanding {
+			if !slices.Contains(holders, outstanding[i].Holder) {
+				holders = append(holders, outstanding[i].Holder)
 			}
 		}
 	})
@@ -113,9 +113,9 @@ func (ls *leases) collectUnspent(subject uint64, holders []ring.NodeID) *unspent
 }
 
 // leasedOf returns what is leased of one counter by the grants that are out.
-func (round *unspentRound) leasedOf(out []localcache.GrantOut, counter uint64) (sum leasedPart) {
-	for i := range out {
-		part := round.leased(&out[i], counter)
+func (round *unspentRound) leasedOf(outstanding []localcache.OutstandingGrant, counter uint64) (sum leasedPart) {
+	for i := range outstanding {
+		part := round.leased(&outstanding[i], counter)
 		sum.units += part.units
 		sum.estimated = sum.estimated || part.estimated
 	}
@@ -124,24 +124,24 @@ func (round *unspentRound) leasedOf(out []localcache.GrantOut, counter uint64) (
 
 // leased returns how much of the counter's part of a grant is out: neither
 // spent nor returned, as far as the round knows.
-func (round *unspentRound) leased(g *localcache.GrantOut, counter uint64) leasedPart {
+func (round *unspentRound) leased(g *localcache.OutstandingGrant, counter uint64) leasedPart {
 	if round == nil {
-		return leasedPart{units: g.Out(counter, nil)} // the grant was made after the owner had looked for holders
+		return leasedPart{units: g.Outstanding(counter, nil)} // the grant was made after the owner had looked for holders
 	}
 
 	report, answered := round.reports[g.Holder]
 	left, held := round.left[g.ID]
 	switch {
 	case !answered && round.wasAsked[g.Holder]:
-		return leasedPart{estimated: g.Out(counter, nil) > 0}
+		return leasedPart{estimated: g.Outstanding(counter, nil) > 0}
 	case !answered || g.ID > report.LastGrant:
 		// The grant was made later, or was on its way: all of it is out.
-		return leasedPart{units: g.Out(counter, nil)}
+		return leasedPart{units: g.Outstanding(counter, nil)}
 	case !held: // nothing is left of the grant
 		return leasedPart{}
 	}
 
-	return leasedPart{units: g.Out(counter, left)}
+	return leasedPart{units: g.Outstanding(counter, left)}
 }
 
 // unspentQuestion asks a holder what is left of a subject's grants from one

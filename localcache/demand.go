@@ -19,11 +19,11 @@ const (
 
 // demand measures how fast this node spends one limit of one subject, in units.
 type demand struct {
-	since     time.Duration // when spent was last reset
-	spent     int64         // units that checks wanted since then, whether they got them or not
-	rate      float64       // units per nanosecond, over the previous span
-	measured  bool          // rate has been measured
-	lastAsked int64         // units asked for in the last request
+	since      time.Duration // when spent was last reset
+	spent      int64         // units that checks wanted since then, whether they got them or not
+	rate       float64       // units per nanosecond, over the previous span
+	measured   bool          // rate has been measured
+	growthBase int64         // the next request is for at most maxGrowth times as many units
 }
 
 func (d *demand) record(cost int64) {
@@ -47,9 +47,9 @@ func (d *demand) estimate(now, ttl time.Duration, cost int64) int64 {
 	}
 
 	passed := now - d.since
-	if !d.measured && d.lastAsked == 0 {
-		d.lastAsked = min(initialChecks*max(1, cost), math.MaxInt64/2)
-		return d.lastAsked
+	if !d.measured && d.growthBase == 0 {
+		d.growthBase = min(initialChecks*max(1, cost), math.MaxInt64/2)
+		return d.growthBase
 	}
 
 	// The time counts as at least a sixteenth of the TTL: a few checks at one
@@ -66,11 +66,11 @@ func (d *demand) estimate(now, ttl time.Duration, cost int64) int64 {
 
 	need := rate * float64(ttl)
 	if need < float64(max(1, cost)) {
-		d.lastAsked = 1 // traffic is slow: let the next request grow from the bottom
+		d.growthBase = 1 // traffic is slow: let the next request grow from the bottom
 		return 0
 	}
 
-	bound := float64(maxGrowth * max(d.lastAsked, initialChecks*max(1, cost)/maxGrowth))
-	d.lastAsked = int64(min(math.Ceil(need*slackQuarters/4), bound, math.MaxInt64/16))
-	return d.lastAsked
+	bound := float64(maxGrowth * max(d.growthBase, initialChecks*max(1, cost)/maxGrowth))
+	d.growthBase = int64(min(math.Ceil(need*slackQuarters/4), bound, math.MaxInt64/16))
+	return d.growthBase
 }

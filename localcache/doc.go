@@ -14,7 +14,8 @@
 // so a grant is never more than a Take made early.
 //
 // Sizes ([Size]): while usage is below the threshold, a grant is at most the
-// difference between the two, divided by N + 1 for N nodes. A single busy node
+// difference between the two, divided by N + 1 for N nodes, or the idle part
+// (see below) if that is more. A single busy node
 // gets nearly all of that difference in a few grants, and N equally busy nodes
 // get a fair part each. Above the threshold, all grants of a subject together
 // stay under `lease.idle` of its limit, in equal parts for all nodes. If a part

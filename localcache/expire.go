@@ -58,11 +58,11 @@ func (sh *leaseShard) takeDue(now time.Duration, buf []EndedGrant) ([]EndedGrant
 	return buf, next
 }
 
-// Wake signals that DrainEnded must be called earlier than Next said.
+// Wake signals that DrainEnded must be called earlier than NextDrain said.
 func (ls *Leases) Wake() <-chan struct{} { return ls.wake }
 
-// Next returns when to call DrainEnded unless Wake signals before that.
-func (ls *Leases) Next() time.Duration { return time.Duration(ls.alarm.Load()) }
+// NextDrain returns when to call DrainEnded unless Wake signals before that.
+func (ls *Leases) NextDrain() time.Duration { return time.Duration(ls.alarm.Load()) }
 
 // DrainEnded appends to buf the grants that have ended with something left. The
 // caller must give each back, once. DrainEnded also forgets subjects that were

@@ -157,3 +157,47 @@ func TestRefusalOfWhatIsNeverAllowed(t *testing.T) {
 		t.Errorf("have retry_after %s", ops[0].Decision.RetryAfter)
 	}
 }
+
+// A remembered refusal of another limit does not admit a cost that can never be
+// allowed: all limits of the check refuse it.
+func TestRefusalBesideWhatIsNeverAllowed(t *testing.T) {
+	s := NewLeases(0)
+	now := time.Second
+	s.Request(now, leaseOwner, leasePolicy, leaseOps(1, 1), 1)
+	ops := leaseOps(1, 1)
+	ops[1].Decision = algorithms.Decision{RetryAfter: 300 * time.Millisecond}
+	s.RememberRefusal(now, Source{Owner: leaseOwner, Boot: 1, Lineage: 1}, ops, leasePolicy.TTL)
+
+	ops = leaseOps(fastLimit.Amount+1, 1)
+	if outcome, _ := s.Spend(now, leaseOwner, ops); outcome != Refused {
+		t.Fatalf("have %d, want %d", outcome, Refused)
+	}
+	if d := ops[0].Decision; d.Allowed || d.RetryAfter != algorithms.Never {
+		t.Errorf("have allowed %v, retry_after %s", d.Allowed, d.RetryAfter)
+	}
+}
+
+// A refusal by an owner that arrives after another node has become the owner is
+// not remembered: the new owner may have reset the counter meanwhile.
+func TestLateRefusalByAnEarlierOwner(t *testing.T) {
+	s := NewLeases(0)
+	now := time.Second
+	next := ring.NodeID{2}
+	s.Request(now, leaseOwner, leasePolicy, leaseOps(1), 1)
+	s.Request(now, next, leasePolicy, leaseOps(1), 1)
+	s.Forget(now, 1, false)
+
+	refused := func() []counters.Op {
+		ops := leaseOps(1)
+		ops[0].Decision = algorithms.Decision{RetryAfter: time.Minute}
+		return ops
+	}
+	s.RememberRefusal(now, Source{Owner: leaseOwner, Boot: 1, Lineage: 1}, refused(), leasePolicy.TTL)
+	if outcome, _ := s.Spend(now, next, leaseOps(1)); outcome != AskOwner {
+		t.Errorf("after a refusal by the earlier owner: have %d, want %d", outcome, AskOwner)
+	}
+	s.RememberRefusal(now, Source{Owner: next, Boot: 1, Lineage: 1}, refused(), leasePolicy.TTL)
+	if outcome, _ := s.Spend(now, next, leaseOps(1)); outcome != Refused {
+		t.Errorf("after a refusal by the owner: have %d, want %d", outcome, Refused)
+	}
+}

@@ -83,7 +83,7 @@ func TestLedgerOfSeveralSets(t *testing.T) {
 	}
 	// A holder's report says nothing about the other's grant.
 	r := inlineRequest(2, 10, 1100, 2000)
-	r.Lease.LastGrant, r.Lease.Held = second, []HeldGrant{{ID: second, Left: []int64{4}}}
+	r.Request.LastGrant, r.Request.Held = second, []HeldGrant{{ID: second, Left: []int64{4}}}
 	b.Grant(0, r, func([]counters.Op) bool { return false })
 	if n := b.Returnable(0, 7, lo); n != 10 {
 		t.Errorf("%d may come back, want 6 of the first and 4 of the second", n)
@@ -92,7 +92,7 @@ func TestLedgerOfSeveralSets(t *testing.T) {
 	if id, _ := b.Grant(0, r, debitAlways); id != 0 {
 		t.Error("granted although the holder's whole part is outstanding")
 	}
-	r.Lease.LastGrant = first
+	r.Request.LastGrant = first
 	if _, amounts := b.Grant(0, r, debitAlways); amounts == nil || amounts[0] != 6 {
 		t.Errorf("the first is spent, and its holder may have its whole part again: got %v", amounts)
 	}

@@ -106,7 +106,7 @@ func (gr *grant) unspend(ops []counters.Op) {
 }
 
 // covers reports whether the i-th grant has enough left for ops, all of them.
-// It has not if ops are looks that the lease may not answer.
+// It reports false for looks that the lease may not answer.
 func (le *lease) covers(i int, ops []counters.Op) bool {
 	if i >= len(le.grants) || ops[0].Mode == counters.PeekMode && !le.canAnswerLooks() {
 		return false
@@ -211,7 +211,7 @@ func (le *lease) addUnspent(ops []counters.Op, include func(gr *grant) bool) {
 			left := gr.parts[j].left
 			most := max(0, ops[j].Limit.Capacity()+decision.Loaned)
 			if !decision.Allowed {
-				// A refusal stays a refusal, so less must remain than the cost.
+				// Keep Remaining below the cost, as the answer is a refusal.
 				most = max(decision.Remaining, min(most, ops[j].Cost-1))
 			}
 			decision.AddRemaining(ops[j].Limit, max(0, min(left, most-decision.Remaining)))

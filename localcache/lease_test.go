@@ -83,10 +83,10 @@ func TestTwoGrants(t *testing.T) {
 	if o, r := s.Spend(2*time.Second, someone, opsOf(3)); o != Spent || r.Until != policy.TTL {
 		t.Errorf("have %d, %+v", o, r)
 	}
-	expect.Equal(t, s.Next(), policy.TTL, "the first one ends")
+	expect.Equal(t, s.NextDrain(), policy.TTL, "the first one ends")
 	back := s.DrainEnded(policy.TTL, nil)
-	if len(back) != 0 || s.Next() != policy.TTL+returnPause {
-		t.Errorf("a check may still be under way: have %+v, the next at %v", back, s.Next())
+	if len(back) != 0 || s.NextDrain() != policy.TTL+returnPause {
+		t.Errorf("a check may still be under way: have %+v, the next at %v", back, s.NextDrain())
 	}
 	back = s.DrainEnded(policy.TTL+returnPause, nil)
 	if len(back) != 1 || back[0].Grant != 1 || back[0].Ops[0].Cost != 7 {
@@ -236,7 +236,7 @@ func TestSubjectsAreForgotten(t *testing.T) {
 			t.Fatalf("shard %d still knows %d", i, len(s.shards[i].leases))
 		}
 	}
-	expect.Equal(t, s.Next(), never, "something is due")
+	expect.Equal(t, s.NextDrain(), never, "something is due")
 }
 
 // The first check asks for a few units, a flood asks for more each time, and a

@@ -17,7 +17,7 @@ import (
 // A subject has one lease. Callers of an inline subject may use different
 // limits. The lease has the limits of the caller that took it, and callers with
 // other limits ask the owner. For a configured subject, a check with other
-// limits ends the lease.
+// limits ends the lease's grants and its refusal.
 //
 // The owner has debited in advance everything that is spent here. When a grant
 // ends, DrainEnded hands out what is left of it, once, to be given back. The
@@ -25,7 +25,7 @@ import (
 type Leases struct {
 	perShard   int // bounds the leases of a shard; inline subjects have at most half of them
 	shards     [leaseShards]leaseShard
-	wake       chan struct{} // capacity 1: something is due earlier than Next said
+	wake       chan struct{} // capacity 1: something is due earlier than NextDrain said
 	alarm      atomic.Int64  // when DrainEnded must be called next
 	disabled   atomic.Bool   // no leases may begin
 	grantCount atomic.Int64  // number of grants
@@ -71,8 +71,8 @@ type Receipt struct {
 
 // Spend takes ops, all of one subject, from its lease, all or nothing. Ops in
 // PeekMode take nothing: Spend reports whether they could. owner is the node
-// that presumably decides the subject now. If another node made the lease,
-// Spend ends it.
+// that presumably decides the subject now. If another node granted the lease,
+// Spend ends its grants and its refusal.
 func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op) (Outcome, Receipt) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
@@ -195,7 +195,25 @@ func (ls *Leases) Request(
 		if le == nil {
 			return LeaseRequest{}, false
 		}
-	} else if !le.matches(ops) {
+	}
+	ls.prepareRequest(now, sh, le, owner, policy, ops)
+
+	// The lease stays without grants: it remembers refusals.
+	if policy.TooSmall || ops[0].Mode == counters.PeekMode && !le.canAnswerLooks() {
+		ls.schedule(sh, le)
+		return LeaseRequest{}, false
+	}
+
+	request, wanted := le.request(now, policy, ops, checks)
+	ls.schedule(sh, le)
+	return request, wanted
+}
+
+// prepareRequest makes le ready for a question to owner about ops.
+func (ls *Leases) prepareRequest(
+	now time.Duration, sh *leaseShard, le *lease, owner ring.NodeID, policy Policy, ops []counters.Op,
+) {
+	if !le.matches(ops) {
 		ls.endAll(sh, le, now)
 		le.reset(ops)
 	}
@@ -212,16 +230,15 @@ func (ls *Leases) Request(
 		le.source = Source{Owner: owner}
 		le.lastGrant = 0
 	}
+}
 
-	// The lease stays without grants: it remembers refusals.
-	if policy.TooSmall || ops[0].Mode == counters.PeekMode && !le.canAnswerLooks() {
-		ls.schedule(sh, le)
-		return LeaseRequest{}, false
-	}
-
-	request := LeaseRequest{Policy: policy, Boot: le.source.Boot, LastGrant: le.lastGrant,
+// request returns the request of a lease that prepareRequest has prepared. It
+// returns false if nothing is wanted.
+func (le *lease) request(
+	now time.Duration, policy Policy, ops []counters.Op, checks int,
+) (request LeaseRequest, wanted bool) {
+	request = LeaseRequest{Policy: policy, Boot: le.source.Boot, LastGrant: le.lastGrant,
 		Want: make([]int64, len(ops))}
-	wanted := false
 	for i := range ops {
 		d := &le.limits[i].demand
 		d.since = cmp.Or(d.since, now)
@@ -231,7 +248,6 @@ func (ls *Leases) Request(
 	}
 
 	request.Held = le.reportHeld()
-	ls.schedule(sh, le)
 	return request, wanted
 }
 
@@ -347,16 +363,27 @@ func (ls *Leases) returnUnused(sh *leaseShard, sent, now time.Duration, from Sou
 // which limits refused. The refusal applies until there is room again, or a
 // little longer if many checks are refused, but at most for ttl. It is not
 // remembered if no op was refused, or if one was refused for another reason
-// than its limit: see [counters.Op.NoRoom]. sent is when the question was sent.
+// than its limit: see [counters.Op.NoRoom]. Nor is it if another owner was
+// asked since: what that one has changed, this one does not know. sent is when
+// the question was sent.
 func (ls *Leases) RememberRefusal(sent time.Duration, from Source, ops []counters.Op, ttl time.Duration) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
-	if le == nil || !le.matches(ops) || ls.disabled.Load() {
+	if le == nil || le.source.Owner != from.Owner || !le.matches(ops) || ls.disabled.Load() {
 		return
 	}
 
 	le.pressure.record(sent, ttl)
 
+	rf := le.refusalOf(sent, ops, ttl)
+	if rf.until > sent {
+		le.lastRefusal = rf
+	}
+}
+
+// refusalOf returns the refusal that the owner's decisions on ops make, as
+// RememberRefusal remembers it; an empty one if there is none to remember.
+func (le *lease) refusalOf(sent time.Duration, ops []counters.Op, ttl time.Duration) refusal {
 	rf := refusal{at: sent, ops: make([]refusedOp, len(ops))}
 	for i := range ops {
 		decision := ops[i].Decision
@@ -366,7 +393,7 @@ func (ls *Leases) RememberRefusal(sent time.Duration, from Source, ops []counter
 		}
 
 		if ops[i].NoRoom {
-			return
+			return refusal{}
 		}
 
 		wait := ttl
@@ -380,10 +407,7 @@ func (ls *Leases) RememberRefusal(sent time.Duration, from Source, ops []counter
 		rf.ops[i].until = sent + wait
 		rf.until = max(rf.until, sent+wait)
 	}
-
-	if rf.until > sent {
-		le.lastRefusal = rf
-	}
+	return rf
 }
 
 // AbandonRenewal records that the owner did not decide the renewal of ops'
@@ -399,7 +423,7 @@ func (ls *Leases) AbandonRenewal(now time.Duration, ops []counters.Op) {
 	}
 }
 
-// Forget drops the refusals of a subject that are remembered. With
+// Forget drops the remembered refusal of a subject. With
 // refusalsOnly, the subject merely has room again, and its grants continue.
 // Otherwise its counters were changed, and its grants end.
 func (ls *Leases) Forget(now time.Duration, subject uint64, refusalsOnly bool) {

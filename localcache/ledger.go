@@ -91,8 +91,8 @@ func (led *LeaseLedger) lock(subject uint64) (*ledgerShard, *ledgerSubject) {
 type GrantInput struct {
 	Holder   ring.NodeID
 	Lineage  uint64 // of the partition's counters on this node
-	SameBoot bool   // the report in Lease refers to grants of this process
-	Lease    *LeaseRequest
+	SameBoot bool   // the report in Request refers to grants of this process
+	Request  *LeaseRequest
 	Nodes    int // the number of nodes that divide limits
 	// Ops are the subject's limits. Their decisions say what remains; their costs are ignored.
 	Ops []counters.Op
@@ -137,7 +137,7 @@ func (led *LeaseLedger) Grant(
 	}
 
 	lg := ledgerGrant{id: led.ids.Add(1), holder: req.Holder, lineage: req.Lineage,
-		until: now + req.Lease.Policy.TTL + returnGrace}
+		until: now + req.Request.Policy.TTL + returnGrace}
 	for i := range ops {
 		cost := ops[i].Cost
 		lg.parts = append(lg.parts, ledgerPart{ops[i].Key.Counter, cost, cost, cost})
@@ -166,13 +166,13 @@ func (led *LeaseLedger) acceptReport(sub *ledgerSubject, now time.Duration, req 
 		// A grant with a higher ID may still be on its way to the holder, so its
 		// absence says nothing. A report for an earlier process of the owner uses the
 		// same IDs for other grants.
-		if !req.SameBoot || lg.holder != req.Holder || lg.id > req.Lease.LastGrant {
+		if !req.SameBoot || lg.holder != req.Holder || lg.id > req.Request.LastGrant {
 			continue
 		}
 
 		// A grant that the holder no longer reports is spent or on its way back. Or it
 		// arrived out of order, and is returned unused.
-		held := slices.IndexFunc(req.Lease.Held, func(h HeldGrant) bool { return h.ID == lg.id })
+		held := slices.IndexFunc(req.Request.Held, func(h HeldGrant) bool { return h.ID == lg.id })
 		if held < 0 {
 			lg.until = min(lg.until, now+returnGrace)
 			for j := range lg.parts {
@@ -181,7 +181,7 @@ func (led *LeaseLedger) acceptReport(sub *ledgerSubject, now time.Duration, req 
 			continue
 		}
 
-		left := req.Lease.Held[held].Left
+		left := req.Request.Held[held].Left
 		for j := range min(len(lg.parts), len(left)) {
 			p := &lg.parts[j]
 			p.maySpend = min(p.maySpend, left[j])
@@ -197,17 +197,17 @@ func (sub *ledgerSubject) sizeGrant(req *GrantInput) []counters.Op {
 	ops := make([]counters.Op, 0, len(req.Ops))
 
 	wanted := false
-	policy := req.Lease.Policy
+	policy := req.Request.Policy
 	policy.Nodes = req.Nodes
 
 	for i := range req.Ops {
 		op := counters.Op{Key: req.Ops[i].Key, Limit: req.Ops[i].Limit}
-		input := SizeInput{Limit: op.Limit, Want: req.Lease.Want[i], Remaining: req.Ops[i].Decision.Remaining}
+		input := SizeInput{Limit: op.Limit, Want: req.Request.Want[i], Remaining: req.Ops[i].Decision.Remaining}
 
 		sub.forEachPart(op.Key.Counter, func(lg *ledgerGrant, p *ledgerPart) {
-			input.Out = addCapped(input.Out, p.maySpend)
+			input.Outstanding = addCapped(input.Outstanding, p.maySpend)
 			if lg.holder == req.Holder {
-				input.HolderOut = addCapped(input.HolderOut, p.maySpend)
+				input.HolderOutstanding = addCapped(input.HolderOutstanding, p.maySpend)
 			}
 		})
 

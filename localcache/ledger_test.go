@@ -34,7 +34,7 @@ func TestSize(t *testing.T) {
 		{"nothing", 5000, 0, 0, 0, 3, 0},
 	}
 	for _, tt := range tests {
-		a := SizeInput{Limit: &fixed, Want: tt.want, Remaining: tt.remaining, Out: tt.out, HolderOut: tt.there}
+		a := SizeInput{Limit: &fixed, Want: tt.want, Remaining: tt.remaining, Outstanding: tt.out, HolderOutstanding: tt.there}
 		if have := Size(a, Policy{Threshold: 0.85, Idle: 0.02, Nodes: tt.nodes}); have != tt.have {
 			t.Errorf("%s: have %d, want %d", tt.name, have, tt.have)
 		}
@@ -45,7 +45,7 @@ func request(holder byte, want, remaining int64, l *algorithms.Limit) *GrantInpu
 	op := counters.Op{Key: counters.Key{Subject: 7}, Limit: l, Decision: algorithms.Decision{Remaining: remaining}}
 	request := LeaseRequest{Policy: Policy{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{want}}
 	return &GrantInput{Holder: ring.NodeID{holder}, Lineage: 1, SameBoot: true, Nodes: 3,
-		Lease: &request, Ops: []counters.Op{op}}
+		Request: &request, Ops: []counters.Op{op}}
 }
 
 func debitAlways([]counters.Op) bool { return true }
@@ -93,12 +93,12 @@ func TestHolderReport(t *testing.T) {
 	if id, _ := b.Grant(0, r, debitAlways); id != 0 {
 		t.Error("granted although the holder has its part")
 	}
-	r.Lease.LastGrant, r.Lease.Held = first, []HeldGrant{{ID: first, Left: []int64{2}}}
+	r.Request.LastGrant, r.Request.Held = first, []HeldGrant{{ID: first, Left: []int64{2}}}
 	second, amounts := b.Grant(0, r, debitAlways)
 	if second == 0 || amounts[0] != 4 {
 		t.Errorf("the holder has two left: have %v", amounts)
 	}
-	r.Lease.Held = nil
+	r.Request.Held = nil
 	if _, amounts := b.Grant(0, r, debitAlways); amounts == nil || amounts[0] != 2 {
 		t.Errorf("the first is spent, the second in transit: have %v", amounts)
 	}
@@ -117,7 +117,7 @@ func TestNothingIsGrantedThatIsNotDebited(t *testing.T) {
 		t.Error("granted without a debit")
 	}
 	r := request(1, 6, 100, &fixed)
-	r.Lease.Want[0] = 0
+	r.Request.Want[0] = 0
 	if id, _ := b.Grant(0, r, debitAlways); id != 0 {
 		t.Error("granted although nothing was wanted")
 	}

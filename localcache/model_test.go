@@ -179,7 +179,7 @@ func (nw *network) grant(h int, now algorithms.Instant, request *LeaseRequest, o
 	}
 	g.Life, g.Steady = nw.table.Life(ops[0].Key.Partition()), now.Steady
 	r := GrantInput{Holder: ring.NodeID{byte(h + 1)}, Lineage: networkLineage,
-		SameBoot: request.Boot == networkProcess, Lease: request, Nodes: len(nw.holders) + 1,
+		SameBoot: request.Boot == networkProcess, Request: request, Nodes: len(nw.holders) + 1,
 		Ops: ops}
 	g.ID, g.Amounts = nw.book.Grant(nw.at, &r, func(ops []counters.Op) bool {
 		admitted := nw.table.Take(now, ops) == counters.Admitted
@@ -437,7 +437,7 @@ func TestReturnNamesALimitTwice(t *testing.T) {
 		Decision: algorithms.Decision{Remaining: 1000}}
 	request := &LeaseRequest{Policy: Policy{Threshold: 0.85, Idle: 0.02, TTL: time.Second}, Want: []int64{100}}
 	id, amounts := b.Grant(1,
-		&GrantInput{Lineage: 1, Lease: request, Nodes: 3, Ops: []counters.Op{op}},
+		&GrantInput{Lineage: 1, Request: request, Nodes: 3, Ops: []counters.Op{op}},
 		func([]counters.Op) bool { return true })
 	if id == 0 {
 		t.Fatal("nothing was granted")
@@ -642,7 +642,7 @@ func TestSpentGrantsLeaveTheLedger(t *testing.T) {
 	for range 100 {
 		op := counters.Op{Key: counters.Key{Subject: 1, Counter: 1}, Limit: limit,
 			Decision: algorithms.Decision{Remaining: 900_000}}
-		r := &GrantInput{Holder: ring.NodeID{1}, Lineage: 1, SameBoot: true, Lease: request,
+		r := &GrantInput{Holder: ring.NodeID{1}, Lineage: 1, SameBoot: true, Request: request,
 			Nodes: 3, Ops: []counters.Op{op}}
 		id, _ := b.Grant(now, r, func([]counters.Op) bool { return true })
 		if id == 0 {

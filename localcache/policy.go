@@ -40,7 +40,7 @@ type Policy struct {
 // compiled for its call alone, because the algorithm's promise depends on when
 // each hit happens, or because a window is too short.
 func PolicyOf(r *rules.Rule, limits []*rules.Limit, nodes int) Policy {
-	if r.Consistency != rules.Hybrid || r.OnLimit == rules.DelayCheck || r.Blocks != nil || r.Uninterned {
+	if r.Consistency != rules.Hybrid || r.OnLimit == rules.DelayCheck || r.Blocks != nil || r.ForOneCall {
 		return Policy{}
 	}
 
@@ -48,10 +48,10 @@ func PolicyOf(r *rules.Rule, limits []*rules.Limit, nodes int) Policy {
 
 	auto := MaxTTL
 	for _, l := range limits {
-		if !canBeLeased(&l.Limit) {
+		if !hasLeasableForm(&l.Limit) {
 			return Policy{}
 		}
-		pol.TooSmall = pol.TooSmall || !Leasable(&l.Limit, nodes)
+		pol.TooSmall = pol.TooSmall || !LeasableAmong(&l.Limit, nodes)
 		auto = min(auto, DefaultTTL(l.Limit.Window))
 	}
 
@@ -62,13 +62,14 @@ func PolicyOf(r *rules.Rule, limits []*rules.Limit, nodes int) Policy {
 // DefaultTTL returns the TTL of leases of a limit with that window, unless the rule sets it.
 func DefaultTTL(window time.Duration) time.Duration { return min(MaxTTL, max(MinTTL, window/ttlParts)) }
 
-// Leasable reports whether a limit can be leased among that many nodes.
-func Leasable(l *algorithms.Limit, nodes int) bool {
-	return canBeLeased(l) && min(l.Amount, l.Capacity()) >= minPerNode*int64(max(1, nodes))
+// LeasableAmong reports whether a limit can be leased among that many nodes.
+func LeasableAmong(l *algorithms.Limit, nodes int) bool {
+	return hasLeasableForm(l) && min(l.Amount, l.Capacity()) >= minPerNode*int64(max(1, nodes))
 }
 
-// canBeLeased reports whether a limit like l can be leased if it is large enough.
-func canBeLeased(l *algorithms.Limit) bool {
+// hasLeasableForm reports whether a limit like l can be leased if it is large
+// enough.
+func hasLeasableForm(l *algorithms.Limit) bool {
 	return l.Kind.Leasable() && l.MaxDelay == 0 && l.Window >= minWindow
 }
 

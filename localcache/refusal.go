@@ -48,7 +48,7 @@ func (rf *refusal) answer(now time.Duration, ops []counters.Op) bool {
 		decision := ageDecision(rf.ops[i].decision, now-rf.at)
 		switch {
 		case ops[i].Cost > ops[i].Limit.Capacity():
-			decision.RetryAfter = algorithms.Never
+			decision.Allowed, decision.RetryAfter = false, algorithms.Never
 		case !rf.refuses(i, now, ops[i].Cost):
 			decision.Allowed, decision.RetryAfter = true, 0
 		}

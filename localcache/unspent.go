@@ -54,9 +54,11 @@ func (eg *EndedGrant) report() HeldGrant {
 }
 
 // AddUnspent adds what this node still holds of a subject to what remains in
-// the decisions of ops: nobody else can spend it. from made the decisions when
-// its steady clock read steady. Only grants that it had made before count,
-// because it had already debited them. A cost that was refused stays refused.
+// the decisions of ops: nobody else can spend it. from made the decisions after
+// its steady clock read steady. Only grants of earlier questions count. from
+// may have debited the grant of such a question only after these decisions.
+// What remains is then reported too high, by that grant. A cost that was
+// refused stays refused.
 func (ls *Leases) AddUnspent(from Source, steady int64, ops []counters.Op) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
@@ -66,18 +68,18 @@ func (ls *Leases) AddUnspent(from Source, steady int64, ops []counters.Op) {
 	le.addUnspent(ops, func(gr *grant) bool { return gr.debitedAt < steady })
 }
 
-// GrantOut is a grant that an owner has made and not got back.
-type GrantOut struct {
+// OutstandingGrant is a grant that an owner has made and not got back.
+type OutstandingGrant struct {
 	ID     uint64
 	Holder ring.NodeID
 
 	parts []ledgerPart
 }
 
-// Out returns how many units of the counter's part are still out. left is what
-// the holder says is left of each part; nil if the holder has not answered, so
-// that all may be left.
-func (g *GrantOut) Out(counter uint64, left []int64) int64 {
+// Outstanding returns how many units of the counter's part are still out. left
+// is what the holder says is left of each part; nil if the holder has not
+// answered, so that all may be left.
+func (g *OutstandingGrant) Outstanding(counter uint64, left []int64) int64 {
 	i := slices.IndexFunc(g.parts, func(p ledgerPart) bool { return p.counter == counter })
 	switch {
 	case i < 0 || left != nil && i >= len(left):
@@ -91,17 +93,17 @@ func (g *GrantOut) Out(counter uint64, left []int64) int64 {
 // View calls read with the subject's outstanding grants from counters of a
 // lineage. While read runs, no grant of the subject is made and none comes
 // back. So the counters that read looks at agree with the grants.
-func (led *LeaseLedger) View(now time.Duration, lineage, subject uint64, read func(out []GrantOut)) {
+func (led *LeaseLedger) View(now time.Duration, lineage, subject uint64, read func(outstanding []OutstandingGrant)) {
 	sh, sub := led.lock(subject)
 	defer sh.mu.Unlock()
-	var out []GrantOut
+	var outstanding []OutstandingGrant
 	if sub != nil {
 		for i := range sub.grants {
 			lg := &sub.grants[i]
 			if now < lg.until && lg.lineage == lineage {
-				out = append(out, GrantOut{ID: lg.id, Holder: lg.holder, parts: lg.parts})
+				outstanding = append(outstanding, OutstandingGrant{ID: lg.id, Holder: lg.holder, parts: lg.parts})
 			}
 		}
 	}
-	read(out)
+	read(outstanding)
 }

@@ -68,7 +68,7 @@ func (cf *CounterFile) beginBase() {
 // beginFullBase begins a new base that the checkpoint in progress writes in full.
 func (cf *CounterFile) beginFullBase() {
 	cf.beginBase()
-	_, marked := cf.config.Source.MarkChanged(0, math.MaxInt)
+	_, marked := cf.config.Source.MarkPartsChanged(0, math.MaxInt)
 	cf.base.markedCounters = int64(marked)
 	cf.base.allMarked = true
 }
@@ -84,7 +84,7 @@ func (cf *CounterFile) continueBase() int64 {
 		return 0
 	}
 
-	next, marked := cf.config.Source.MarkChanged(b.nextPart, max(int(b.lastChanged), cf.minBaseStep))
+	next, marked := cf.config.Source.MarkPartsChanged(b.nextPart, max(int(b.lastChanged), cf.minBaseStep))
 	b.nextPart = next
 	b.allMarked = next == 0
 	b.markedCounters += int64(marked)

@@ -186,7 +186,7 @@ func (cf *CounterFile) writeChanges(ctx context.Context) (int64, error) {
 
 	marked := cf.continueBase()
 	var n int64
-	err := cf.config.Source.Changed(func(records []counters.Record) error {
+	err := cf.config.Source.DrainChanges(func(records []counters.Record) error {
 		if err := cf.writeFrames(ctx, records); err != nil {
 			return fmt.Errorf("write counters: %w", err)
 		}

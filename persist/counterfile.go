@@ -23,17 +23,18 @@ import (
 
 // Source is the table whose counters are saved.
 type Source interface {
-	// Changed yields the records that changed since the last call. If yield fails,
-	// the records passed to it and all later ones still count as changed. As long
-	// as a counter stays in the table, its FreshAt never moves to an earlier time.
-	Changed(yield func([]counters.Record) error) error
-	// MarkChanged makes at least n counters count as changed, starting at that part
-	// of the table. It returns the part to continue with, zero after the last, and
-	// how many counters it marked.
-	MarkChanged(part, n int) (next, marked int)
-	// Drops returns how often counters were dropped without Changed yielding them.
-	// Only a new base removes such counters from the file, so one begins as soon as
-	// the number grows.
+	// DrainChanges yields the records that changed since the last call. If yield
+	// fails, the records passed to it and all later ones still count as changed. As
+	// long as a counter stays in the table, its FreshAt never moves to an earlier
+	// time.
+	DrainChanges(yield func([]counters.Record) error) error
+	// MarkPartsChanged makes at least n counters count as changed, starting at that
+	// part of the table. It returns the part to continue with, zero after the last,
+	// and how many counters it marked.
+	MarkPartsChanged(part, n int) (next, marked int)
+	// Drops returns how often counters were dropped without DrainChanges yielding
+	// them. Only a new base removes such counters from the file, so one begins as
+	// soon as the number grows.
 	Drops() int64
 	// Restore puts records back, except those of counters that the table already
 	// has. So if a counter has several records, the first counts. It returns how

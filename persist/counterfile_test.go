@@ -303,7 +303,7 @@ type blockingSource struct {
 	entered, leave chan struct{}
 }
 
-func (s *blockingSource) Changed(yield func([]counters.Record) error) error {
+func (s *blockingSource) DrainChanges(yield func([]counters.Record) error) error {
 	close(s.entered)
 	<-s.leave
 	return nil
@@ -618,9 +618,9 @@ type stallingSource struct {
 	once sync.Once
 }
 
-func (s *stallingSource) Changed(yield func([]counters.Record) error) error {
+func (s *stallingSource) DrainChanges(yield func([]counters.Record) error) error {
 	s.once.Do(func() { time.Sleep(time.Minute) })
-	return s.table.Changed(yield)
+	return s.table.DrainChanges(yield)
 }
 
 // A checkpoint does not rest long after it stood still, and not at all once a

@@ -311,8 +311,8 @@ type crashingSource struct {
 	crash func()
 }
 
-func (c *crashingSource) Changed(yield func([]counters.Record) error) error {
-	return c.table.Changed(func(batch []counters.Record) error {
+func (c *crashingSource) DrainChanges(yield func([]counters.Record) error) error {
+	return c.table.DrainChanges(func(batch []counters.Record) error {
 		err := yield(batch)
 		c.crash()
 		return err

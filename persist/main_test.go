@@ -56,7 +56,7 @@ func (t *table) set(r counters.Record) {
 	t.all[r.Key], t.changed[r.Key] = r, r
 }
 
-func (t *table) Changed(yield func([]counters.Record) error) error {
+func (t *table) DrainChanges(yield func([]counters.Record) error) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	keys := slices.SortedFunc(maps.Keys(t.changed), func(a, b counters.Key) int {
@@ -104,7 +104,7 @@ func (t *table) FollowClock(algorithms.Instant, int, int64) {}
 
 const tableParts = 16
 
-func (t *table) MarkChanged(part, n int) (next, marked int) {
+func (t *table) MarkPartsChanged(part, n int) (next, marked int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for ; part < tableParts && marked < n; part++ {

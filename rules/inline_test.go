@@ -192,16 +192,16 @@ func TestInlineSetsAreBounded(t *testing.T) {
 		return inlineHit(t, set, &InlineSubject{Limits: []document.InlineLimit{{Limit: int64(limit), Per: "1m"}}}).Rule
 	}
 	for i := 1; i <= maxInterned; i++ {
-		if r := ask(i); r.Uninterned {
+		if r := ask(i); r.ForOneCall {
 			t.Fatalf("set %d is not kept", i)
 		}
 	}
-	if a, b := ask(maxInterned+1), ask(maxInterned+1); a == b || !a.Uninterned || !b.Uninterned ||
+	if a, b := ask(maxInterned+1), ask(maxInterned+1); a == b || !a.ForOneCall || !b.ForOneCall ||
 		set.Interned() != maxInterned {
 		t.Errorf("sets beyond the bound are kept: %d", set.Interned())
 	}
 	for _, i := range []int{1, maxInterned} {
-		if first := ask(i); first.Uninterned || ask(i) != first {
+		if first := ask(i); first.ForOneCall || ask(i) != first {
 			t.Errorf("set %d is no longer kept", i)
 		}
 	}

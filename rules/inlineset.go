@@ -76,14 +76,14 @@ func (sets *inlineSets) find(key []byte) *Rule {
 }
 
 // add keeps r under key and returns the rule kept there, which may be that of a
-// concurrent add. If the table is full, add marks r as Uninterned and returns
+// concurrent add. If the table is full, add marks r as ForOneCall and returns
 // it.
 func (sets *inlineSets) add(key []byte, r *Rule) *Rule {
 	// The set is counted before it is added, so that concurrent calls can't
 	// fill the table.
 	if sets.count.Add(1) > maxInterned {
 		sets.count.Add(-1)
-		r.Uninterned = true
+		r.ForOneCall = true
 		return r
 	}
 

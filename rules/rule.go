@@ -91,7 +91,7 @@ type Rule struct {
 	CostUnitID int       // the unit of Hit.Cost: that of the cost table, or 0
 	Inline     bool      // made from limits that came with a call; not in Set.Rules
 	Envoy      bool      // made from a node of Envoy's descriptors; not in Set.Rules
-	Uninterned bool      // Inline, and compiled for its call alone: it takes no lease
+	ForOneCall bool      // Inline, and compiled for its call alone: it asks for no lease
 	inlineSeed hashState // that of the set that compiled it, if Inline
 
 	number       int           // in Set.variants

@@ -91,7 +91,7 @@ func TestG6_AResetThatTheStandbyMissed(t *testing.T) {
 		expect.NoError(t,
 			a.table.Load().Amend(now(),
 				&counters.Amendment{Ops: []counters.Op{{Key: key, Limit: &limit}}, Reset: true}))
-		_ = a.table.Load().Changed(func([]counters.Record) error { return nil }) // a checkpoint
+		_ = a.table.Load().DrainChanges(func([]counters.Record) error { return nil }) // a checkpoint
 		time.Sleep(2 * pushTimeout)
 		a.table.Load().Sweep(now(), 1)
 		b.muted.Store(false)

@@ -50,10 +50,11 @@ const (
 	numKinds
 )
 
-// Ranks of a reservation.
+// Ranks of a reservation. An Open one becomes Ended when its end is carried
+// out. An Open or Ended one becomes Settled when it is settled, which is final.
 const (
 	Open  = iota
-	Ended // its end was carried out; it may still be settled
+	Ended // it may still be settled late
 	Settled
 )
 
