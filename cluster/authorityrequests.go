@@ -41,8 +41,8 @@ func (nt *nodeTracker) requestStatus() authority.Request {
 		}
 	}
 
-	if nt.config.LaggingNodes != nil {
-		for _, id := range nt.config.LaggingNodes() {
+	if nt.config.UnresponsiveNodes != nil {
+		for _, id := range nt.config.UnresponsiveNodes() {
 			r.Unreachable = append(r.Unreachable, id)
 			// A node in both lists would count twice in the leader's vote.
 			r.Relayed = slices.DeleteFunc(r.Relayed, func(other ring.NodeID) bool { return other == id })
@@ -68,7 +68,7 @@ func (nt *nodeTracker) askForAuthority(ctx context.Context, r authority.Request)
 	case reply.Removed && !nt.removed.Swap(true):
 		nt.config.Logger.Error("an operator has removed this process from the cluster: it no longer acts as an owner; stop it")
 	}
-	nt.behind.Store(&reply.Behind)
+	nt.behind.Store(&reply.Failing)
 	return reply, nil
 }
 
@@ -116,14 +116,19 @@ func (nt *nodeTracker) authorityNodes() []authority.Node {
 		}
 
 		n := authority.Node{
-			Member: agreement.Member{ID: m.ID, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone},
-			Boot:   m.boot, State: m.State, Supports: m.settingsVersion >= settingsVersion,
+			Member:       agreement.Member{ID: m.ID, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone},
+			Boot:         m.boot,
+			Alive:        m.State == gossip.Alive,
+			Gone:         m.State == gossip.Failed || m.State == gossip.Left,
+			SupportsRing: m.settingsVersion >= settingsVersion,
 		}
 		if !m.inGossip && time.Since(nt.startedAt) <= nt.config.Timings.AbsentAfter {
-			n.State = gossip.Suspect
+			n.Alive = false
+			n.Gone = false
 		}
 		if m.excluded {
-			n.State = gossip.Left
+			n.Alive = false
+			n.Gone = true
 			n.Removed = m.forced
 		}
 

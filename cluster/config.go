@@ -157,10 +157,10 @@ type Config struct {
 
 	// InitialRules returns the first rules of a cluster founded here, and their author. nil: none.
 	InitialRules func() (text []byte, by string)
-	// OnState is called, in order, with each state that changes which node may own
-	// which partitions: a new ring, an ended node, a new process or a settled
-	// epoch. It is also called when the members have changed. Changes in quick
-	// succession are merged into one call. It must not wait for the Cluster.
+	// OnState is called, in order, after the owners of partitions may have changed
+	// (a new ring, an ended node, a new process or a settled epoch), and after the
+	// members have; several changes may share one call. It must not wait for the
+	// Cluster.
 	OnState func(*agreement.State)
 	// OnRules is called, from the same goroutine as OnState, when other rules come
 	// into force, or the same rules with other shares. It may skip versions.
@@ -171,9 +171,9 @@ type Config struct {
 	// SettledEpoch returns the epoch up to which this node has finished its part of
 	// every hand-off. nil: the newest epoch.
 	SettledEpoch func() int64
-	// LaggingNodes returns reachable nodes that no longer answer when this node
+	// UnresponsiveNodes returns reachable nodes that no longer answer when this node
 	// sends them copies. They count as unreachable. nil: there are none.
-	LaggingNodes func() []ring.NodeID
+	UnresponsiveNodes func() []ring.NodeID
 	// Boottime reads a clock that keeps running in suspend and is never set.
 	Boottime func() time.Duration
 	// Clocks reads the wall clocks by which this node decides windows. nil: the
@@ -231,41 +231,41 @@ func DefaultTimings() Timings {
 	}
 }
 
-// Validate returns an error that names each field that is missing or out of range.
+// Validate returns an error that says what is missing or out of range.
 func (c *Config) Validate() error {
 	var errs []error
-	need := func(ok bool, what string) {
+	require := func(ok bool, what string) {
 		if !ok {
 			errs = append(errs, fmt.Errorf("%w: %s", ErrConfig, what))
 		}
 	}
-	need(!c.Self.ID.IsZero(), "Self.ID is zero")
-	need(c.Self.Name != "", "Self.Name is empty")
-	need(c.Self.Boot != 0, "Self.Boot is zero")
-	need(net.ParseIP(c.Self.Address) != nil, "Self.Address is not an IP address")
-	need(c.Self.PeerPort > 0 && c.Self.PeerPort < 1<<16, "Self.PeerPort is not a port")
-	need(c.BootstrapExpect >= 0 && c.BootstrapExpect <= maxExpect,
+	require(!c.Self.ID.IsZero(), "Self.ID is zero")
+	require(c.Self.Name != "", "Self.Name is empty")
+	require(c.Self.Boot != 0, "Self.Boot is zero")
+	require(net.ParseIP(c.Self.Address) != nil, "Self.Address is not an IP address")
+	require(c.Self.PeerPort > 0 && c.Self.PeerPort < 1<<16, "Self.PeerPort is not a port")
+	require(c.BootstrapExpect >= 0 && c.BootstrapExpect <= maxExpect,
 		fmt.Sprintf("BootstrapExpect is not between 0 and %d", maxExpect))
-	need(c.Store != nil, "Store is nil")
-	need(c.Peers != nil, "Peers is nil")
-	need(c.Boottime != nil, "Boottime is nil")
+	require(c.Store != nil, "Store is nil")
+	require(c.Peers != nil, "Peers is nil")
+	require(c.Boottime != nil, "Boottime is nil")
 
 	for what, name := range map[string]string{"Self.Region": c.Self.Region, "Primary": c.Primary} {
-		need(len(name) <= agreement.MaxRegionName,
+		require(len(name) <= agreement.MaxRegionName,
 			fmt.Sprintf("%s must have at most %d bytes", what, agreement.MaxRegionName))
 	}
 
-	need(c.SnapshotEntries > 0 && c.SnapshotBytes > 0, "SnapshotEntries and SnapshotBytes must be positive")
+	require(c.SnapshotEntries > 0 && c.SnapshotBytes > 0, "SnapshotEntries and SnapshotBytes must be positive")
 	t := c.Timings
 	for _, d := range []time.Duration{
 		t.Heartbeat, t.Election, t.LeaderLease, t.Commit, t.RPC, t.Snapshot, t.Founding, t.Probe,
 		t.Reconcile, t.Stable, t.AbsentAfter,
 		t.ForgetAfter, t.Write, t.Rise, t.Follow,
 	} {
-		need(d > 0, "each of Timings must be positive")
+		require(d > 0, "each of Timings must be positive")
 	}
 
-	need(t.LeaderLease <= t.Heartbeat && t.Heartbeat <= t.Election,
+	require(t.LeaderLease <= t.Heartbeat && t.Heartbeat <= t.Election,
 		"Timings must have LeaderLease <= Heartbeat <= Election")
 	return errors.Join(errs...)
 }

@@ -199,31 +199,23 @@ func (sr *sharedRules) serveFollow(_ context.Context, r request) ([]byte, error)
 
 	region := sr.config.Self.Region
 	s := sr.State()
-	if !sr.leads() {
-		return nil, fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
-	}
-
-	err := sr.requirePrimaryLeader()
 	switch {
+	case !sr.leads():
+		return nil, fmt.Errorf("%w: this node does not lead", ErrLeaderUnavailable)
 	case q.Region == region:
 		return nil, fmt.Errorf("%w: two clusters call their region %q", ErrRefused, region)
 	case sr.isSecondary():
 		return append([]byte{byte(followNotPrimary)}, sr.config.Primary...), nil
-	case err != nil:
+	}
+
+	if err := sr.checkFollow(&q, s); err != nil {
 		return nil, err
-	case rulesVersion(s) == 0:
-		return nil, fmt.Errorf("%w: region %q has no rules yet", ErrLeaderUnavailable, region)
-	case q.Level < s.Level:
-		return nil,
-			fmt.Errorf("%w: region %q is at feature level %d and the primary region at %d: run a later release there, and raise its level",
-				ErrRefused, q.Region, q.Level, s.Level)
 	}
 
 	mine, theirs := positionOf(s), q.rulesPosition
 	sr.mu.Lock()
 	stored := sr.reports.add(q.Region, q.report(time.Now()))
-	// runPrimaryRound then begins a new primary epoch, if this leader is really
-	// behind.
+	// If this leader is really behind, runPrimaryRound begins a new primary epoch.
 	if mine.isBefore(theirs) {
 		sr.regionAhead = theirs
 	}
@@ -239,6 +231,23 @@ func (sr *sharedRules) serveFollow(_ context.Context, r request) ([]byte, error)
 	}
 
 	return s.AppendAdopt([]byte{byte(followState)})
+}
+
+// checkFollow returns an error unless this node leads the primary, which is in
+// state s, and the region of q may follow it.
+func (sr *sharedRules) checkFollow(q *followRequest, s *agreement.State) error {
+	if err := sr.requirePrimaryLeader(); err != nil {
+		return err
+	}
+
+	switch {
+	case rulesVersion(s) == 0:
+		return fmt.Errorf("%w: region %q has no rules yet", ErrLeaderUnavailable, sr.config.Self.Region)
+	case q.Level < s.Level:
+		return fmt.Errorf("%w: region %q is at feature level %d and the primary region at %d: run a later release there, and raise its level",
+			ErrRefused, q.Region, q.Level, s.Level)
+	}
+	return nil
 }
 
 // encodeEntriesNews returns the reply to a region whose rules are up to date.

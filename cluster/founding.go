@@ -20,9 +20,10 @@ import (
 )
 
 const (
-	// promiseTimeout bounds one call of a founding.
+	// promiseTimeout bounds one step of a founding: all of its calls together.
 	promiseTimeout = 2 * time.Second
-	// deferTimeout is how long a proposer holds back after hearing of one with a lower ID.
+	// deferTimeout is how long a proposer holds back after hearing of one with a
+	// lower ID, or giving up its own attempt during the calls.
 	deferTimeout = 5 * time.Second
 	// seedPatience is how long a node that may found a cluster by itself first
 	// looks for the nodes in --join.
@@ -168,19 +169,7 @@ func (f *founder) foundOnce() (holdBack bool, err error) {
 		view.set = nil // without a set, this node begins no attempt
 	}
 
-	f.mu.Lock()
-	next, step := f.promise.nextStep(self, view)
-	// nextStep keeps an attempt while there is no set, because missing nodes may
-	// come back. But this attempt must not go on: see checkExpect.
-	if expectErr != nil && step == stepWait && next.isBy(self) {
-		next = next.withdrawn()
-		step = stepGiveUp
-	}
-	if step == stepAsk || step == stepGiveUp {
-		err = f.setPromise(next)
-	}
-	f.mu.Unlock()
-
+	next, step, err := f.chooseStep(view, expectErr)
 	if err != nil {
 		return false, err
 	}
@@ -191,23 +180,46 @@ func (f *founder) foundOnce() (holdBack bool, err error) {
 	case stepAsk:
 		return f.askPromises(next)
 	}
+	return false, f.reasonToWait(view, expectErr)
+}
 
+// chooseStep decides what to do next. Before a step that needs another promise,
+// it puts that promise in force.
+func (f *founder) chooseStep(view foundingView, expectErr error) (next promise, step foundingStep, err error) {
+	self := f.config.Self.ID
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	next, step = f.promise.nextStep(self, view)
+	// nextStep keeps an attempt while there is no set, because missing nodes may
+	// come back. But this attempt must not go on: see checkExpect.
+	if expectErr != nil && step == stepWait && next.isBy(self) {
+		next = next.withdrawn()
+		step = stepGiveUp
+	}
+	if step == stepAsk || step == stepGiveUp {
+		err = f.setPromise(next)
+	}
+	return next, step, err
+}
+
+// reasonToWait returns an error that says what this node waits for.
+func (f *founder) reasonToWait(view foundingView, expectErr error) error {
 	if view.clusterExists {
-		return false, errors.New("a cluster exists already: its leader will add this node")
+		return errors.New("a cluster exists already: its leader will add this node")
 	}
 	if expectErr != nil {
-		return false, expectErr
+		return expectErr
 	}
 
 	g := f.gossip.Load()
-	err = waitError(f.config.BootstrapExpect, g.MissingSeeds(), g.Members())
+	err := waitError(f.config.BootstrapExpect, g.MissingSeeds(), g.Members())
 
 	n := g.Rejecting()
 	if n > 0 {
 		err = fmt.Errorf("%w; %d of them reject this node: is the cluster secret the same everywhere?", err, n)
 	}
-
-	return false, err
+	return err
 }
 
 // waitError returns an error that names the nodes this one waits for. expect is

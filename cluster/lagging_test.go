@@ -19,7 +19,7 @@ func TestD3_WhoTakesNoCopiesIsEnded(t *testing.T) {
 			victim := nodes[4]
 			for i, n := range nodes {
 				n.adjust = func(config *Config) {
-					config.LaggingNodes = func() []ring.NodeID {
+					config.UnresponsiveNodes = func() []ring.NodeID {
 						if lags.Load() && i < voices {
 							return []ring.NodeID{victim.id}
 						}

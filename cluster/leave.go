@@ -22,7 +22,7 @@ import (
 // except if no other node was in a ring. An error wraps that of ctx, [ErrStuck]
 // or [ErrClosed].
 func (c *Cluster) LeaveRing(ctx context.Context) error {
-	if c.onlyOne(c.State()) {
+	if c.hasNoOthers(c.State()) {
 		return nil
 	}
 
@@ -35,11 +35,11 @@ func (c *Cluster) LeaveRing(ctx context.Context) error {
 		c.holder.AskNow()
 
 		self := c.config.Self.ID
-		err := c.awaitState(ctx, func(s *agreement.State) bool { return c.onlyOne(s) || !s.InRing(self) && s.Settled })
+		err := c.awaitState(ctx, func(s *agreement.State) bool { return c.hasNoOthers(s) || !s.InRing(self) && s.Settled })
 		if err != nil {
 			return fmt.Errorf("leave the ring: %w", err)
 		}
-		if c.onlyOne(c.State()) {
+		if c.hasNoOthers(c.State()) {
 			// This node stays. With the flag set, it would have to leave as soon as another
 			// node joins.
 			c.leavingRing.Store(false)
@@ -66,8 +66,8 @@ func (c *Cluster) Stay() {
 // because its node was to leave.
 func (c *Cluster) HasGivenUp() bool { return c.holder.HasGivenUp() }
 
-// onlyOne reports whether the rings have no other node to hand partitions to.
-func (c *Cluster) onlyOne(s *agreement.State) bool {
+// hasNoOthers reports whether the rings have no other node to hand partitions to.
+func (c *Cluster) hasNoOthers(s *agreement.State) bool {
 	members := slices.Concat(s.From.Members(), s.To.Members())
 	return !slices.ContainsFunc(members, func(id ring.NodeID) bool { return id != c.config.Self.ID })
 }

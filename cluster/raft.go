@@ -64,7 +64,7 @@ func (c *core) startRaft() error {
 }
 
 // stopRaft shuts Raft down, waiting at most bound. It closes the connections
-// first, since Raft waits for their readers.
+// before it waits, since Raft waits for their readers.
 func (c *core) stopRaft(bound time.Duration) error {
 	r := c.raft.Load()
 	if r == nil {
@@ -235,7 +235,8 @@ func (c *core) confirmLead(ctx context.Context, reign uint64) error {
 	if err := c.transport.Confirmations.Await(ctx, c.config.Self.ID, mark.term, c.voterIDs); err != nil {
 		return fmt.Errorf("%w: no majority has confirmed it: %w", ErrLeaderUnavailable, err)
 	}
-	// This is this node's own vote. It must come after the majority's.
+	// Await counts this node as a vote for itself, which holds only if it still
+	// leads now.
 	if !c.leadsIn(mark.term) {
 		return fmt.Errorf("%w: this node no longer leads", ErrLeaderUnavailable)
 	}

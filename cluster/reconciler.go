@@ -22,8 +22,8 @@ type reconciler struct {
 	tracker     *nodeTracker
 	sharedRules *sharedRules
 	// changeSlot holds an element while Raft's configuration or the feature level
-	// changes, so that no node is added that does not know the level being agreed
-	// on.
+	// changes: otherwise a node could be added that does not know the level being
+	// agreed on.
 	changeSlot chan struct{}
 }
 
@@ -52,24 +52,28 @@ func (rc *reconciler) reconcileMembers() {
 			health = map[ring.NodeID]nodeHealth{}
 		}
 
-		for rc.leads() && rc.ctx.Err() == nil {
-			p, index := rc.makePlanner(health)
-			next := p.next()
-			if next.kind == noChange {
-				break
-			}
-
-			if err := rc.carryOut(next, index); err != nil {
-				rc.config.Logger.Info("changing the members failed", "node", next.node.ID, "error", err)
-				h := health[next.node.ID]
-				h.changeFailedAt = time.Now()
-				health[next.node.ID] = h
-				break
-			}
-		}
-
+		rc.changeMembers(health)
 		return false
 	})
+}
+
+// changeMembers makes one change after another, until none is left or one fails.
+func (rc *reconciler) changeMembers(health map[ring.NodeID]nodeHealth) {
+	for rc.leads() && rc.ctx.Err() == nil {
+		p, index := rc.makePlanner(health)
+		next := p.next()
+		if next.kind == noChange {
+			return
+		}
+
+		if err := rc.carryOut(next, index); err != nil {
+			rc.config.Logger.Info("changing the members failed", "node", next.node.ID, "error", err)
+			h := health[next.node.ID]
+			h.changeFailedAt = time.Now()
+			health[next.node.ID] = h
+			return
+		}
+	}
 }
 
 // makePlanner updates the nodes' health and returns a planner, with the index of
@@ -119,7 +123,7 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 
 	id := raftio.ServerID(ch.node.ID)
 	address := raft.ServerAddress(ch.node.peerAddress)
-	server := rc.raft.Load()
+	r := rc.raft.Load()
 	log := rc.config.Logger.With("name", ch.node.Name, "id", ch.node.ID, "address", ch.node.peerAddress)
 
 	select {
@@ -135,7 +139,7 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 			return err
 		}
 		log.Info("adding a node")
-		return rc.awaitRaft(ctx, server.AddNonvoter(id, address, index, changeTimeout))
+		return rc.awaitRaft(ctx, r.AddNonvoter(id, address, index, changeTimeout))
 
 	case moveNode:
 		if ch.node.ID != rc.config.Self.ID {
@@ -146,30 +150,30 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 
 		log.Info("changing a node's address", "before", ch.node.raftAddress)
 		if ch.node.Voter {
-			return rc.awaitRaft(ctx, server.AddVoter(id, address, index, changeTimeout))
+			return rc.awaitRaft(ctx, r.AddVoter(id, address, index, changeTimeout))
 		}
-		return rc.awaitRaft(ctx, server.AddNonvoter(id, address, index, changeTimeout))
+		return rc.awaitRaft(ctx, r.AddNonvoter(id, address, index, changeTimeout))
 
 	case promoteNode:
 		log.Info("making a node a voter")
-		return rc.awaitRaft(ctx, server.AddVoter(id, raft.ServerAddress(ch.node.raftAddress), index, changeTimeout))
+		return rc.awaitRaft(ctx, r.AddVoter(id, raft.ServerAddress(ch.node.raftAddress), index, changeTimeout))
 	case demoteNode:
 		log.Info("demoting a voter")
-		return rc.awaitRaft(ctx, server.DemoteVoter(id, index, changeTimeout))
+		return rc.awaitRaft(ctx, r.DemoteVoter(id, index, changeTimeout))
 
 	case removeNode:
 		if err := rc.recordDeparture(ctx, ch.node.ID); err != nil {
 			return err
 		}
 		log.Info("removing a node", "because", ch.why)
-		return rc.awaitRaft(ctx, server.RemoveServer(id, index, changeTimeout))
+		return rc.awaitRaft(ctx, r.RemoveServer(id, index, changeTimeout))
 
 	case forgetNode:
 		if err := rc.recordDeparture(ctx, ch.node.ID); err != nil {
 			return err
 		}
-		r, err := rc.propose(ctx, agreement.Forget{Node: ch.node.ID})
-		return cmp.Or(err, r.Err)
+		result, err := rc.propose(ctx, agreement.Forget{Node: ch.node.ID})
+		return cmp.Or(err, result.Err)
 	}
 
 	return nil

@@ -45,6 +45,27 @@ func TestRegionsFollow(t *testing.T) {
 	})
 }
 
+// A node that loses the lead while it takes in another region's call answers with
+// an error, so that the caller asks the next leader.
+func TestFollowWithoutTheLead(t *testing.T) {
+	regionBubble(t, 2, []string{"eu", "ap"}, func(t *testing.T, w *world, _ *farNet) {
+		w.startAll()
+		w.agree(15*time.Second, 2) // the first, and one for the region that has joined
+
+		leader := w.aLeaderOf("eu")
+		for _, n := range w.of("eu") {
+			sr := n.c.Load().sharedRules
+			s := sr.State()
+			err := sr.checkFollow(&followRequest{Region: "ap", Level: s.Level}, s)
+			if n == leader {
+				expect.NoError(t, err)
+			} else {
+				expect.ErrorIs(t, err, ErrLeaderUnavailable, "the error of %s, which does not lead", n.name)
+			}
+		}
+	})
+}
+
 func TestWriteInAnyRegion(t *testing.T) {
 	regionBubble(t, 3, threeRegions, func(t *testing.T, w *world, _ *farNet) {
 		w.startAll()

@@ -173,7 +173,7 @@ func (n *Node) openCluster() (err error) {
 	config.OnEntries = func(e *entries.State) { n.limiter.SetEntries(e) }
 	config.SettledEpoch = func() int64 { return n.keeper.SettledEpoch() }
 	config.Clocks = n.countingClocks
-	config.LaggingNodes = func() []ring.NodeID { return n.keeper.Lagging() }
+	config.UnresponsiveNodes = func() []ring.NodeID { return n.keeper.Unresponsive() }
 	config.Boottime = n.env.boottime
 	config.Build = n.env.build
 

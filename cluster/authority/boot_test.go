@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
-	"github.com/rlnode/rlnode/cluster/gossip"
 )
 
 func TestQuickRestart(t *testing.T) {
@@ -138,7 +137,7 @@ func TestNobodyIsEndedInAReignsFirstTerm(t *testing.T) {
 	q := d.request(3)
 	q.GivingUp = true
 	d.ask(q)
-	d.node(3).State = gossip.Left
+	d.node(3).become(isGone)
 	d.want(d.run(EndingWait-tickInterval, 1, 2))
 	d.want(d.run(2*tickInterval, 1, 2), "Ended")
 }
@@ -150,7 +149,7 @@ func TestWhoGaveUpIsEndedAtOnce(t *testing.T) {
 	q := d.request(3)
 	q.GivingUp = true
 	d.ask(q)
-	d.node(3).State = gossip.Left
+	d.node(3).become(isGone)
 	d.want(d.run(silencePatience+2*tickInterval, 1, 2), "Ended")
 }
 

@@ -6,16 +6,16 @@ import (
 )
 
 const (
-	// Slack is how far a reading of [Clock] may lag behind the true time. A Holder
-	// subtracts it from each term.
-	Slack = 25 * time.Millisecond
+	// ClockSlack is how far a reading of [Clock] may lag behind the true time. A Holder
+	// subtracts it from the validity of each grant.
+	ClockSlack = 25 * time.Millisecond
 
 	// maxDrift is how far the wall clock and the monotonic clock may diverge before
 	// Clock reads the kernel's clock again.
 	maxDrift = 20 * time.Millisecond
-	// maxBracket bounds how long reading the kernel's clock may take. A slower
+	// maxReadTime bounds how long reading the kernel's clock may take. A slower
 	// reading is not reused.
-	maxBracket = time.Millisecond
+	maxReadTime = time.Millisecond
 	// anchorLife is how long a reading of the kernel's clock is reused.
 	anchorLife = time.Second
 )
@@ -28,7 +28,7 @@ const (
 // kernel once a second and adds the monotonic time since then, as long as both
 // readings of time.Now have advanced equally, within 20 ms. A suspend makes
 // them differ, and Clock asks the kernel again. Two cases go undetected: a
-// suspend of up to 20 ms, which is why readings may lag by [Slack]; and a
+// suspend of up to 20 ms, which is why readings may lag by [ClockSlack]; and a
 // suspend during which the wall clock was set back by exactly its length,
 // within the same second of the monotonic clock. Slewing is at most 0.05 %.
 // Apart from that, both clocks run at the same rate.
@@ -42,8 +42,8 @@ type Clock struct {
 
 // anchor is a reading of the kernel's clock, with a reading of time.Now taken just after it.
 type anchor struct {
-	at   time.Time
-	boot time.Duration
+	at      time.Time
+	reading time.Duration
 }
 
 // NewClock returns a clock.
@@ -53,27 +53,27 @@ func NewClock() *Clock { return &Clock{start: time.Now()} }
 func (c *Clock) Boottime() time.Duration {
 	if a := c.anchor.Load(); a != nil {
 		if passed, ok := a.since(time.Now()); ok && passed < anchorLife {
-			return a.boot + passed
+			return a.reading + passed
 		}
 	}
 
 	before := time.Now()
-	boot, ok := boottime()
+	reading, ok := boottime()
 	if !ok {
 		return time.Since(c.start)
 	}
 
 	// The process may stall, or the machine may be suspended, between the two
 	// readings. Don't reuse such a pair.
-	bracket := anchor{at: before}
+	span := anchor{at: before}
 	after := time.Now()
-	if took, ok := bracket.since(after); ok && took <= maxBracket {
+	if took, ok := span.since(after); ok && took <= maxReadTime {
 		// The anchor gets the later time. So readings may lag by as long as this
 		// reading took, but are never ahead.
-		c.anchor.Store(&anchor{at: after, boot: boot})
+		c.anchor.Store(&anchor{at: after, reading: reading})
 	}
 
-	return boot
+	return reading
 }
 
 // since returns the monotonic time from a to now, and whether the wall clock agrees.

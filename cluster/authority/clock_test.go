@@ -18,7 +18,7 @@ func TestClockIsNeverAheadAndBarelyBehind(t *testing.T) {
 		if have > after {
 			t.Fatalf("the clock is %v ahead", have-after)
 		}
-		if have < before-Slack {
+		if have < before-ClockSlack {
 			t.Fatalf("the clock is %v behind", before-have)
 		}
 		time.Sleep(20 * time.Microsecond) // leave the processor to others
@@ -57,7 +57,7 @@ func TestClockWithoutAnAnchorAsksTheKernel(t *testing.T) {
 		t.Skip("no such clock here")
 	}
 	c := NewClock()
-	c.anchor.Store(&anchor{at: time.Now().Add(-2 * anchorLife), boot: time.Second})
+	c.anchor.Store(&anchor{at: time.Now().Add(-2 * anchorLife), reading: time.Second})
 	if have := c.Boottime(); have < want {
 		t.Errorf("have %v by an anchor that is too old, want %v", have, want)
 	}

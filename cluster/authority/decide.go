@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
-	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -76,14 +75,14 @@ func (rs *reignState) observeReports(in *decisionInput) {
 	rs.failing = nil
 
 	for _, id := range rs.sortedNodes() {
-		rec := rs.recordOf(in.state, id) // not nil: the node has a record
+		rec := rs.ensureRecord(in.state, id) // not nil: the node has a record
 		track(&rec.unreachableSince, 2*votes.unreachable[id] > votes.reporters)
 		track(&rec.notDirectSince, 2*(votes.unreachable[id]+votes.relayed[id]) > votes.reporters)
 		track(&rec.laggingSince, proved && in.state.InRing(id) &&
 			rec.lastAsked != never && rec.applied < in.state.Revision)
 		track(&rec.healthySince, rec.notDirectSince == never && rs.hasAuthority(in.now, in.state, id))
 
-		if !proved || rs.silence(in.now, max(rec.lastAsked, rec.nextAsked)) >= silencePatience {
+		if !proved || rs.silence(in.now, max(rec.lastAsked, rec.next.asked)) >= silencePatience {
 			rec.failingSince = never
 		}
 
@@ -122,7 +121,7 @@ func (rs *reignState) countVotes(now time.Duration) reachVotes {
 
 // review decides, from the evidence against a member of the ring, whether to end it.
 func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
-	rec := rs.recordOf(in.state, id)
+	rec := rs.ensureRecord(in.state, id)
 	if rec == nil {
 		return // the records are full, and the node was refused
 	}
@@ -162,13 +161,13 @@ func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
 func (rec *record) isBack(in *decisionInput, id ring.NodeID) bool {
 	// A node that is Behind asks all the time, without success. So its requests are
 	// no sign that it is well.
-	hasAsked := max(rec.lastAsked, rec.nextAsked) > rec.endingSince && rec.endingReason != agreement.Behind
+	hasAsked := max(rec.lastAsked, rec.next.asked) > rec.endingSince && rec.endingReason != agreement.Behind
 	return hasAsked && !in.hasFailed(id) && rec.unreachableSince == never
 }
 
 // whyEnd returns why id, the node of rec, should be ended, or "" if it should not.
 func (rs *reignState) whyEnd(in *decisionInput, rec *record, id ring.NodeID) agreement.Reason {
-	isSilent := rs.silence(in.now, max(rec.lastAsked, rec.nextAsked)) >= silencePatience
+	isSilent := rs.silence(in.now, max(rec.lastAsked, rec.next.asked)) >= silencePatience
 	isUnreachable := rec.unreachableSince != never
 
 	switch {
@@ -182,20 +181,23 @@ func (rs *reignState) whyEnd(in *decisionInput, rec *record, id ring.NodeID) agr
 	return ""
 }
 
-// isFailing reports whether there is reason to end rec's node: it asks without
-// success, it asks nothing although it is reachable (whyEnd has excluded
-// unreachable and failed nodes), or it lags. Until a lagging node has applied
-// the newest revision it begins no copies, so no change of the ring can finish.
+// isFailing reports whether there is reason to end rec's node.
 func (rs *reignState) isFailing(in *decisionInput, rec *record) bool {
+	// It asks without success.
 	failing := rec.failingSince != never && in.now-rec.failingSince >= failingPatience &&
 		rec.withoutAuthority >= failingPatience
+
+	// It asks nothing. Unreachable and failed nodes are already Silent: see whyEnd.
+	//
 	// A node whose disk hangs may never learn which node leads, because Raft must
 	// save its term first. Such a node may be the former leader, which can go on
 	// leading for some seconds after its disk hangs. So this leader waits only
 	// unreachablePatience, not failingPatience.
-	silence := rs.silence(in.now, max(rec.lastAsked, rec.nextAsked))
+	silence := rs.silence(in.now, max(rec.lastAsked, rec.next.asked))
 	asksNothing := silence >= unreachablePatience && rs.leadIsConfirmed(in.now)
 
+	// It lags. Until it has applied the newest revision it begins no copies, so no
+	// change of the ring can finish.
 	lagging := rec.laggingSince != never && in.now-rec.laggingSince >= failingPatience
 	return failing || asksNothing || lagging
 }
@@ -205,7 +207,8 @@ func (rs *reignState) leadIsConfirmed(now time.Duration) bool {
 	return now-rs.leadConfirmedAt < silencePatience
 }
 
-// canSpare reports whether at least half of the ring has authority without id.
+// canSpare reports whether nodes with authority, id not counted, are at least
+// half of the ring.
 func (rs *reignState) canSpare(in *decisionInput, id ring.NodeID) bool {
 	withAuthority := 0
 	for _, other := range in.members {
@@ -227,7 +230,7 @@ func (rs *reignState) dropStale(in *decisionInput) {
 
 		// The evidence against a former member must not end the node once it is back.
 		rec.ending = false
-		return rs.silence(in.now, max(rec.lastAsked, rec.nextAsked)) >= recordTTL
+		return rs.silence(in.now, max(rec.lastAsked, rec.next.asked)) >= recordTTL
 	})
 }
 
@@ -235,7 +238,7 @@ func (rs *reignState) dropStale(in *decisionInput) {
 // previous one certainly has no authority left.
 func (rs *reignState) registerEntry(in *decisionInput) agreement.Entry {
 	for _, id := range rs.sortedNodes() {
-		rec := rs.recordOf(in.state, id) // not nil: the node has a record
+		rec := rs.ensureRecord(in.state, id) // not nil: the node has a record
 		if !rec.wantsRegistration(in.now) || !rs.oldProcessIsDone(in, id, rec) {
 			continue
 		}
@@ -243,9 +246,9 @@ func (rs *reignState) registerEntry(in *decisionInput) agreement.Entry {
 		// Until the outcome is known, judge grants the old process nothing:
 		// it may be replaced by then.
 		rec.bootProposed = true
-		e := rec.nextBuild
+		e := rec.next.build
 		e.Node = id
-		e.Boot = rec.nextBoot
+		e.Boot = rec.next.boot
 		e.Reign = rs.number
 		return e
 	}
@@ -255,8 +258,8 @@ func (rs *reignState) registerEntry(in *decisionInput) agreement.Entry {
 // wantsRegistration reports whether rec's node has a new process that still
 // asks and may be registered.
 func (rec *record) wantsRegistration(now time.Duration) bool {
-	isNew := rec.nextBoot != 0 && rec.nextBoot != rec.boot
-	return isNew && !rec.nextUnfit && !rec.ending && now-rec.nextAsked < Validity
+	isNew := rec.next.boot != 0 && rec.next.boot != rec.boot
+	return isNew && !rec.next.unfit && !rec.ending && now-rec.next.asked < Validity
 }
 
 // oldProcessIsDone reports whether the registered process of id, the node of
@@ -265,15 +268,16 @@ func (rs *reignState) oldProcessIsDone(in *decisionInput, id ring.NodeID, rec *r
 	if rec.boot == 0 || rec.gaveUp {
 		return true
 	}
-	if id == rs.self && rec.nextBoot == rs.boot {
+	if id == rs.self && rec.next.boot == rs.boot {
 		return true // this process holds the lock on the data directory
 	}
 	return rs.hasExpired(in.now, rec) && rs.silence(in.now, rec.lastAsked) >= silencePatience
 }
 
-// endEntry returns the entry to end a node that is due to be ended and
-// certainly has no authority left. It ends no node within EndingWait after the
-// reign's first entry, because an earlier leader may have granted authority.
+// endEntry returns the entry to end a node that is due to be ended. A member of
+// the ring certainly has no authority left then. endEntry ends no node within
+// EndingWait after the reign's first entry, because an earlier leader may have
+// granted authority.
 func (rs *reignState) endEntry(in *decisionInput) agreement.Entry {
 	if in.now-rs.reignBegan < EndingWait {
 		return nil
@@ -282,15 +286,15 @@ func (rs *reignState) endEntry(in *decisionInput) agreement.Entry {
 	for _, id := range in.members {
 		rec := rs.records[id]
 		if rec != nil && rec.ending && rs.hasExpired(in.now, rec) {
-			// A stall of this loop may still withdraw ending, but not the
-			// entry. So judge looks at both.
+			// detectStall may still clear ending, but the entry can't be withdrawn. So
+			// judge refuses the node for either.
 			rec.endProposed = true
 			return rs.endedEntry(in, id, rec.endingReason)
 		}
 	}
 
 	// A removed process that is in no ring is ended, too, so that no later leader
-	// admits it.
+	// admits it. It may still have authority, but it owns nothing to use it on.
 	for _, id := range rs.sortedNodes() {
 		boot := in.state.Boot(id)
 
@@ -372,7 +376,7 @@ func (rs *reignState) observeRing(in *decisionInput) {
 	var wanted []ring.NodeID
 	for id, n := range in.nodes {
 		rec := rs.records[id]
-		if n.State != gossip.Alive || n.Removed || !n.Supports ||
+		if !n.Alive || n.Removed || !n.SupportsRing ||
 			!rs.hasAuthority(in.now, in.state, id) || rec.leaving || rec.boot != n.Boot {
 			continue
 		}
@@ -407,7 +411,7 @@ func (rs *reignState) ringEntry(in *decisionInput) agreement.Entry {
 		return nil
 	}
 
-	if s.Epoch == 0 && len(rs.wanted) < rs.expect && in.now-rs.reignBegan < firstRingWait {
+	if s.Epoch == 0 && len(rs.wanted) < rs.bootstrapExpect && in.now-rs.reignBegan < firstRingWait {
 		return nil
 	}
 
@@ -428,7 +432,7 @@ func (rs *reignState) ringEntry(in *decisionInput) agreement.Entry {
 	e := agreement.Ring{Epoch: s.Epoch + 1, Settings: settings}
 	for _, id := range ids {
 		n, known := in.nodes[id]
-		if !known || !n.Supports {
+		if !known || !n.SupportsRing {
 			return nil // this member can't compute the ring
 		}
 		e.Members = append(e.Members, n.Member)

@@ -2,9 +2,9 @@
 // so that a partition never has two owners.
 //
 // A [Holder] runs on every node. It asks the leader for authority every
-// [Validity]/8. The term counts from when the holder *sent* the request, on a
-// clock that keeps running in suspend ([Clock]). An owner checks [Holder.Valid]
-// before each decision and again before it answers.
+// [Validity]/8. A grant is valid for [Validity], counted from when the holder
+// *sent* the request, on a clock that keeps running in suspend ([Clock]). An
+// owner checks [Holder.Valid] before each decision and again before it answers.
 //
 // A [Granter] runs on every node and works while that node leads. It grants a
 // request only after a majority of the voters has confirmed that it still led
@@ -20,7 +20,7 @@
 // new mark, if it finds another leader's mark to be the last one in the log, or
 // if a proposal or a confirmation fails.
 //
-// Why no node has authority when its Ended is applied: let node X hold a grant,
+// Why no member of a ring has authority when its Ended is applied: let X hold a grant,
 // and let leader L propose Ended{X}. There are three cases. First, L made the
 // grant. It did so before it began to refuse X. X sent the request even
 // earlier, and L has waited EndingWait since. Second, an earlier leader made
@@ -30,7 +30,9 @@
 // makes the grant. It grants nothing before it has applied its own mark, and
 // Ended{X} comes before that mark in the log. Besides, L may lose the lead and
 // win it back without noticing. An entry delayed from the earlier time then
-// carries the number of the old reign, and is rejected.
+// carries the number of the old reign, and is rejected. A removed process that is
+// in no ring is ended without a wait: it owns nothing, so its authority does no
+// harm.
 //
 // Caveats: two clocks may differ in pace by at most 1 %. A virtual machine that
 // its host pauses notices only if the host advances the guest's CLOCK_BOOTTIME.

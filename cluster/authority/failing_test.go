@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
-	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -373,12 +372,14 @@ func TestALeaderThatIsReachedByOthersHandsOn(t *testing.T) {
 func TestRemovedByForce(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
-	d.node(3).State, d.node(3).Removed = gossip.Left, true
+	d.node(3).become(isGone)
+	d.node(3).Removed = true
 	list := ended(d.run(EndingWait+time.Second, 1, 2, 3))
 	if len(list) != 1 || list[0].Reason != agreement.Removed || d.inRing(3) {
 		t.Fatalf("have %+v, want an end of node 3", list)
 	}
-	d.node(3).State, d.node(3).Removed = gossip.Alive, false
+	d.node(3).become(isAlive)
+	d.node(3).Removed = false
 	if reply := d.ask(d.request(3)); !reply.Removed {
 		t.Fatalf("have %+v, want a refusal that says removed", reply)
 	}
@@ -394,7 +395,7 @@ func TestRemovedByForce(t *testing.T) {
 	t.Run("out of the ring", func(t *testing.T) {
 		d := newDesk(t, 3)
 		d.up(1, 2, 3)
-		d.node(4).Supports = false
+		d.node(4).SupportsRing = false
 		d.run(time.Second, 1, 2, 3, 4)
 		d.node(4).Removed = true
 		d.want(d.run(5*time.Second, 1, 2, 3, 4), "Ended")

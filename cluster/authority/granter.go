@@ -54,9 +54,9 @@ type GranterConfig struct {
 	Confirm func(ctx context.Context, reign uint64) error
 	// Nodes returns this node, those that gossip has seen, and the other agreed members.
 	Nodes func() []Node
-	// RulesIndex returns the index of the entry with the newest rules applied here,
-	// or a later index. A node that has applied that index uses these rules or
-	// newer ones.
+	// RulesIndex returns an index at or after the entry with the newest rules
+	// applied here. A node that has applied that index uses these rules or newer
+	// ones.
 	RulesIndex func() uint64
 	// TransferLead begins to transfer the lead to another node, if one can take it.
 	TransferLead func()
@@ -158,7 +158,7 @@ func (g *Granter) Answer(ctx context.Context, req Request) Reply {
 	return g.submit(ctx,
 		&pendingRequest{request: &req, buildReply: func(rs *reignState, now time.Duration, s *agreement.State) Reply {
 			reply := rs.grant(now, s, &req)
-			reply.Behind = rs.failing
+			reply.Failing = rs.failing
 			return reply
 		}})
 }
@@ -177,15 +177,16 @@ func (g *Granter) Committed(ctx context.Context) (uint64, error) {
 }
 
 // RequireApplied reports whether every node that may have authority has applied
-// the entry at index. This node must have applied the entry itself. Once
-// RequireApplied has returned true, no node that lacks the entry gets
-// authority, from this leader or a later one: when its reign begins, each
-// leader requires the newest rules that it has applied. RequireApplied also
-// returns the clocks by which the region decides windows, or unknown ones. If
-// applied is true, each node stopped deciding without the entry before its own
-// clock showed clocks.Latest + EndingWait. Like Answer, RequireApplied waits for
-// a confirmation, because a deposed leader's knowledge of the nodes proves
-// nothing.
+// the entry at index, which must not be above RulesIndex.
+//
+//   - Once RequireApplied has returned true, no node that lacks the entry gets
+//     authority, from this leader or a later one: when its reign begins, each
+//     leader requires RulesIndex.
+//   - clocks are those by which the region decides windows, or unknown. If applied
+//     is true, each node stopped deciding without the entry before its own clock
+//     showed clocks.Latest + EndingWait.
+//   - Like Answer, RequireApplied waits for a confirmation, because a deposed
+//     leader's knowledge of the nodes proves nothing.
 func (g *Granter) RequireApplied(ctx context.Context, index uint64) (clocks Clocks, applied bool) {
 	var known Clocks
 	reply := g.submit(ctx, &pendingRequest{buildReply: func(rs *reignState, now time.Duration, _ *agreement.State) Reply {
@@ -193,8 +194,8 @@ func (g *Granter) RequireApplied(ctx context.Context, index uint64) (clocks Cloc
 		return Reply{Granted: rs.tryRaiseFloor(now, index)}
 	}})
 
-	// Replies built by buildReply have no reason. A reply with one means that
-	// buildReply may be running now, or run later, so known must not be read.
+	// A reply with a reason did not come from buildReply, which may still run and
+	// write known. So known must not be read.
 	if reply.Reason != "" {
 		return Clocks{}, false
 	}
@@ -343,29 +344,35 @@ func (g *Granter) accept(pending *pendingRequest) {
 	switch {
 	case r == nil:
 		pending.reply <- Reply{Reason: reasonNotLeading}
-		return
 	case len(r.waiting)+len(r.awaitingMajority) >= maxWaiting:
 		pending.reply <- Reply{Reason: reasonBusy}
-		return
 	case pending.majorityIndex != 0:
 		r.awaitingMajority = append(r.awaitingMajority, pending)
 		g.answerMajority()
-		return
+	case !g.refuseEarly(pending):
+		r.waiting = append(r.waiting, pending)
+	}
+}
+
+// refuseEarly records a request for authority, and refuses it if it can't be
+// granted now. It reports whether it has. A refusal is safe even from a node
+// that leads no more, so it needs no confirmation.
+func (g *Granter) refuseEarly(pending *pendingRequest) bool {
+	r := g.reign
+	if r.state == nil || pending.request == nil {
+		return false
 	}
 
-	// A refusal is safe even from a node that leads no more, so it needs no confirmation.
-	if r.state != nil && pending.request != nil {
-		reply := r.state.handleRequest(g.config.Now(), g.config.State(), pending.request)
-		// This request may be the report that completes a majority.
-		g.answerMajority()
-		if reply.Reason != "" {
-			reply.Behind = r.state.failing
-			pending.reply <- reply
-			return
-		}
+	reply := r.state.handleRequest(g.config.Now(), g.config.State(), pending.request)
+	// This request may be the report that completes a majority.
+	g.answerMajority()
+	if reply.Reason == "" {
+		return false
 	}
 
-	r.waiting = append(r.waiting, pending)
+	reply.Failing = r.state.failing
+	pending.reply <- reply
+	return true
 }
 
 // answerMajority answers requests whose index a majority of the ring has

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
-	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/internal/expect"
 )
 
@@ -45,7 +44,7 @@ func (s *sequence) granter(t *testing.T, n int) *Granter {
 		},
 		Nodes: func() []Node {
 			return []Node{{
-				Member: agreement.Member{ID: id(1)}, Boot: 101, State: gossip.Alive, Supports: true,
+				Member: agreement.Member{ID: id(1)}, Boot: 101, Alive: true, SupportsRing: true,
 			}}
 		},
 	})

@@ -31,7 +31,7 @@ type HolderConfig struct {
 	Self ring.NodeID
 	Boot uint64 // this process; never 0
 	// Boottime reads a clock that keeps running in suspend: Clock.Boottime. Its
-	// readings may lag by Slack and are never ahead.
+	// readings may lag by ClockSlack and are never ahead.
 	Boottime func() time.Duration
 	// Ask sends the request to the leader. It must return when ctx ends.
 	Ask func(ctx context.Context, req Request) (Reply, error)
@@ -60,8 +60,8 @@ type Holder struct {
 	// earlier era are ignored.
 	era        uint64
 	generation int64 // the generation for which authority was granted
-	// lostAt is when authority was last lost, as of the last drop; before the first
-	// drop, when this Holder was made.
+	// lostAt is when authority was lost, as of the last dropAuthority; at first,
+	// when the Holder was made. lostSince adds authority that has run out since.
 	lostAt time.Duration
 	gaveUp bool
 	why    string // why the last attempt brought no authority; empty after a grant
@@ -131,7 +131,7 @@ func (h *Holder) HasGivenUp() bool {
 
 // GiveUp ends this process's authority for good, and tells the leader, so that
 // the node's next process need not wait until the authority would have expired.
-// It tries again until the leader has answered, or ctx ends. The error wraps
+// It tries again until a leader has recorded it, or ctx ends. The error wraps
 // the context's.
 func (h *Holder) GiveUp(ctx context.Context) error {
 	now := h.config.Boottime()
@@ -146,9 +146,9 @@ func (h *Holder) GiveUp(ctx context.Context) error {
 		req.GivingUp = true
 
 		attempt, cancel := context.WithTimeout(ctx, askTimeout)
-		_, err := h.config.Ask(attempt, req)
+		reply, err := h.config.Ask(attempt, req)
 		cancel()
-		if err == nil {
+		if err == nil && reply.hasRecorded() {
 			return nil
 		}
 
@@ -317,7 +317,7 @@ func (h *Holder) ask(ctx context.Context) {
 		h.generation = req.Generation
 		// Two requests may be pending. A late reply to the older one must not
 		// shorten authority.
-		until := int64(sent + Validity - Slack)
+		until := int64(sent + Validity - ClockSlack)
 		if until > h.until.Load() {
 			h.until.Store(until)
 			h.everValid.Store(true)

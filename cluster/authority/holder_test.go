@@ -96,10 +96,10 @@ func TestTheTermCountsFromSending(t *testing.T) {
 		}
 		time.Sleep(700*time.Millisecond + 1)
 		synctest.Wait()
-		if !h.Valid() || !h.EverValid() || h.Until() != time.Hour+Validity-Slack {
+		if !h.Valid() || !h.EverValid() || h.Until() != time.Hour+Validity-ClockSlack {
 			t.Errorf("valid: %v until %v", h.Valid(), h.Until())
 		}
-		time.Sleep(Validity - Slack - 700*time.Millisecond - 2)
+		time.Sleep(Validity - ClockSlack - 700*time.Millisecond - 2)
 		if !h.Valid() {
 			t.Error("not valid just before its end")
 		}
@@ -151,7 +151,7 @@ func TestHangingAsksStopNoLaterOnes(t *testing.T) {
 		time.Sleep(200 * time.Millisecond) // one request hangs
 		a.set(func() { a.hang = false })
 		time.Sleep(300 * time.Millisecond)
-		if left := h.Until() - time.Hour - time.Since(a.start); left < Validity-2*askInterval-Slack {
+		if left := h.Until() - time.Hour - time.Since(a.start); left < Validity-2*askInterval-ClockSlack {
 			t.Errorf("a hanging request blocked the next one: %v left", left)
 		}
 		a.set(func() { a.hang = true })
@@ -263,6 +263,40 @@ func TestGiveUp(t *testing.T) {
 			t.Errorf("the last request is %+v", got[len(got)-1])
 		}
 		a.set(func() { a.err = errors.New("no leader") })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		expect.ErrorIs(t, h.GiveUp(ctx), context.DeadlineExceeded, "h.GiveUp(ctx)")
+	})
+}
+
+// An answer that does not show that a leader has recorded the end does not
+// count: the node's next process would have to wait.
+func TestGiveUpUntilRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &asker{back: time.Millisecond}
+		h := a.open(t)
+		time.Sleep(time.Second)
+
+		var told atomic.Bool
+		a.set(func() { a.reply = Reply{Reason: reasonNotLeading} })
+		var group sync.WaitGroup
+		group.Go(func() {
+			expect.NoError(t, h.GiveUp(t.Context()))
+			told.Store(true)
+		})
+
+		for _, reply := range []Reply{{Reason: reasonNotLeading}, {Reason: reasonBusy}, {Reason: "differs", Differs: true}} {
+			a.set(func() { a.reply = reply })
+			time.Sleep(time.Second)
+			if told.Load() {
+				t.Errorf("GiveUp returned after the reply %+v", reply)
+			}
+		}
+
+		a.set(func() { a.reply = Reply{Reason: reasonGaveUp} })
+		group.Wait()
+
+		a.set(func() { a.reply = Reply{Reason: reasonNotLeading} })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		expect.ErrorIs(t, h.GiveUp(ctx), context.DeadlineExceeded, "h.GiveUp(ctx)")

@@ -5,21 +5,24 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
-	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/ring"
 )
 
 // Node is a node as gossip knows it. A member that gossip has not seen since
-// this node started is Suspect for a while: it is not added to the ring, and
-// does not count as failed.
+// this node started is neither Alive nor Gone for a while: it is not added to
+// the ring, and does not count as failed.
 type Node struct {
 	agreement.Member
-	Boot  uint64
-	State gossip.State
+	Boot uint64
+	// Alive means that gossip sees the node run.
+	Alive bool
+	// Gone means that the node does not run, as far as gossip knows: it has failed,
+	// left, or is being taken out of the cluster.
+	Gone bool
 	// Removed means that an operator is removing this process, alive or not.
 	Removed bool
-	// Supports means that the node can compute a ring with this build's ring.DefaultSettings.
-	Supports bool
+	// SupportsRing means that the node can compute a ring with this build's ring.DefaultSettings.
+	SupportsRing bool
 }
 
 // decisionInput is the input of a decision, besides the reignState.
@@ -50,6 +53,5 @@ func newDecisionInput(
 
 // hasFailed reports whether gossip says that id is not running.
 func (in *decisionInput) hasFailed(id ring.NodeID) bool {
-	state := in.nodes[id].State
-	return state == gossip.Failed || state == gossip.Left
+	return in.nodes[id].Gone
 }

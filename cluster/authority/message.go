@@ -84,8 +84,15 @@ type Reply struct {
 	// a node that is behind, it is the index that the node must apply before it
 	// asks again. Otherwise it is 0.
 	Index uint64 `json:"index,omitempty"`
-	// Behind are the nodes that ask for authority without success.
-	Behind []ring.NodeID `json:"behind,omitempty"`
+	// Failing are the nodes that ask for authority without success.
+	Failing []ring.NodeID `json:"behind,omitempty"`
+}
+
+// hasRecorded reports whether a leader has recorded what the request says: the
+// reply is not from a node that does not lead or has no room, nor about the
+// node's state alone.
+func (reply *Reply) hasRecorded() bool {
+	return reply.Reason != reasonNotLeading && reply.Reason != reasonBusy && !reply.Differs
 }
 
 // areValid reports whether c is a range of clocks, or unknown.

@@ -79,10 +79,10 @@ const (
 // it has no clock, no lock and no goroutine. Times are readings of the leader's
 // monotonic clock.
 type reignState struct {
-	self   ring.NodeID
-	boot   uint64 // of self
-	expect int
-	number uint64 // of the reign
+	self            ring.NodeID
+	boot            uint64 // of self
+	bootstrapExpect int    // see GranterConfig
+	number          uint64 // of the reign
 
 	reignBegan  time.Duration // when the reign's mark was applied; anything earlier is unknown
 	silenceFrom time.Duration // silence before this time does not count. Invariant: silenceFrom >= reignBegan
@@ -96,7 +96,8 @@ type reignState struct {
 	// applied, and since when, oldest first. The floor rises to each of them after
 	// rulesGrace. Each tick adds at most one, so the list is bounded.
 	pendingFloors []pendingFloor
-	// leadConfirmedAt is when this node's lead was last confirmed.
+	// leadConfirmedAt is when the outcome of this node's last confirmation was
+	// handled; at first, when the reign began.
 	leadConfirmedAt time.Duration
 	// lastFailingEnd is when a failing node was last marked to be ended, or the lead
 	// was transferred instead.
@@ -157,22 +158,34 @@ type record struct {
 	// outcome is unknown. The entry can't be withdrawn.
 	endProposed bool
 
-	// nextBoot is a process that asks but is not registered, or 0 if there is none.
-	// nextSince is when it first asked, nextAsked when it last asked.
-	nextBoot  uint64
-	nextSince time.Duration
-	nextAsked time.Duration
-	nextUnfit bool // nextBoot's process is stuck, or doesn't know the agreed feature level: don't register it
-	nextBuild agreement.RegisterProcess
-	// bootProposed means that an entry that registers nextBoot has been proposed
-	// and its outcome is unknown.
+	next candidate
+	// bootProposed means that an entry that registers next has been proposed and its
+	// outcome is unknown.
 	bootProposed bool
 	lastAlarm    time.Duration
 }
 
-func newReignState(self ring.NodeID, boot uint64, expect int, number uint64, now time.Duration) *reignState {
+// candidate is a node's process that asks but is not registered.
+type candidate struct {
+	boot  uint64        // 0 if there is none
+	since time.Duration // when it first asked
+	asked time.Duration // when it last asked; never if it has not
+	unfit bool          // it is stuck, or doesn't know the agreed feature level: don't register it
+	build agreement.RegisterProcess
+}
+
+// noteRequest records that the process boot asks at now.
+func (next *candidate) noteRequest(boot uint64, now time.Duration) {
+	if next.boot != boot {
+		next.boot = boot
+		next.since = now
+	}
+	next.asked = now
+}
+
+func newReignState(self ring.NodeID, boot uint64, bootstrapExpect int, number uint64, now time.Duration) *reignState {
 	return &reignState{
-		self: self, boot: boot, expect: expect, number: number,
+		self: self, boot: boot, bootstrapExpect: bootstrapExpect, number: number,
 		reignBegan: now, silenceFrom: now, lastTick: now, wantedSince: now, ringSince: now,
 		leadConfirmedAt: now, lastFailingEnd: never,
 		records: make(map[ring.NodeID]*record),
@@ -181,15 +194,15 @@ func newReignState(self ring.NodeID, boot uint64, expect int, number uint64, now
 
 func newRecord(boot uint64) *record {
 	return &record{
-		boot: boot, lastAsked: never, lastGranted: never, nextAsked: never, lastAlarm: never,
+		boot: boot, lastAsked: never, lastGranted: never, next: candidate{asked: never}, lastAlarm: never,
 		failingSince: never, laggingSince: never, unreachableSince: never, notDirectSince: never, healthySince: never,
 	}
 }
 
-// recordOf returns the record of id. It creates the record if there is none,
+// ensureRecord returns the record of id. It creates the record if there is none,
 // and replaces it if another process has been registered. It returns nil if the
 // reignState is full.
-func (rs *reignState) recordOf(s *agreement.State, id ring.NodeID) *record {
+func (rs *reignState) ensureRecord(s *agreement.State, id ring.NodeID) *record {
 	rec := rs.records[id]
 	if rec == nil {
 		if len(rs.records) >= maxRecords {
@@ -203,21 +216,21 @@ func (rs *reignState) recordOf(s *agreement.State, id ring.NodeID) *record {
 	// and the end concern the node itself.
 	boot := s.Boot(id)
 	if rec.boot != boot {
-		next := newRecord(boot)
-		next.lastAlarm = rec.lastAlarm
-		next.endProposed = rec.endProposed
-		next.ending = rec.ending
-		next.endingSince = rec.endingSince
-		next.endingReason = rec.endingReason
+		fresh := newRecord(boot)
+		fresh.lastAlarm = rec.lastAlarm
+		fresh.endProposed = rec.endProposed
+		fresh.ending = rec.ending
+		fresh.endingSince = rec.endingSince
+		fresh.endingReason = rec.endingReason
 
 		// The new process has asked before. Without the time of that request, it could
 		// count as silent at once.
-		if rec.nextBoot == boot {
-			next.lastAsked = rec.nextAsked
+		if rec.next.boot == boot {
+			fresh.lastAsked = rec.next.asked
 		}
 
-		rs.records[id] = next
-		rec = next
+		rs.records[id] = fresh
+		rec = fresh
 	}
 	return rec
 }

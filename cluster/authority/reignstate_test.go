@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
-	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
@@ -61,8 +60,8 @@ func (d *desk) node(n byte) *Node {
 	if d.nodes[n] == nil {
 		d.nodes[n] = &Node{
 			Member: agreement.Member{ID: id(n), Name: string('a' + rune(n))}, Boot: 100 + uint64(n),
-			State:    gossip.Alive,
-			Supports: true,
+			Alive:        true,
+			SupportsRing: true,
 		}
 	}
 	return d.nodes[n]
@@ -208,11 +207,11 @@ func TestNoRingBeforeThereIsACluster(t *testing.T) {
 func TestJoin(t *testing.T) {
 	d := newDesk(t, 2)
 	d.up(1, 2)
-	d.node(3).Supports = false
-	d.node(4).State = gossip.Suspect
+	d.node(3).SupportsRing = false
+	d.node(4).become(isSuspect)
 	d.want(d.run(2*time.Second, 1, 2, 3, 4), "RegisterProcess", "RegisterProcess")
-	d.node(3).Supports = true
-	d.node(4).State = gossip.Alive
+	d.node(3).SupportsRing = true
+	d.node(4).become(isAlive)
 	d.want(d.run(3*time.Second, 1, 2, 3, 4), "Ring", "Settled")
 	if !d.state.To.Canonical() || len(d.state.To.Members()) != 4 {
 		t.Errorf("have %d members", len(d.state.To.Members()))
@@ -295,18 +294,18 @@ func TestLeaving(t *testing.T) {
 func TestEnding(t *testing.T) {
 	tests := []struct {
 		name     string
-		state    gossip.State
+		state    nodeState
 		reported bool
 		asks     bool
 		ended    time.Duration // at the earliest after its last request; 0: never
 	}{
-		{"gossip says so and it is silent", gossip.Failed, false, false, EndingWait},
-		{"it left and is silent", gossip.Left, false, false, EndingWait},
-		{"nobody reaches it and it is silent", gossip.Alive, true, false, EndingWait},
-		{"it is just silent", gossip.Alive, false, false, unreachablePatience},
-		{"gossip suspects it", gossip.Suspect, false, false, unreachablePatience},
-		{"gossip alone", gossip.Failed, false, true, 0},
-		{"nobody reaches it though it asks", gossip.Alive, true, true,
+		{"gossip says so and it is silent", isGone, false, false, EndingWait},
+		{"it left and is silent", isGone, false, false, EndingWait},
+		{"nobody reaches it and it is silent", isAlive, true, false, EndingWait},
+		{"it is just silent", isAlive, false, false, unreachablePatience},
+		{"gossip suspects it", isSuspect, false, false, unreachablePatience},
+		{"gossip alone", isGone, false, true, 0},
+		{"nobody reaches it though it asks", isAlive, true, true,
 			unreachablePatience + EndingWait - 300*time.Millisecond},
 	}
 	for _, tt := range tests {
@@ -315,7 +314,7 @@ func TestEnding(t *testing.T) {
 			d.up(1, 2, 3)
 			began := d.now
 			granted := d.reignState.records[id(3)].lastGranted
-			d.node(3).State = tt.state
+			d.node(3).become(tt.state)
 			for d.now < began+10*time.Second && d.state.LastEnded == 0 {
 				d.now += tickInterval
 				for _, n := range []byte{1, 2, 3} {
@@ -364,7 +363,7 @@ func TestTheWaitIsWholeToTheNanosecond(t *testing.T) {
 			d.ask(d.request(3))
 		}
 		start := d.now
-		d.node(3).State = gossip.Failed
+		d.node(3).become(isGone)
 		for d.now < start+wait {
 			if e := d.decide(); e != nil {
 				t.Fatalf("in a new reign %v: have %#v after %v", reign, e, d.now-start)
@@ -386,7 +385,7 @@ func TestTheWaitIsWholeToTheNanosecond(t *testing.T) {
 func TestEndingIsCalledOff(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
-	d.node(3).State = gossip.Failed
+	d.node(3).become(isGone)
 	d.run(1500*time.Millisecond, 1, 2)
 	if have := d.ask(d.request(3)); have.Reason != reasonEnding {
 		t.Fatalf("have %+v, want no answer while it is being ended", have)
@@ -395,7 +394,7 @@ func TestEndingIsCalledOff(t *testing.T) {
 	if have := d.ask(d.request(3)); have.Reason != reasonEnding {
 		t.Fatalf("have %+v while gossip still calls it failed", have)
 	}
-	d.node(3).State = gossip.Alive
+	d.node(3).become(isAlive)
 	d.want(d.run(3*time.Second, 1, 2, 3))
 	if !d.ask(d.request(3)).Granted {
 		t.Error("it gets no authority after it is back")
@@ -405,7 +404,7 @@ func TestEndingIsCalledOff(t *testing.T) {
 func TestEndedIsNotTakenBack(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
-	d.node(3).State = gossip.Failed
+	d.node(3).become(isGone)
 	var e agreement.Entry
 	for e == nil {
 		d.now += tickInterval
@@ -414,7 +413,7 @@ func TestEndedIsNotTakenBack(t *testing.T) {
 	}
 	d.want([]agreement.Entry{e}, "Ended")
 	// The entry is pending. The node is back, and the leader's loop has stalled for a long time.
-	d.node(3).State = gossip.Alive
+	d.node(3).become(isAlive)
 	d.now += time.Minute
 	q := d.request(3)
 	d.reignState.handleRequest(d.now, d.state, &q)
@@ -433,12 +432,12 @@ func TestEndedComesBackWithANewGeneration(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
 	old := d.request(3)
-	d.node(3).State = gossip.Failed
+	d.node(3).become(isGone)
 	d.want(d.run(3*time.Second, 1, 2), "Ended")
 	if d.state.To.Rank(id(3)) >= 0 || d.state.Generation(id(3)) != 1 {
 		t.Fatal("it is still there")
 	}
-	d.node(3).State = gossip.Alive
+	d.node(3).become(isAlive)
 	if have := d.ask(old); have.Reason != reasonMissedEnd || have.Index != d.state.LastEnded {
 		t.Errorf("have %+v, want it to apply first", have)
 	}
@@ -458,35 +457,35 @@ func TestEndedComesBackWithANewGeneration(t *testing.T) {
 func TestTheOnlyMemberIsNotEnded(t *testing.T) {
 	d := newDesk(t, 1)
 	d.up(1)
-	d.node(1).State = gossip.Failed
+	d.node(1).become(isGone)
 	d.want(d.run(time.Minute))
 }
 
 func TestAStarvedLeaderTrustsNoSilence(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
-	d.node(3).State = gossip.Failed
+	d.node(3).become(isGone)
 	d.run(1500*time.Millisecond, 1, 2)
 	if !d.reignState.records[id(3)].ending {
 		t.Fatal("it is not being ended")
 	}
 	d.now += 10 * time.Second // the loop stalls
-	d.node(2).State = gossip.Failed
+	d.node(2).become(isGone)
 	if e := d.decide(); e != nil {
 		t.Fatalf("have %#v right after the loop stood still", e)
 	}
-	d.node(2).State = gossip.Alive
+	d.node(2).become(isAlive)
 	if have := d.ask(d.request(3)); !have.Granted {
 		t.Errorf("have %+v for the request that waited unread", have)
 	}
-	d.node(3).State = gossip.Alive
+	d.node(3).become(isAlive)
 	d.want(d.run(5*time.Second, 1, 2, 3))
 }
 
 func TestAHoleIsMendedAfterAWhile(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
-	d.node(3).State = gossip.Failed
+	d.node(3).become(isGone)
 	d.want(d.run(2500*time.Millisecond, 1, 2), "Ended")
 	d.want(d.run(4*time.Second, 1, 2))
 	d.want(d.run(2*time.Second, 1, 2), "Ring", "Settled")
@@ -532,3 +531,14 @@ func TestAGrantIsJudgedAgain(t *testing.T) {
 		}
 	}
 }
+
+// nodeState is what gossip says of a node.
+type nodeState struct{ alive, gone bool }
+
+var (
+	isAlive   = nodeState{alive: true}
+	isSuspect = nodeState{}
+	isGone    = nodeState{gone: true}
+)
+
+func (n *Node) become(s nodeState) { n.Alive, n.Gone = s.alive, s.gone }

@@ -20,7 +20,7 @@ func (rs *reignState) handleRequest(now time.Duration, s *agreement.State, req *
 		return Reply{Reason: reasonRemoved, Removed: true}
 	}
 
-	rec := rs.recordOf(s, req.Node)
+	rec := rs.ensureRecord(s, req.Node)
 	switch {
 	case rec == nil:
 		return Reply{Reason: reasonBusy}
@@ -99,21 +99,17 @@ func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, 
 		return reasonClone
 	}
 
-	if rec.nextBoot != req.Boot {
-		rec.nextBoot = req.Boot
-		rec.nextSince = now
-	}
-	rec.nextAsked = now
+	rec.next.noteRequest(req.Boot, now)
 
 	// The registered process still asks, so two processes are alive.
-	if rec.lastAsked > rec.nextSince && now-rec.lastAsked < silencePatience {
+	if rec.lastAsked > rec.next.since && now-rec.lastAsked < silencePatience {
 		rs.alarmClone(now, rec, req.Node)
 		return reasonClone
 	}
 
 	isTooLow := max(1, req.Level) < s.Level
-	rec.nextUnfit = req.Stuck || isTooLow
-	rec.nextBuild = agreement.RegisterProcess{Level: req.Level, Release: req.Release, Zones: req.Zones}
+	rec.next.unfit = req.Stuck || isTooLow
+	rec.next.build = agreement.RegisterProcess{Level: req.Level, Release: req.Release, Zones: req.Zones}
 
 	reason := reasonRegister
 	switch {
@@ -146,7 +142,7 @@ func (rs *reignState) alarmClone(now time.Duration, rec *record, id ring.NodeID)
 // Reply. It is called twice: when the request arrives, and again before it is
 // granted.
 func (rs *reignState) judge(s *agreement.State, req *Request) Reply {
-	rec := rs.recordOf(s, req.Node)
+	rec := rs.ensureRecord(s, req.Node)
 	switch {
 	case rec == nil:
 		return Reply{Reason: reasonBusy}
@@ -201,10 +197,10 @@ func (rs *reignState) tryRaiseFloor(now time.Duration, index uint64) bool {
 	return true
 }
 
-// clocks returns the clocks by which the region decides windows: the earliest
-// that a node that may have authority has last reported, and the latest that any
-// node has reported to this leader. They are unknown while nodes may have
-// authority from an earlier leader, or if a node has reported none.
+// clocks returns the clocks by which the region decides windows. Earliest is the
+// minimum of what the nodes that may have authority reported last. Latest is the
+// maximum that any node has reported to this leader. They are unknown while nodes
+// may have authority from an earlier leader, or if a node has reported none.
 func (rs *reignState) clocks(now time.Duration) Clocks {
 	if now-rs.reignBegan < EndingWait {
 		return Clocks{}

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
-	"github.com/rlnode/rlnode/cluster/gossip"
 )
 
 // A member's reports from before a node was ended don't count for the hand-offs
@@ -31,7 +30,7 @@ func TestSettledNeedsReportsFromAfterAnEnd(t *testing.T) {
 			t.Fatalf("have %#v", e)
 		}
 	}
-	d.node(4).State = gossip.Failed
+	d.node(4).become(isGone)
 	for {
 		d.now += tickInterval
 		if d.now/tickInterval%5 == 0 {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
-	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -145,16 +144,16 @@ func (p *process) gate() {
 	}
 }
 
-// boottime returns a reading that lags by up to Slack, like a Clock's.
+// boottime returns a reading that lags by up to ClockSlack, like a Clock's.
 func (p *process) boottime() time.Duration {
 	p.w.mu.Lock()
 	defer p.w.mu.Unlock()
-	return time.Hour + time.Duration(float64(time.Since(p.w.start))*p.mono) - p.w.upTo(Slack)
+	return time.Hour + time.Duration(float64(time.Since(p.w.start))*p.mono) - p.w.upTo(ClockSlack)
 }
 
 // valid calls Valid with a clock that lags as far as it may.
 func (p *process) valid() (bool, int64) {
-	now := time.Hour + time.Duration(float64(time.Since(p.w.start))*p.mono) - Slack
+	now := time.Hour + time.Duration(float64(time.Since(p.w.start))*p.mono) - ClockSlack
 	p.holder.mu.Lock()
 	defer p.holder.mu.Unlock()
 	return p.holder.until.Load() > int64(now), p.holder.generation
@@ -413,9 +412,9 @@ func (p *process) gossip() []Node {
 	defer w.mu.Unlock()
 	var out []Node
 	for _, o := range w.nodes {
-		n := Node{Member: agreement.Member{ID: o.id}, Boot: o.boot, State: gossip.Alive, Supports: true}
+		n := Node{Member: agreement.Member{ID: o.id}, Boot: o.boot, Alive: true, SupportsRing: true}
 		if w.down(o) || time.Now().Before(o.slander) {
-			n.State = gossip.Failed
+			n.become(isGone)
 		}
 		out = append(out, n)
 	}

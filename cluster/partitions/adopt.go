@@ -35,8 +35,9 @@ func (k *Keeper) Adopt(s *agreement.State) {
 	k.announce()
 }
 
-// forgetAll gives up every token and copy: this process was ended or replaced,
-// and other nodes continue from their copies.
+// forgetAll gives up every token and copy: this process was ended or replaced, and
+// other nodes continue from their copies, or it is not registered yet, and has
+// none. The caller must hold mu.
 func (k *Keeper) forgetAll() {
 	for p := range k.parts {
 		if k.parts[p].phase == owning {
@@ -60,7 +61,8 @@ func (k *Keeper) forgetAll() {
 	clear(k.backoffUntil)
 }
 
-// updatePart brings a partition in line with a new state.
+// updatePart brings a partition in line with a new state. The caller must hold
+// mu.
 func (k *Keeper) updatePart(state *adoptedState, p int) {
 	if !state.registered {
 		return
@@ -111,19 +113,20 @@ func (k *Keeper) updatePart(state *adoptedState, p int) {
 // beginOwnership handles a partition that from assigns to this node while it is
 // unknown whether the token is here. If an earlier owner may have handed the
 // token over, this node asks the other side. If this node has no copy, it
-// fetches one.
+// fetches one. The caller must hold mu.
 func (k *Keeper) beginOwnership(state *adoptedState, p int) {
 	pt := &k.parts[p]
 	from, to := state.Owner(p)
 	if from != to {
 		// A late answer to an earlier flip or question must not count as the
 		// answer to the next question.
-		pt.attempt++
+		pt.flipNumber++
 		pt.receiver = ring.NodeID{}
 		k.setPhase(p, doubtful)
 		return
 	}
 
-	// A partition that does not move has no second owner, whose copy could be newer.
+	// Without a move, nobody but this node can have become the owner; its complete
+	// copy is the newest.
 	k.ownOrSearch(state, p, pt.complete)
 }

@@ -170,8 +170,8 @@ func TestDebtsAreBounded(t *testing.T) {
 		c.keeper.Load().mu.Unlock()
 		i := f.keysOf(a, b, 1)[0] + maxFallbackDebts
 		decideAlone(t, c, i, counters.Admitted)
-		if st := c.keeper.Load().Stats(); st.Debts != maxFallbackDebts || st.Dropped != 1 {
-			t.Errorf("have %d debts, %d dropped", st.Debts, st.Dropped)
+		if st := c.keeper.Load().Stats(); st.Debts != maxFallbackDebts || st.DebtsDropped != 1 {
+			t.Errorf("have %d debts, %d dropped", st.Debts, st.DebtsDropped)
 		}
 		time.Sleep(21 * time.Second)
 		expect.Equal(t, c.keeper.Load().Stats().Debts, 0, "debts")

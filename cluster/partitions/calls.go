@@ -18,9 +18,9 @@ type Calls interface {
 	Reachable(to ring.NodeID) bool
 }
 
-// pendingCall is a kind of message to a node, of which at most one is in
+// singleCall is a kind of message to a node, of which at most one is in
 // flight. For MethodFlip it covers only questions.
-type pendingCall struct {
+type singleCall struct {
 	node   ring.NodeID
 	method peer.Method
 }
@@ -29,7 +29,7 @@ type pendingCall struct {
 func (k *Keeper) isPullingFrom(node ring.NodeID) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.pending[pendingCall{node, MethodPull}]
+	return k.callsInFlight[singleCall{node, MethodPull}]
 }
 
 // canSendTo reports whether this node may send to node now. The caller must hold mu.

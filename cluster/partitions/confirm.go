@@ -172,7 +172,7 @@ func (k *Keeper) advanceConfirmations() {
 
 // pushFor pushes the changes that new confirmations wait for. Debts concern
 // many partitions, so one pass over all changes takes less time than a pass
-// over each partition.
+// over each partition. The caller must hold sendMu.
 func (k *Keeper) pushFor(waiting []*confirmation) {
 	isNew := func(c *confirmation) bool { return c.lastMessages == nil }
 	if slices.ContainsFunc(waiting, func(c *confirmation) bool { return isNew(c) && c.forDebts }) {
@@ -191,13 +191,13 @@ func (k *Keeper) pushFor(waiting []*confirmation) {
 
 // lastMessages returns, for each copy target of p, the number of the last
 // message sent to it. The caller must hold mu.
-func (k *Keeper) lastMessages(state *adoptedState, p int) map[*copyState]uint64 {
+func (k *Keeper) lastMessages(state *adoptedState, p int) map[*copyProgress]uint64 {
 	var buf [3]ring.NodeID
-	last := map[*copyState]uint64{}
+	last := map[*copyProgress]uint64{}
 	for _, node := range state.copyTargetsOf(k.config.Self, p, buf[:0]) {
-		copied := k.targets.progressOf(p, node)
-		if copied != nil {
-			last[copied] = k.targets.nodes[node].lastMessage
+		progress := k.targets.progressOf(p, node)
+		if progress != nil {
+			last[progress] = k.targets.nodes[node].lastMessage
 		}
 	}
 	return last

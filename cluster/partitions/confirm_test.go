@@ -259,7 +259,7 @@ func BenchmarkAwaitStandbys(b *testing.B) {
 			owned = append(owned, p)
 		}
 	}
-	for k.Stats().Owned < len(owned) || k.Stats().Behind > 0 {
+	for k.Stats().Owned < len(owned) || k.Stats().Uncopied > 0 {
 		time.Sleep(time.Millisecond)
 	}
 

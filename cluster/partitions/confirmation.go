@@ -30,7 +30,7 @@ type confirmation struct {
 	lineage uint64
 	// lastMessages holds the last message that each copy target must acknowledge;
 	// nil until the changes are sent.
-	lastMessages map[*copyState]uint64
+	lastMessages map[*copyProgress]uint64
 	done         chan error // capacity 1
 	// forDebts means that the confirmation is for debts: maxConfirms does not
 	// apply, and copy targets that can't be reached don't count.
@@ -47,12 +47,12 @@ func (k *Keeper) addConfirmation(c *confirmation) error {
 	switch {
 	case k.parts[c.p].phase != owning:
 		return ErrNotOwner
-	case !c.forDebts && k.confirming >= maxConfirms:
+	case !c.forDebts && k.boundedConfirms >= maxConfirms:
 		return ErrBusy
 	}
 
 	if !c.forDebts {
-		k.confirming++
+		k.boundedConfirms++
 	}
 
 	c.lineage = k.parts[c.p].lineage
@@ -68,7 +68,7 @@ func (k *Keeper) dropConfirmations(list ...*confirmation) {
 	for _, c := range list {
 		c.dropped = true
 		if !c.forDebts {
-			k.confirming--
+			k.boundedConfirms--
 		}
 	}
 	k.confirms = slices.DeleteFunc(k.confirms, func(c *confirmation) bool { return c.dropped })
@@ -118,13 +118,13 @@ func (k *Keeper) checkConfirmation(state *adoptedState, c *confirmation) (decide
 			return true, ErrUnconfirmed
 		}
 
-		copied := k.targets.progressOf(c.p, node)
-		if copied == nil || !copied.complete {
+		progress := k.targets.progressOf(c.p, node)
+		if progress == nil || !progress.complete {
 			return false, nil
 		}
 
 		inFlight := k.targets.nodes[node].inFlight
-		if last, sent := c.lastMessages[copied]; sent && len(inFlight) > 0 && inFlight[0] <= last {
+		if last, sent := c.lastMessages[progress]; sent && len(inFlight) > 0 && inFlight[0] <= last {
 			return false, nil
 		}
 	}

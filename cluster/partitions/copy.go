@@ -28,7 +28,7 @@ func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire
 		}, func(rec counters.Record) { k.putRecord(c.From.Node, s, now, rec) })
 
 		if !d.Failed() && taken {
-			taken = k.endPush(s)
+			taken = k.endPush(c.From.Node, s)
 		}
 		if !taken {
 			refused = append(refused, s.p)
@@ -41,75 +41,91 @@ func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire
 // beginPush reports whether to accept a section of sender's push. It declines a
 // section if the sender is not an owner, if the token is here, if a newer push
 // has arrived already, or if an earlier part is missing: the beginning of the
-// copy, or earlier changes. A node that is behind declines all but what continues
-// a copy.
+// copy or round, or earlier changes. A node that is behind accepts changes and
+// further sections, but begins no copy.
 func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64, s section, behind bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
 	pt := &k.parts[s.p]
 	from := sender.Node
+	begins := s.flags&sectionBegins != 0
 
 	oldOwner, newOwner := state.Owner(s.p)
-	if from != oldOwner && from != newOwner || pt.phase != away && pt.phase != handedOver {
-		return false
-	}
-
+	isSide := from == oldOwner || from == newOwner
 	// An equal number is no older push, but another section of the same message.
-	if pt.pusherBoot == sender.Boot && seq < pt.lastPush {
-		return false
-	}
+	isOlder := pt.pusherBoot == sender.Boot && seq < pt.lastPush
 
-	// The sender sends a complete copy again if some changes to the last one were
-	// not acknowledged. A copy that comes again does not clear the one here: an
-	// outdated copy is better than none.
-	isResent := pt.source == from && pt.lineage == s.lineage && pt.complete
 	switch {
-	case s.flags&sectionBegins == 0:
-	case behind:
-		// This node may be about to learn that it no longer needs the copy, and would
-		// then drop it.
+	case !isSide || isOlder || !pt.phase.acceptsPushes():
 		return false
-	case isResent:
-		pt.notResent = k.kindsOf(s.p)
-	default:
-		k.config.Table.Drop(s.p)
-		k.debts.markDropped(s.p)
-		pt.source = from
-		pt.version = version{lineage: s.lineage}
-		pt.complete = false
-		pt.notResent = nil
-	}
-
-	if pt.source != from || pt.lineage != s.lineage {
+	case begins && (behind || s.sectionCount != 1):
+		// A node that is behind may be about to learn that it no longer needs the
+		// copy, and would then drop it.
+		return false
+	case !begins && !pt.isNext(from, &s):
 		return false
 	}
 
-	// After a gap, the changes may include a debtor's last number, but not all of
-	// the debts up to that number.
-	if s.flags&sectionCopy == 0 && (s.tenure != pt.tenure || s.round != pt.round+1) {
-		return false
+	if begins {
+		k.beginCopy(from, s)
 	}
 
-	if s.flags&sectionBegins != 0 {
-		pt.sectionCount = 0
-	}
-	if s.flags&sectionCopy != 0 {
-		pt.sectionCount++
-	}
-
+	pt.sectionCount = s.sectionCount
 	pt.pusherBoot = sender.Boot
 	pt.lastPush = seq
 	return true
 }
 
-// putRecord stores one record of a push. It ignores the record if a promotion
-// has brought the token here since the push began: the counters here are newer.
+// beginCopy prepares for from's complete copy, which begins with s. The sender
+// sends the copy again if some changes to the last one were not acknowledged. A
+// copy that comes again does not clear the one here: an outdated copy is better
+// than none. The caller must hold mu.
+func (k *Keeper) beginCopy(from ring.NodeID, s section) {
+	pt := &k.parts[s.p]
+	if pt.isCopyOf(from, s.lineage) && pt.complete {
+		pt.notResent = k.kindsOf(s.p)
+		return
+	}
+
+	k.config.Table.Drop(s.p)
+	k.debts.markDropped(s.p)
+	pt.source = from
+	pt.version = version{lineage: s.lineage}
+	pt.complete = false
+	pt.notResent = nil
+}
+
+// isCopyOf reports whether the counters here are from's in a lineage.
+func (pt *partState) isCopyOf(from ring.NodeID, lineage uint64) bool {
+	return pt.source == from && pt.lineage == lineage
+}
+
+// isNext reports whether from's section s continues the copy here without a
+// gap. Otherwise a debtor's note could arrive here without some of the debts
+// that it covers.
+func (pt *partState) isNext(from ring.NodeID, s *section) bool {
+	if !pt.isCopyOf(from, s.lineage) || s.sectionCount != pt.sectionCount+1 {
+		return false
+	}
+	return s.flags&sectionCopy != 0 || s.tenure == pt.tenure && s.round == pt.round+1
+}
+
+// isReceiving reports whether from's section s, which beginPush has accepted, is
+// still being received. It is not if the phase has changed since, even if the
+// old phase is back: records that came in between were ignored.
+func (pt *partState) isReceiving(from ring.NodeID, s *section) bool {
+	return pt.phase.acceptsPushes() && pt.isCopyOf(from, s.lineage) && s.sectionCount == pt.sectionCount
+}
+
+// putRecord stores one record of a push. It ignores the record if the phase has
+// changed since the push began: a promotion may have brought the token here, and
+// then the counters here are newer.
 func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Instant, rec counters.Record) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	pt := &k.parts[s.p]
-	if pt.phase != away && pt.phase != handedOver || pt.source != from || pt.lineage != s.lineage {
+	if !pt.isReceiving(from, &s) {
 		return
 	}
 
@@ -150,29 +166,27 @@ func (k *Keeper) resetStale(pt *partState) {
 	pt.notResent = nil
 }
 
-// endPush updates the copy's version after a section. It returns false if
-// sections of a complete copy are missing, so that the sender starts again.
-func (k *Keeper) endPush(s section) bool {
+// endPush updates the copy's version after a section. It returns false if the
+// phase has changed since the section began, because records of it may be
+// missing here.
+func (k *Keeper) endPush(from ring.NodeID, s section) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
-	// Meanwhile, this node may have become the owner, or have forgotten its
-	// copies. The sender sees either in the agreed state, so it need not send the
-	// copy again.
 	pt := &k.parts[s.p]
-	if pt.lineage != s.lineage || pt.source.IsZero() {
-		return true
+	if !pt.isReceiving(from, &s) {
+		return false
 	}
 
 	switch {
-	case s.flags&sectionEnds != 0 && pt.sectionCount != s.sectionCount:
-		return false
 	case s.flags&sectionEnds != 0:
 		k.resetStale(pt)
 		pt.version = s.version
 		pt.complete = true
+		pt.sectionCount = 0
 	case s.flags&(sectionCopy|sectionMore) == 0:
 		pt.round = s.round
+		pt.sectionCount = 0
 	}
 
 	return true

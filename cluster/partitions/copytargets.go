@@ -23,8 +23,8 @@ type copyTargets struct {
 // copyTarget is what this node knows of one node that gets copies.
 type copyTarget struct {
 	node     ring.NodeID
-	progress [ring.Partitions]*copyState // nil if no copy was begun
-	unacked  int                         // bytes
+	progress [ring.Partitions]*copyProgress // nil if no copy was begun
+	unacked  int                            // bytes
 	// lastMessage is the number of the last message; inFlight are the numbers of
 	// unacknowledged messages, in order.
 	lastMessage uint64
@@ -39,8 +39,8 @@ type copyTarget struct {
 	sections []sentSection // the sections in it
 }
 
-// copyState is the state of a copy target's copy of one partition.
-type copyState struct {
+// copyProgress is the state of a copy target's copy of one partition.
+type copyProgress struct {
 	complete bool // it has acknowledged the complete copy
 	inFlight int  // unacknowledged messages about the partition
 }
@@ -48,9 +48,9 @@ type copyState struct {
 // sentSection is a section of a message to a copy target.
 type sentSection struct {
 	p        int
-	copy     bool       // part of a complete copy
-	ends     bool       // completes a complete copy
-	progress *copyState // the progress it counts toward; nil if the copy target needs a new copy
+	copy     bool          // part of a complete copy
+	ends     bool          // completes a complete copy
+	progress *copyProgress // the progress it counts toward; nil if the copy target needs a new copy
 }
 
 // targetOf returns node's copyTarget, which it creates if needed.
@@ -62,7 +62,7 @@ func (ts *copyTargets) targetOf(node ring.NodeID) *copyTarget {
 }
 
 // progressOf returns node's progress with p; nil if no copy was begun.
-func (ts *copyTargets) progressOf(p int, node ring.NodeID) *copyState {
+func (ts *copyTargets) progressOf(p int, node ring.NodeID) *copyProgress {
 	if t := ts.nodes[node]; t != nil {
 		return t.progress[p]
 	}
@@ -71,8 +71,8 @@ func (ts *copyTargets) progressOf(p int, node ring.NodeID) *copyState {
 
 // isSynced reports whether node has a complete copy of p; true if node is zero.
 func (ts *copyTargets) isSynced(p int, node ring.NodeID) bool {
-	copied := ts.progressOf(p, node)
-	return node.IsZero() || copied != nil && copied.complete
+	progress := ts.progressOf(p, node)
+	return node.IsZero() || progress != nil && progress.complete
 }
 
 // forgetCopies forgets the copy targets' copies of p, so they get new ones.
@@ -97,14 +97,14 @@ func (ts *copyTargets) update(state, before *adoptedState, self ring.NodeID) {
 	ts.mayLackCopies = true
 
 	var buf [3]ring.NodeID
-	follow := map[ring.NodeID]bool{}
+	current := map[ring.NodeID]bool{}
 	for p := range ring.Partitions {
 		from, to := state.Owner(p)
 		if from != self && to != self {
 			continue
 		}
 		for _, node := range state.copyTargetsOf(self, p, buf[:0]) {
-			follow[node] = true
+			current[node] = true
 		}
 	}
 
@@ -116,7 +116,7 @@ func (ts *copyTargets) update(state, before *adoptedState, self ring.NodeID) {
 		}
 
 		isOther := state.Boot(node) != before.Boot(node) || state.Generation(node) != before.Generation(node)
-		if !follow[node] || isOther {
+		if !current[node] || isOther {
 			delete(ts.nodes, node)
 		}
 	}
@@ -186,33 +186,34 @@ func isAnswer(err error) bool {
 	return err == nil || ok && (remote.Code == codeBehind || remote.Code == codeRefused)
 }
 
-// lagTime is how long a copy target may leave messages unanswered before it counts as lagging.
-const lagTime = 5 * time.Second
+// answerPatience is how long a copy target may leave messages unanswered before
+// it counts as unresponsive.
+const answerPatience = 5 * time.Second
 
-// Lagging lists this node's copy targets that can be reached but have not
-// answered for lagTime. If more than half of the reachable copy targets lag,
-// the fault is likely here, and the list is empty.
-func (k *Keeper) Lagging() []ring.NodeID {
+// Unresponsive lists this node's copy targets that can be reached but have not
+// answered for answerPatience. If more than half of the reachable copy targets
+// are, the fault is likely here, and the list is empty.
+func (k *Keeper) Unresponsive() []ring.NodeID {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
-	list, reached := k.findLagging()
+	list, reached := k.findUnresponsive()
 	if 2*len(list) > reached {
 		return nil
 	}
 	return list
 }
 
-// findLagging lists the copy targets that can be reached but have not answered
-// for lagTime, and counts those that can be reached. The caller must hold mu.
-func (k *Keeper) findLagging() (list []ring.NodeID, reached int) {
+// findUnresponsive lists the copy targets that can be reached but have not answered
+// for answerPatience, and counts those that can be reached. The caller must hold mu.
+func (k *Keeper) findUnresponsive() (list []ring.NodeID, reached int) {
 	for node, t := range k.targets.nodes {
 		if !k.config.Calls.Reachable(node) {
 			continue
 		}
 
 		reached++
-		if !t.silentSince.IsZero() && time.Since(t.silentSince) >= lagTime {
+		if !t.silentSince.IsZero() && time.Since(t.silentSince) >= answerPatience {
 			list = append(list, node)
 		}
 	}

@@ -10,9 +10,12 @@ import (
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
-// maxOwedCost bounds an owed cost, so that sums don't overflow. decodeDebt
-// bounds both parts of a debt's number by it, too.
-const maxOwedCost = 1 << 60
+const (
+	// maxOwedCost bounds an owed cost, so that sums don't overflow.
+	maxOwedCost = 1 << 60
+	// maxDebtNumber bounds both parts of a debt's number in a message.
+	maxDebtNumber = 1 << 60
+)
 
 // owedCost is a cost that was admitted without the owner, and the limit that admitted it.
 type owedCost struct {
@@ -85,9 +88,9 @@ type debt struct {
 	// Invariant: 0 <= lacking <= cost.
 	lacking  int64
 	fallback bool // all of it was admitted in fallback: it is reported only a while after the owner is back
-	// restored is set if an earlier process recorded the debt. A merge of the
-	// counters here with a copy may lose the part that they have. So when this node
-	// debits the debt itself, it debits all of cost.
+	// restored is set if an earlier process recorded the debt, or part of it. A
+	// merge of the counters here with a copy may lose the part that they have. So
+	// when this node debits the debt itself, it debits all of cost.
 	restored bool
 	// isInCounters is set if this node debited the debt from its own copy, and
 	// noted the number itself. If the counter in the copy is overwritten later, the
@@ -108,7 +111,7 @@ func (d *debt) append(b []byte, bootIndex uint64, now algorithms.Instant) []byte
 func decodeDebt(dec *wire.Decoder, now algorithms.Instant, elapsed int64) *debt {
 	d := &debt{key: counters.DecodeKey(dec), number: debtNumber{bootIndex: dec.Uvarint(), n: dec.Uvarint()}}
 	d.owedCost = decodeOwedCost(dec, now, elapsed)
-	if d.cost < 1 || d.number.bootIndex > maxOwedCost || d.number.n > maxOwedCost {
+	if d.cost < 1 || d.number.bootIndex > maxDebtNumber || d.number.n > maxDebtNumber {
 		dec.Failf("a debt is out of bounds")
 	}
 	return d

@@ -16,6 +16,14 @@ import (
 // to the next owner and to disk with the counters. So if a debt is reported
 // again, to a later owner that continues from these counters, it is not debited
 // twice.
+//
+// For example, a node reports debts 1, 2 and 3 of three counters. The owner
+// debits 1 and notes 1. It has no room for 2, and notes 2 and that room was
+// lacking. It debits 3 and notes 3. Its answer is lost, it fails, and a standby
+// continues from its copy, which has the note. The debtor reports all three
+// again. The note covers them. The counters of 1 and 3 are in use, so these were
+// debited. That of 2 is not, so the answer is that there is no room. The debtor
+// gives that debt the number 4, which no note covers.
 
 // makeFinal gives d, which is about to be reported, its number for good.
 func (ds *debts) makeFinal(d *debt) {
@@ -25,23 +33,27 @@ func (ds *debts) makeFinal(d *debt) {
 	}
 }
 
-// renumber gives d another number after the owner had no room for d. The owner
-// may have noted a later debt by now, which covers the old number.
+// renumber gives d another number. The owner noted d's number although it had no
+// room for d, so under that number d counts as debited.
 func (ds *debts) renumber(d *debt) {
 	if !ds.remove(d) {
 		return
 	}
 
-	// A counter has at most one debt without a final number, so d joins it.
 	later := ds.unreported(d.key)
-	if later == nil || !later.sameWindow(d.taken) {
+	switch {
+	case later == nil:
 		d.number = ds.nextNumber()
+		d.isInCounters = false // the note in the copy does not cover the new number
 		ds.add(d)
-		return
+	case later.sameWindow(d.taken):
+		// A counter has at most one debt that has not been reported, so d joins it.
+		later.cost = min(later.cost+d.cost, maxOwedCost)
+		later.lacking = min(later.lacking+d.lacking, later.cost)
+		later.restored = later.restored || d.restored
+	default:
+		// The window of d is over, so d no longer counts.
 	}
-
-	later.cost = min(later.cost+d.cost, maxOwedCost)
-	later.lacking = min(later.lacking+d.lacking, later.cost)
 }
 
 // costToDebit returns the part of d that must still be debited from the
@@ -56,10 +68,10 @@ func (d *debt) costToDebit(noted debtorNote) int64 {
 	return d.lacking
 }
 
-// absorbOwnDebts drops the debts of a partition whose token is here: this node
+// settleOwn drops the debts of a partition whose token is here: this node
 // owes them to itself now. It first debits the parts that the counters lack,
 // and notes the numbers: the next process may find the debts on disk.
-func (ds *debts) absorbOwnDebts(p int, now algorithms.Instant) {
+func (ds *debts) settleOwn(p int, now algorithms.Instant) {
 	list := ds.inOrder(p)
 	if len(list) == 0 {
 		return
@@ -67,15 +79,15 @@ func (ds *debts) absorbOwnDebts(p int, now algorithms.Instant) {
 
 	noted := ds.noteOf(p, ds.self, now)
 	for _, d := range list {
-		ds.debitAndNote(d, noted, now)
+		ds.debitOwn(d, noted, now)
 		ds.remove(d)
 	}
 }
 
-// debitAndNote debits the part of d that the counters here lack, and notes d's
-// number with them. noted is the note as it was before the first debt of this
-// batch, because debitAndNote writes newer ones.
-func (ds *debts) debitAndNote(d *debt, noted debtorNote, now algorithms.Instant) {
+// debitOwn debits the part of d that the counters here lack, and notes d's
+// number with them. noted is the note as it was before this batch: each call
+// raises the note, which then covers later debts of the batch, too.
+func (ds *debts) debitOwn(d *debt, noted debtorNote, now algorithms.Instant) {
 	ds.makeFinal(d)
 	if !noted.covers(d) {
 		ds.putNote(ds.self, d, noted.lacksRoom, now)
@@ -96,7 +108,9 @@ func (ds *debts) debitMissing(d *debt, noted debtorNote, now algorithms.Instant)
 	}
 }
 
-// maxDebtsOfOne bounds the debts of one counter.
+// maxDebtsOfOne bounds the debts of one counter. Each copy sent makes the
+// unreported debt final, so the next cost begins another. Beyond maxDebtsOfOne,
+// debts stay unreported and out of the copy.
 const maxDebtsOfOne = 16
 
 // debitIntoCopy debits all of this node's debts of p from the counters here,
@@ -116,7 +130,7 @@ func (ds *debts) debitIntoCopy(p int, now algorithms.Instant) {
 			break // those without a final number are last
 		}
 
-		ds.debitAndNote(d, noted, now)
+		ds.debitOwn(d, noted, now)
 		d.lacking = 0
 		d.restored = false
 		d.isInCounters = true
@@ -124,20 +138,18 @@ func (ds *debts) debitIntoCopy(p int, now algorithms.Instant) {
 	}
 }
 
-// debit debits a debt of node, unless it was debited before. It returns false
+// accept debits a debt of node, unless it was debited before. It returns false
 // if there is no room for it.
-func (ds *debts) debit(node ring.NodeID, d *debt, now algorithms.Instant) bool {
+func (ds *debts) accept(node ring.NodeID, d *debt, now algorithms.Instant) bool {
 	noted := ds.noteOf(d.key.Partition(), node, now)
 	if noted.covers(d) {
 		if !noted.lacksRoom {
 			return true
 		}
 
-		// The note also covers debts that were refused for lack of room. Such a debt
-		// has no counter. So if the counter is in use, this debt was debited, and only
-		// the answer was lost. If not, refuse the debt, so that the debtor gives it
-		// another number. If it was debited after all, and has drained since, it is
-		// debited twice. That only costs quota.
+		// The note also covers debts that found no room. If the counter is in use,
+		// count d as debited: only the answer was lost. Otherwise refuse it; d gets a
+		// new number. At worst it is debited twice, which only costs quota.
 		used, _ := ds.table.Usage(now, d.key, &d.limit)
 		return used > 0
 	}

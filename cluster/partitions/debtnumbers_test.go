@@ -56,7 +56,7 @@ func TestD8_DebtsThatAreToldAgain(t *testing.T) {
 		"the owner": func(*fleet, *node, *node) {},
 		"a hand-over": func(f *fleet, a, c *node) {
 			c.keeper.Load().mu.Lock()
-			c.keeper.Load().pending[pendingCall{a.id, MethodDebts}] = true // c reports no more debts to a
+			c.keeper.Load().callsInFlight[singleCall{a.id, MethodDebts}] = true // c reports no more debts to a
 			c.keeper.Load().mu.Unlock()
 			f.net.Rejoin(c.ip)
 			f.leave(a)
@@ -140,7 +140,7 @@ func TestAReportedDebtOfTheLastWindow(t *testing.T) {
 	ds.owe(key, &limit, last, 5)
 	first := ds.unreported(key)
 	ds.makeFinal(first)
-	ds.debit(ds.self, first, at)
+	ds.accept(ds.self, first, at)
 	ds.owe(key, &limit, taken, 10)
 
 	n, err := next.restore(ds.append(nil, at), at)
@@ -148,7 +148,7 @@ func TestAReportedDebtOfTheLastWindow(t *testing.T) {
 		t.Errorf("got %d restored, %v: %+v, want one with a cost of 10", n, err, list)
 	}
 
-	ds.absorbOwnDebts(key.Partition(), at)
+	ds.settleOwn(key.Partition(), at)
 	if used, _ := ds.table.Usage(at, key, &limit); used != 10 {
 		t.Errorf("got %d used, want 10", used)
 	}
@@ -178,7 +178,7 @@ func TestOwnDebtsAfterACopyWasSent(t *testing.T) {
 
 			ds.debitIntoCopy(key.Partition(), at)
 			tt.since(ds)
-			ds.absorbOwnDebts(key.Partition(), at)
+			ds.settleOwn(key.Partition(), at)
 			if used, _ := ds.table.Usage(at, key, &limit); used != 3 || ds.total != 0 {
 				t.Errorf("%s, restored: %v: got %d used, %d debts left, want 3 and none", tt.name,
 					restored, used, ds.total)
@@ -230,7 +230,7 @@ func TestDebtsOfWhichAMessageHoldsAPart(t *testing.T) {
 		written := ds.append(nil, at)
 		for _, d := range ds.inOrder(p)[:debtsPerMessage] { // as reportDebts does
 			ds.makeFinal(d)
-			owner.debit(idOf(1), d, at)
+			owner.accept(idOf(1), d, at)
 		}
 		ds.owe(ofKey(0), &limit, takeRecordNow(&limit, at), 1)
 		if isWritten {
@@ -240,7 +240,7 @@ func TestDebtsOfWhichAMessageHoldsAPart(t *testing.T) {
 		_, err := next.restore(written, at)
 		expect.NoError(t, err)
 		for _, d := range next.inOrder(p) {
-			owner.debit(idOf(1), d, at)
+			owner.accept(idOf(1), d, at)
 		}
 
 		for i := range debtsPerMessage + 10 {
@@ -420,14 +420,14 @@ func TestNoRoomForADebtTwice(t *testing.T) {
 		for range 2 {
 			noRoom := 0
 			for _, d := range list {
-				if !owner.debit(idOf(1), d, now()) {
+				if !owner.accept(idOf(1), d, now()) {
 					noRoom++
 				}
 			}
 			expect.Equal(t, noRoom, want, "debts without room, of two with room for %d", room)
 			later := *list[0]
 			later.number.n = 9
-			if !owner.debit(idOf(1), &later, now()) && want > 0 {
+			if !owner.accept(idOf(1), &later, now()) && want > 0 {
 				t.Error("no room for a later debt of a counter that is there")
 			}
 			if want == 0 {
@@ -472,6 +472,71 @@ func TestADebtWithoutRoomIsReportedAgain(t *testing.T) {
 	}
 }
 
+// A debt that was debited into a copy and then found no room gets another
+// number. The copy takes in what the debt has gained since, and notes the new
+// number: otherwise an owner that continues from the copy debits all of it again.
+func TestADebtWithoutRoomInACopy(t *testing.T) {
+	at := now()
+	key := keyOf(1)
+	taken := takeRecordNow(&limit, at)
+	ds := newOwing(t, 100)
+	ds.owe(key, &limit, taken, 3)
+	p := key.Partition()
+	ds.debitIntoCopy(p, at)
+
+	first := ds.ofCounter(key)[0]
+	ds.renumber(first)
+	ds.owe(key, &limit, taken, 2) // joins the debt
+	ds.debitIntoCopy(p, at)
+
+	used, _ := ds.table.Usage(at, key, &limit)
+	expect.Equal(t, used, 5, "used in the copy")
+	for _, d := range ds.ofCounter(key) {
+		if noted := ds.noteOf(p, ds.self, at); !noted.covers(d) {
+			t.Errorf("the note %+v does not cover the debt %+v", noted, d)
+		}
+	}
+}
+
+// A debt of an earlier process that joins another is still debited in full: a
+// merge may have lost the part that the counters had.
+func TestARestoredDebtWithoutRoom(t *testing.T) {
+	key, at := keyOf(1), now()
+	taken := takeRecordNow(&limit, at)
+	ds := newOwing(t, 100)
+	ds.owe(key, &limit, taken, 3)
+	first := ds.unreported(key)
+	ds.makeFinal(first)
+	first.restored = true
+	first.lacking = 0
+	ds.owe(key, &limit, taken, 2)
+
+	ds.renumber(first)
+	ds.settleOwn(key.Partition(), at)
+	used, _ := ds.table.Usage(at, key, &limit)
+	expect.Equal(t, used, 5, "used")
+}
+
+// A debt without room does not come after a debt of a later window, which would
+// no longer be the last of its counter. Its own window is over.
+func TestADebtWithoutRoomOfTheLastWindow(t *testing.T) {
+	key, at := keyOf(1), now()
+	earlier := takeRecordNow(&limit, at)
+	later := earlier
+	later.Window++
+	ds := newOwing(t, 100)
+	ds.owe(key, &limit, earlier, 3)
+	first := ds.unreported(key)
+	ds.makeFinal(first)
+	ds.owe(key, &limit, later, 2)
+	last := ds.unreported(key)
+
+	ds.renumber(first)
+	expect.Equal(t, ds.unreported(key), last, "the debt that is not reported yet")
+	expect.Equal(t, len(ds.ofCounter(key)), 1, "debts")
+	expect.Equal(t, ds.total, 1, "counters with debts")
+}
+
 // A complete copy that arrives with a gap is sent again, and resets no counters
 // before it is whole. Changes after a gap are declined.
 func TestCopiesWithHoles(t *testing.T) {
@@ -497,29 +562,35 @@ func TestCopiesWithHoles(t *testing.T) {
 			from := peer.Identity{Node: a.id, Boot: k.parts[p].pusherBoot}
 			seq := k.parts[p].lastPush
 			k.mu.Unlock()
-			return k.beginPush(k.adopted.Load(), from, seq, s, false) && k.endPush(s)
+			return k.beginPush(k.adopted.Load(), from, seq, s, false) && k.endPush(a.id, s)
 		}
 		now := func() version {
 			k.mu.Lock()
 			defer k.mu.Unlock()
 			return k.parts[p].version
 		}
-		if !part(at.round+1, 0, 0) || now().round != at.round+1 {
+		if !part(at.round+1, 0, 1) || now().round != at.round+1 {
 			t.Errorf("have %+v after a change", now())
 		}
-		if part(at.round+3, 0, 0) || now().round != at.round+1 {
+		if part(at.round+3, 0, 1) || now().round != at.round+1 {
 			t.Errorf("have %+v after a gap", now())
 		}
-		if !part(at.round+2, sectionMore, 0) || now().round != at.round+1 {
+		if !part(at.round+2, sectionMore, 1) || now().round != at.round+1 {
 			t.Errorf("have %+v after a part of a round", now())
 		}
-		if part(at.round+9, sectionCopy|sectionBegins, 0); part(at.round+9, sectionCopy|sectionEnds,
-			3) || now().round != at.round+1 {
+		if part(at.round+2, 0, 3) || now().round != at.round+1 {
+			t.Errorf("have %+v after a round with a gap", now())
+		}
+		if !part(at.round+2, sectionMore, 2) || !part(at.round+2, 0, 3) || now().round != at.round+2 {
+			t.Errorf("have %+v after a round in three parts", now())
+		}
+		if part(at.round+9, sectionCopy|sectionBegins, 1); part(at.round+9, sectionCopy|sectionEnds,
+			3) || now().round != at.round+2 {
 			t.Errorf("have %+v after a copy with a gap", now())
 		}
 		expect.Equal(t, used(), 5, "used after a copy with a gap")
-		part(at.round+9, sectionCopy|sectionBegins, 0)
-		part(at.round+9, sectionCopy, 0)
+		part(at.round+9, sectionCopy|sectionBegins, 1)
+		part(at.round+9, sectionCopy, 2)
 		if !part(at.round+9, sectionCopy|sectionEnds, 3) || now().round != at.round+9 {
 			t.Errorf("have %+v after a copy", now())
 		}
@@ -532,6 +603,74 @@ func TestCopiesWithHoles(t *testing.T) {
 			}
 			return nil
 		})
+	})
+}
+
+// A state that is adopted between two records of a push changes the partition's
+// phase, and the remaining records are ignored. So the push does not count, even
+// if a second state brings the old phase back before the push ends. Nor does a
+// later part of the same round or copy.
+func TestAnInterruptedPushDoesNotCount(t *testing.T) {
+	onThreeNodes(t, func(t *testing.T, f *fleet) {
+		a, b := f.nodes[0], f.nodes[1]
+		i := f.keysOf(a, b, 1)[0]
+		p := ringPartition(i)
+		k := b.keeper.Load()
+		state := k.adopted.Load()
+
+		k.mu.Lock()
+		at := k.parts[p].version
+		from := peer.Identity{Node: a.id, Boot: k.parts[p].pusherBoot}
+		seq := k.parts[p].lastPush
+		k.mu.Unlock()
+
+		head := func(round uint64, flags uint8, number uint64) section {
+			return section{p: p, version: version{at.lineage, at.tenure, round}, flags: flags, sectionCount: number}
+		}
+		enter := func(phases ...phase) {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			for _, next := range phases {
+				k.setPhase(p, next)
+			}
+		}
+		record := counters.Record{Key: keyOf(i), Kind: limit.Kind}
+
+		for _, test := range []struct {
+			name        string
+			first, next section
+			interrupt   []phase
+		}{
+			{"last of a round, doubtful", head(at.round+1, 0, 1), section{}, []phase{doubtful}},
+			{"last of a round, away again", head(at.round+1, 0, 1), section{}, []phase{doubtful, away}},
+			{"first of a round", head(at.round+1, sectionMore, 1), head(at.round+1, 0, 2), []phase{doubtful, away}},
+			{"first of a copy", head(at.round+9, sectionCopy|sectionBegins, 1),
+				head(at.round+9, sectionCopy|sectionEnds, 2), []phase{doubtful, away}},
+		} {
+			if !k.beginPush(state, from, seq, test.first, false) {
+				t.Fatalf("%s: the push was declined", test.name)
+			}
+			enter(test.interrupt...)
+			k.putRecord(a.id, test.first, now(), record)
+			if k.endPush(a.id, test.first) {
+				t.Errorf("%s: a push with a gap was accepted", test.name)
+			}
+			enter(away)
+
+			if test.next.p == p && k.beginPush(state, from, seq, test.next, false) && k.endPush(a.id, test.next) {
+				t.Errorf("%s: the rest of a push with a gap was accepted", test.name)
+			}
+			k.mu.Lock()
+			if have := k.parts[p].version; have != at {
+				t.Errorf("%s: the copy has version %+v, want %+v", test.name, have, at)
+			}
+			k.parts[p].version = at // for the next case
+			k.mu.Unlock()
+		}
+
+		if !k.beginPush(state, from, seq, head(at.round+1, 0, 1), false) || !k.endPush(a.id, head(at.round+1, 0, 1)) {
+			t.Error("a whole push was declined")
+		}
 	})
 }
 
@@ -684,13 +823,13 @@ func TestD8_AConfirmationBetweenADebitAndItsPush(t *testing.T) {
 		d.owedCost = owedCost{limit: limit, taken: takeRecordNow(&limit, now()), cost: 1}
 		time.Sleep(time.Second + DefaultConfig().Interval/2) // between two pushes
 
-		expect.Equal(t, a.keeper.Load().debit(c.id, d, now(), false), debtTaken, "the owner's answer")
+		expect.Equal(t, a.keeper.Load().acceptDebt(c.id, d, now(), false), debtTaken, "the owner's answer")
 		expect.NoError(t, a.keeper.Load().ConfirmNotes(t.Context(), ringPartition(i)))
 		a.kill()
 		f.end(a)
 		f.settle()
 
-		expect.Equal(t, b.keeper.Load().debit(c.id, d, now(), false), debtTaken, "the next owner's answer")
+		expect.Equal(t, b.keeper.Load().acceptDebt(c.id, d, now(), false), debtTaken, "the next owner's answer")
 		expect.Equal(t, f.used(keyOf(i)), 1, "used")
 	})
 }
@@ -706,7 +845,7 @@ func TestD8_ADebtWhosePushIsLost(t *testing.T) {
 			d := &debt{key: keyOf(i), number: debtNumber{bootIndex: f.state.Processes[c.id].Index, n: n}}
 			d.key.Counter += n
 			d.owedCost = owedCost{limit: limit, taken: takeRecordNow(&limit, now()), cost: 1}
-			expect.Equal(t, owner.keeper.Load().debit(c.id, d, now(), false), debtTaken, "debt %d: answer", n)
+			expect.Equal(t, owner.keeper.Load().acceptDebt(c.id, d, now(), false), debtTaken, "debt %d: answer", n)
 		}
 		time.Sleep(time.Second)
 

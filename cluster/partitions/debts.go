@@ -16,9 +16,9 @@ const (
 	// maxDebts bounds the number of counters with debts. When there is no room for
 	// another, this node does not act as a standby.
 	maxDebts = 1 << 16
-	// maxFallbackDebts is a number of counters with debts. While so many have debts,
-	// fallback adds no further ones: the rest of the room is for acting as a
-	// standby. Checks are still decided, but their costs are not reported.
+	// maxFallbackDebts bounds the counters with debts that fallback may fill. The
+	// rest is for acting as a standby. At the bound, checks are still decided, but
+	// the costs of further counters are not reported.
 	maxFallbackDebts = maxDebts / 4 * 3
 	// inlineDivisor bounds the inline counters: they may take 1/inlineDivisor of
 	// each bound above.
@@ -105,10 +105,10 @@ func (ds *debts) addToTotals(key counters.Key, n int) {
 	}
 }
 
-// isFull reports whether key's counter can't have its first debt, given a bound
+// hasRoomFor reports whether key's counter may have its first debt, given a bound
 // on all counters with debts.
-func (ds *debts) isFull(key counters.Key, bound int) bool {
-	return ds.total >= bound || key.IsInline() && ds.inlineTotal >= bound/inlineDivisor
+func (ds *debts) hasRoomFor(key counters.Key, bound int) bool {
+	return ds.total < bound && (!key.IsInline() || ds.inlineTotal < bound/inlineDivisor)
 }
 
 // remove removes a debt. It returns false if the debt was removed before: it
@@ -162,7 +162,7 @@ func (ds *debts) addDebt(op *counters.Op, taken algorithms.TakeRecord, lacking i
 	if d == nil {
 		// The bounds are on counters, so a counter that has a debt takes no further
 		// room.
-		if fallback && len(ds.ofCounter(op.Key)) == 0 && ds.isFull(op.Key, maxFallbackDebts) {
+		if fallback && len(ds.ofCounter(op.Key)) == 0 && !ds.hasRoomFor(op.Key, maxFallbackDebts) {
 			return false
 		}
 		d = ds.add(&debt{key: op.Key, number: ds.nextNumber(), fallback: fallback})
@@ -292,7 +292,7 @@ func (ds *debts) restore(b []byte, now algorithms.Instant) (int, error) {
 func (ds *debts) canRestore(d *debt, restored map[counters.Key]bool) bool {
 	isFirst := len(ds.ofCounter(d.key)) == 0
 	if isFirst {
-		return !ds.isFull(d.key, maxDebts)
+		return ds.hasRoomFor(d.key, maxDebts)
 	}
 	return restored[d.key]
 }

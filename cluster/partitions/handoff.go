@@ -25,8 +25,9 @@ func (k *Keeper) handOver() {
 		return
 	}
 	for _, p := range k.freeze(state) {
-		// The gate is shut, and debts are debited only while owning. So these
-		// are the last changes, and debitMu need not be held.
+		// No counter of a frozen partition changes: its gate is shut, and debts are
+		// debited only in phase owning. So these are the last changes, also without
+		// debitMu.
 		k.pushTo(p, k.config.Table.ReplicatePartition(p, nil))
 	}
 	k.flushAll()
@@ -46,7 +47,7 @@ func (k *Keeper) freeze(state *adoptedState) (frozen []int) {
 			continue
 		}
 
-		k.reconcileOwnDebts(p)
+		k.settleOwnDebts(p)
 		pt.setReceiver(state, to)
 		pt.frozenAt = time.Now()
 		k.setPhase(p, freezing)
@@ -59,14 +60,14 @@ func (k *Keeper) freeze(state *adoptedState) (frozen []int) {
 // tokenMessage is a message about tokens to one process of a node: it either
 // offers tokens, or asks which ones that process has taken.
 type tokenMessage struct {
-	boot       uint64
-	isQuestion bool
-	partitions []int
-	attempts   []uint64
-	body       []byte // one entry for each partition
+	boot        uint64
+	isQuestion  bool
+	partitions  []int
+	flipNumbers []uint64
+	body        []byte // one entry for each partition
 }
 
-// addToken adds a partition to the message for node.
+// addToken adds a partition to the message for node. The caller must hold mu.
 func (k *Keeper) addToken(messages map[ring.NodeID]*tokenMessage, state *adoptedState, node ring.NodeID, p int) {
 	pt := &k.parts[p]
 	t := messages[node]
@@ -76,8 +77,8 @@ func (k *Keeper) addToken(messages map[ring.NodeID]*tokenMessage, state *adopted
 	}
 
 	t.partitions = append(t.partitions, p)
-	t.attempts = append(t.attempts, pt.attempt)
-	t.body = binary.AppendUvarint(binary.AppendUvarint(t.body, uint64(p)), pt.attempt)
+	t.flipNumbers = append(t.flipNumbers, pt.flipNumber)
+	t.body = binary.AppendUvarint(binary.AppendUvarint(t.body, uint64(p)), pt.flipNumber)
 	if !t.isQuestion {
 		t.body = appendVersion(t.body, pt.version)
 	}
@@ -105,21 +106,25 @@ func (k *Keeper) prepareFlips(state *adoptedState) map[ring.NodeID]*tokenMessage
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
+	// A newer state may name another receiver. Its adoption wakes the loop, so the
+	// next pass goes on from the newer state.
+	if k.adopted.Load() != state {
+		return nil
+	}
+
 	offers := map[ring.NodeID]*tokenMessage{}
 	for p := 0; k.inPhase[freezing] > 0 && p < ring.Partitions; p++ {
 		pt := &k.parts[p]
-		// A newer state may name another receiver. Its adoption wakes the loop, so the
-		// next pass goes on from the newer state.
-		if pt.phase != freezing || k.adopted.Load() != state {
+		if pt.phase != freezing {
 			continue
 		}
 
-		copied := k.targets.progressOf(p, pt.receiver)
+		progress := k.targets.progressOf(p, pt.receiver)
 		switch {
-		case copied == nil:
+		case progress == nil:
 			k.setPhase(p, owning) // the copy is not complete after all
-		case copied.complete && copied.inFlight == 0:
-			pt.attempt++
+		case progress.complete && progress.inFlight == 0:
+			pt.flipNumber++
 			k.setPhase(p, flipping)
 			k.addToken(offers, state, pt.receiver, p)
 		}
@@ -141,13 +146,13 @@ func (k *Keeper) askDoubtful() (doubts bool) {
 		}
 		doubts = true
 		_, to := state.Owner(p)
-		if !k.pending[pendingCall{to, MethodFlip}] && k.canSendTo(to) {
+		if !k.callsInFlight[singleCall{to, MethodFlip}] && k.canSendTo(to) {
 			k.addToken(questions, state, to, p)
 		}
 	}
 
 	for node := range questions {
-		k.pending[pendingCall{node, MethodFlip}] = true
+		k.callsInFlight[singleCall{node, MethodFlip}] = true
 	}
 	k.mu.Unlock()
 
@@ -162,7 +167,7 @@ func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int
 	defer k.mu.Unlock()
 
 	if t.isQuestion {
-		delete(k.pending, pendingCall{node, MethodFlip})
+		delete(k.callsInFlight, singleCall{node, MethodFlip})
 	}
 
 	// A message that is sent again at once would likely fail again, and each offer
@@ -174,7 +179,7 @@ func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int
 	state := k.adopted.Load()
 	for i, p := range t.partitions {
 		pt := &k.parts[p]
-		if pt.attempt != t.attempts[i] {
+		if pt.flipNumber != t.flipNumbers[i] {
 			continue // a later message has offered the token or asked about it
 		}
 
@@ -198,10 +203,9 @@ func (k *Keeper) offerAnswered(node ring.NodeID, p int, taken bool, err error) {
 
 	switch {
 	case err != nil:
-		// The flip may still be on its way. This side asks now, with a higher number.
-		// A receiver that answers that it has not taken the token must then decline
-		// the earlier flip.
-		pt.attempt++
+		// The flip may still be on its way. So this node asks, under a higher number:
+		// a receiver that answers "not taken" then declines the flip.
+		pt.flipNumber++
 		pt.complete = true // these are all counters as of the freeze
 		k.setPhase(p, doubtful)
 
@@ -238,7 +242,7 @@ func (k *Keeper) questionAnswered(state *adoptedState, node ring.NodeID, p int, 
 }
 
 // recordHandOver records that node has the token of p. Until the ring is
-// settled, node pushes its changes here.
+// settled, node pushes its changes here. The caller must hold mu.
 func (k *Keeper) recordHandOver(p int, node ring.NodeID) {
 	pt := &k.parts[p]
 	state := k.adopted.Load()
@@ -261,7 +265,7 @@ type tokenRequest struct {
 	sender     peer.Identity
 	boot       uint64 // of the process that is asked
 	isQuestion bool
-	attempt    uint64
+	flipNumber uint64
 	version    version // how new the receiver's copy must be; zero in a question
 }
 
@@ -272,7 +276,7 @@ func (k *Keeper) acceptTokenRequests(state *adoptedState, c *peer.Call, d *wire.
 	k.mu.Lock()
 
 	for d.More() {
-		r := tokenRequest{p: decodePartition(d), sender: c.From, boot: boot, isQuestion: isQuestion, attempt: d.Uvarint()}
+		r := tokenRequest{p: decodePartition(d), sender: c.From, boot: boot, isQuestion: isQuestion, flipNumber: d.Uvarint()}
 		if !isQuestion {
 			r.version = decodeVersion(d)
 		}
@@ -309,7 +313,7 @@ func (k *Keeper) handleTokenRequest(state *adoptedState, r *tokenRequest) (isHer
 	case from != r.sender.Node || to != k.config.Self:
 		return false, fmt.Errorf("partition %d does not move from the sender to this node", r.p)
 	default:
-		pt.voidFlips(r.sender.Boot, r.attempt)
+		pt.voidFlips(r.sender.Boot, r.flipNumber)
 	}
 	return pt.phase == owning, nil
 }
@@ -337,7 +341,7 @@ func (k *Keeper) mayTake(state *adoptedState, r *tokenRequest) bool {
 	}
 
 	// After the answer "not taken", the sender may have let another node decide.
-	if pt.voided.boot == r.sender.Boot && r.attempt <= pt.voided.attempt {
+	if pt.voided.boot == r.sender.Boot && r.flipNumber <= pt.voided.flipNumber {
 		return false
 	}
 
@@ -358,9 +362,9 @@ func (k *Keeper) takeToken(p int, from ring.NodeID) {
 	// other node gets a complete copy.
 	k.targets.forgetCopies(p)
 	if !k.collecting {
-		k.targets.targetOf(from).progress[p] = &copyState{complete: true}
+		k.targets.targetOf(from).progress[p] = &copyProgress{complete: true}
 	}
 
 	k.setPhase(p, owning)
-	k.reconcileOwnDebts(p)
+	k.settleOwnDebts(p)
 }

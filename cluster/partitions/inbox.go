@@ -94,32 +94,21 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 		return
 	}
 
-	wantsCopies := c.Method == MethodCopyInfo || c.Method == MethodPull
-	bringsCounters := c.Method == MethodCopies || c.Method == MethodDebts
-	ended := wantsCopies && d.Bool() // the sender knows that this node was ended; this node may not
+	ended := wantsCopies(c) && d.Bool() // the sender knows that this node was ended; this node may not
 	state := k.adopted.Load()
 	hasRevision := true
 	if !ended {
 		state, hasRevision = k.awaitRevision(h.revision, arrived)
 	}
 
-	switch {
-	case ended:
-		// Neither node's agreed state matters, because the copies that this node had
-		// when it was ended are final.
-	case !hasRevision && wantsCopies:
-		// The sender may be the new process of an owner. This node may not apply its
-		// registration for a long time, for example while its disk is full. Still, the
-		// copies here are final: the owner's last process lost its authority before the
-		// new one was registered.
-	case !hasRevision && c.Method != MethodPush:
-		c.Fail(codeBehind, "this node has not applied the sender's state yet")
-		return
-	// This node may have asked an ended node for copies. Then it takes that node's
-	// copies, and the debts in them.
-	case !state.isCurrent(c.From, h.generation) && !(bringsCounters && k.isPullingFrom(c.From.Node)):
-		c.Fail(codeRefused, "the sender was ended, or is another process")
-		return
+	// If this node was ended, neither node's agreed state matters, because the
+	// copies that this node had then are final.
+	if !ended {
+		code, why := k.refusal(state, c, h.generation, hasRevision)
+		if code != 0 {
+			c.Fail(code, why)
+			return
+		}
 	}
 
 	switch c.Method {
@@ -138,6 +127,31 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 	default:
 		c.Fail(codeMalformed, "unknown method")
 	}
+}
+
+// wantsCopies reports whether a message asks for copies, or about them.
+func wantsCopies(c *peer.Call) bool { return c.Method == MethodCopyInfo || c.Method == MethodPull }
+
+// refusal returns why the message of a sender in a generation is not handled; 0
+// if it is. hasRevision means that this node has applied the sender's state.
+func (k *Keeper) refusal(state *adoptedState, c *peer.Call, generation int64, hasRevision bool) (peer.Code, string) {
+	bringsCounters := c.Method == MethodCopies || c.Method == MethodDebts
+
+	switch {
+	case !hasRevision && wantsCopies(c):
+		// The sender may be the new process of an owner. This node may not apply its
+		// registration for a long time, for example while its disk is full. Still, the
+		// copies here are final: the owner's last process lost its authority before the
+		// new one was registered.
+		return 0, ""
+	case !hasRevision && c.Method != MethodPush:
+		return codeBehind, "this node has not applied the sender's state yet"
+	case state.isCurrent(c.From, generation):
+		return 0, ""
+	case bringsCounters && k.isPullingFrom(c.From.Node):
+		return 0, "" // even from an ended node
+	}
+	return codeRefused, "the sender was ended, or is another process"
 }
 
 // awaitRevision waits for a state with revision until arrived+catchUpTimeout.

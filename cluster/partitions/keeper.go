@@ -19,8 +19,8 @@ type Keeper struct {
 	// adopted and phases are written under mu. Checks read them without a lock.
 	adopted atomic.Pointer[adoptedState]
 	phases  [ring.Partitions]atomic.Uint32
-	// movedAsOf holds the revision as of which another node replied that the new
-	// owner has the token.
+	// movedAsOf[p] is the revision under which another node replied that the new
+	// owner has p's token. It counts only while that revision is the adopted one.
 	movedAsOf [ring.Partitions]atomic.Uint64
 
 	// Locks are taken in this order: receiveMu, sendMu, debitMu, mu, and then
@@ -33,14 +33,14 @@ type Keeper struct {
 	// a copy has either a debt and its number, or neither.
 	debitMu sync.Mutex
 
-	mu       sync.Mutex // guards the fields from here to confirming
-	parts    [ring.Partitions]partState
-	inPhase  [recovering + 1]int // how many partitions are in each phase
-	pushing  partitionSet        // partitions whose changes this node pushes, by their phase
-	targets  copyTargets
-	changed  chan struct{} // closed and replaced when a phase or the adopted state changes
-	incoming map[ring.NodeID]*incomingCopy
-	pending  map[pendingCall]bool
+	mu            sync.Mutex // guards the fields from here to boundedConfirms
+	parts         [ring.Partitions]partState
+	inPhase       [recovering + 1]int // how many partitions are in each phase
+	pushing       partitionSet        // partitions whose changes this node pushes, by their phase
+	targets       copyTargets
+	changed       chan struct{} // closed and replaced when a phase or the adopted state changes
+	incoming      map[ring.NodeID]*incomingCopy
+	callsInFlight map[singleCall]bool
 	// backoffUntil says, for a node whose last call failed, when something may be
 	// sent to it again.
 	backoffUntil     map[ring.NodeID]time.Time
@@ -50,15 +50,17 @@ type Keeper struct {
 	dropPending      bool      // there may still be counters here of partitions that no longer concern this node
 	stats            Stats
 	// collecting is set while changes are collected for copy targets. A collection
-	// may discard the changes in a partition whose token arrives meanwhile.
+	// pushes only the partitions that were pushed when it began, and discards the
+	// changes in others. So after a token arrives meanwhile, its copy targets need
+	// whole copies.
 	collecting bool
 	// hadOthers is set once another node has been in a ring since this process
 	// began. Before that, changes need not be sent. Afterwards they are collected
 	// even if this node is alone again, because the table frees reset counters
 	// only when their changes are collected.
-	hadOthers  bool
-	confirms   []*confirmation // waiting confirmations
-	confirming int             // confirmations that are not for debts: at most maxConfirms
+	hadOthers       bool
+	confirms        []*confirmation // waiting confirmations
+	boundedConfirms int             // confirmations that are not for debts: at most maxConfirms
 
 	debtsWaiting atomic.Int64 // messages about debts that wait for standbys
 	saving       saving
@@ -67,7 +69,7 @@ type Keeper struct {
 	// sendMu is held while messages to other keepers are made and sent, so they
 	// leave in the order of their numbers.
 	sendMu     sync.Mutex
-	seq        uint64        // number of the last message to a copy target; guarded by sendMu
+	seq        uint64        // number of the last push, flip or question; guarded by sendMu
 	unfinished bool          // some copies or tokens are in transit or missing; guarded by sendMu
 	loopWake   chan struct{} // capacity 1: there may be work before the next tick
 
@@ -94,7 +96,7 @@ func Open(config Config) (*Keeper, error) {
 	k := &Keeper{
 		config: config, standbyCounters: counters.New(config.StandbyCounters),
 		debts: newDebts(&config), targets: copyTargets{nodes: map[ring.NodeID]*copyTarget{}},
-		changed: make(chan struct{}), incoming: map[ring.NodeID]*incomingCopy{}, pending: map[pendingCall]bool{},
+		changed: make(chan struct{}), incoming: map[ring.NodeID]*incomingCopy{}, callsInFlight: map[singleCall]bool{},
 		backoffUntil: map[ring.NodeID]time.Time{}, reportFallbackAt: map[ring.NodeID]time.Time{},
 		saving: saving{turn: make(chan struct{}, 1)}, confirmWake: make(chan struct{}, 1),
 		loopWake: make(chan struct{}, 1),

@@ -158,7 +158,7 @@ func TestADeclinedTokenWhileChangesAreCollected(t *testing.T) {
 		k.setPhase(p, flipping)
 		k.mu.Unlock()
 		k.tokensAnswered(receiver.id,
-			&tokenMessage{boot: receiver.boot, partitions: []int{p}, attempts: []uint64{pt.attempt}},
+			&tokenMessage{boot: receiver.boot, partitions: []int{p}, flipNumbers: []uint64{pt.flipNumber}},
 			nil, nil)
 		k.mu.Lock()
 		defer k.mu.Unlock()

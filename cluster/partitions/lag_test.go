@@ -24,7 +24,7 @@ func TestD3_WhoTakesNoCopiesLags(t *testing.T) {
 			for _, w := range want {
 				ids = append(ids, w.id)
 			}
-			expect.EqualSlices(t, n.keeper.Load().Lagging(), ids, "%s", n.ip)
+			expect.EqualSlices(t, n.keeper.Load().Unresponsive(), ids, "%s", n.ip)
 		}
 		time.Sleep(10 * time.Second)
 		lagging(a)

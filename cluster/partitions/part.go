@@ -8,7 +8,25 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// phase is the state of a partition on this node.
+// phase is the state of a partition on this node. In all phases but owning, the
+// gate is shut.
+//
+//	            the token is         the phase that follows
+//	away        elsewhere, as far    owning after a flip; doubtful, recovering or
+//	            as is known          owning if a state makes this node the owner
+//	owning      here                 freezing
+//	freezing    here                 flipping; owning if the receiver has changed
+//	                                 or lacks the copy
+//	flipping    here or at receiver  handedOver or owning after the answer;
+//	                                 doubtful without one
+//	handedOver  at receiver          see below
+//	doubtful    here or at the       handedOver, recovering or owning after its
+//	            other side           answer
+//	recovering  here                 owning after the search
+//
+// If the other side is gone or no longer the target, recovering or owning
+// follows on flipping, handedOver and doubtful. If a state says that the token is elsewhere, or this
+// process was ended, away follows on any other phase.
 type phase uint32
 
 const (
@@ -25,6 +43,10 @@ const (
 // need this node's changes.
 func (ph phase) pushesChanges() bool { return ph == owning || ph == freezing }
 
+// acceptsPushes reports whether a node takes copies and changes of a partition
+// in this phase: another node has the token.
+func (ph phase) acceptsPushes() bool { return ph == away || ph == handedOver }
+
 // partState is this node's state of a partition.
 type partState struct {
 	phase   phase
@@ -34,18 +56,23 @@ type partState struct {
 	receiver           ring.NodeID
 	receiverBoot       uint64      // the receiver's boot when this node froze the partition or recorded its hand-over
 	receiverGeneration int64       // the receiver's generation at that time
-	attempt            uint64      // number of the last flip, or question about it
+	flipNumber         uint64      // number of the last flip, or question about it
 	voided             voidedFlips // flips that this node no longer accepts
 	frozenAt           time.Time   // when the partition was frozen
 
-	source ring.NodeID // the node that pushed the copy here; zero if there is no copy
+	// source is the node whose counters these are a copy of: the node that pushes
+	// them, took the token, or sent them. It is zero if there is no copy.
+	source ring.NodeID
 	// complete, while this node is not the owner, means that no counter is missing
 	// here: the counters are a full copy of source's or, without a source, all that
 	// this node had when it froze the partition. hasAllCounters covers the owner.
-	complete     bool
-	pusherBoot   uint64 // boot of the process that pushed last
-	lastPush     uint64 // number of its last push
-	sectionCount uint64 // sections received so far of a copy in progress
+	complete   bool
+	pusherBoot uint64 // boot of the process that pushed last
+	lastPush   uint64 // number of its last push
+	// sectionCount is the number of sections received so far of the copy or round
+	// in progress. It is 0 if none is, or if the phase has changed since: what comes
+	// then has a gap.
+	sectionCount uint64
 	// While a complete copy is sent again, notResent holds the counters here that
 	// the new copy has not brought yet. They are reset when that copy ends.
 	// notResent is nil otherwise, and in all phases but away and handedOver.
@@ -67,8 +94,9 @@ func (pt *partState) hasAllCounters() bool {
 // node, as the owner, froze.
 func (pt *partState) frozenHere() bool { return pt.complete && pt.source.IsZero() }
 
-// isOthersCopy reports whether the counters here are a complete copy that
-// another node than self has pushed.
+// isOthersCopy reports whether the counters here are a complete copy of another
+// node's than self. In handedOver, they may be the counters that this node froze
+// for that node.
 func (pt *partState) isOthersCopy(self ring.NodeID) bool {
 	return pt.complete && !pt.source.IsZero() && pt.source != self
 }
@@ -87,21 +115,20 @@ func (pt *partState) receiverReplaced(state *adoptedState) bool {
 	return state.Boot(pt.receiver) != pt.receiverBoot || state.Generation(pt.receiver) != pt.receiverGeneration
 }
 
-// voidedFlips is the last attempt that this node has declined. This node
-// answered "not taken", so it must not accept any flip of that process up to
-// this attempt.
+// voidedFlips is the last flip or question that this node has answered with "not
+// taken". So it must not accept any flip of that process up to this number.
 type voidedFlips struct {
-	boot    uint64 // of the sending process; boots are random
-	attempt uint64
+	boot       uint64 // of the sending process; boots are random
+	flipNumber uint64
 }
 
-// voidFlips records that this node accepts no flip of the process boot up to an
-// attempt, because it answers "not taken".
-func (pt *partState) voidFlips(boot, attempt uint64) {
+// voidFlips records that this node accepts no flip of the process boot up to a
+// number, because it answers "not taken".
+func (pt *partState) voidFlips(boot, flipNumber uint64) {
 	if pt.voided.boot != boot {
 		pt.voided = voidedFlips{boot: boot}
 	}
-	pt.voided.attempt = max(pt.voided.attempt, attempt)
+	pt.voided.flipNumber = max(pt.voided.flipNumber, flipNumber)
 }
 
 // search is the search for the newest counters of a partition: what this node

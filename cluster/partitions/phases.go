@@ -7,7 +7,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// setPhase changes a partition's phase and its gate.
+// setPhase changes a partition's phase and its gate. The caller must hold mu.
 func (k *Keeper) setPhase(p int, next phase) {
 	pt := &k.parts[p]
 	if pt.phase == next {
@@ -22,7 +22,7 @@ func (k *Keeper) setPhase(p int, next phase) {
 	if next != recovering {
 		pt.search = nil
 	}
-	if next != away && next != handedOver {
+	if !next.acceptsPushes() {
 		pt.notResent = nil
 	}
 
@@ -35,12 +35,14 @@ func (k *Keeper) setPhase(p int, next phase) {
 }
 
 // enterPhase records a partition's phase in the partition, and in all that is
-// derived from the phase.
+// derived from the phase. A push that is arriving then has a gap: see
+// isReceiving. The caller must hold mu.
 func (k *Keeper) enterPhase(p int, next phase) {
 	pt := &k.parts[p]
 	k.inPhase[pt.phase]--
 	k.inPhase[next]++
 	pt.phase = next
+	pt.sectionCount = 0
 	k.phases[p].Store(uint32(next))
 	k.pushing.put(p, next.pushesChanges())
 	k.targets.mayLackCopies = k.targets.mayLackCopies || next.pushesChanges()
@@ -48,7 +50,7 @@ func (k *Keeper) enterPhase(p int, next phase) {
 
 // release marks a partition whose token is no longer here. Without a source,
 // the counters are this node's own: they are no copy, so they no longer count
-// as complete.
+// as complete. The caller must hold mu.
 func (k *Keeper) release(p int) {
 	pt := &k.parts[p]
 	if pt.source.IsZero() {
@@ -59,6 +61,7 @@ func (k *Keeper) release(p int) {
 
 // ownOrSearch continues a partition whose token is certainly here. Unless the copy
 // here is known to be the newest, it first searches for newer ones.
+// The caller must hold mu.
 func (k *Keeper) ownOrSearch(state *adoptedState, p int, newest bool) {
 	var buf [3]ring.NodeID
 	// Nobody can have newer counters if there is no other holder, and no node was ever ended.
@@ -72,7 +75,7 @@ func (k *Keeper) ownOrSearch(state *adoptedState, p int, newest bool) {
 }
 
 // beginLineage makes this node the owner of p, in a new lineage: this node may
-// lack Takes and Gives of the old one.
+// lack Takes and Gives of the old one. The caller must hold mu.
 func (k *Keeper) beginLineage(p int) {
 	pt := &k.parts[p]
 	pt.version = version{lineage: newLineage(k.adopted.Load().Revision)}
@@ -85,27 +88,28 @@ func (k *Keeper) beginLineage(p int) {
 	k.targets.forgetCopies(p)
 	k.setPhase(p, owning)
 
-	k.reconcileOwnDebts(p)
+	k.settleOwnDebts(p)
 
-	k.stats.Begun++
+	k.stats.LineagesBegun++
 }
 
-// reconcileOwnDebts makes sure that the counters of p, whose token is here,
+// settleOwnDebts makes sure that the counters of p, whose token is here,
 // include this node's own debts, and that no node that continues from these
 // counters debits the debts again. With authority, this node owes the debts to
 // itself, and drops them. Without authority, this node may have been ended by
 // an entry that it has not applied. So it marks the counters with the debts
 // that they include, and still reports the debts later. The caller must hold
 // mu.
-func (k *Keeper) reconcileOwnDebts(p int) {
+func (k *Keeper) settleOwnDebts(p int) {
 	if k.config.Authority() {
-		k.debts.absorbOwnDebts(p, k.config.Now())
+		k.debts.settleOwn(p, k.config.Now())
 	} else {
 		k.debts.debitIntoCopy(p, k.config.Now())
 	}
 }
 
-// announce wakes the loop and everyone waiting for a change.
+// announce wakes the loop and everyone waiting for a change. The caller must
+// hold mu.
 func (k *Keeper) announce() {
 	close(k.changed)
 	k.changed = make(chan struct{})

@@ -29,32 +29,41 @@ func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool
 	}
 
 	if ended {
-		list = k.keepFinal(list)
+		list = k.onlyWithCounters(list)
 	}
 
-	findings, versions := k.describeCopies(list, ended, c.Method == MethodPull)
-	k.mu.Unlock()
-
 	if c.Method == MethodCopyInfo {
+		findings := k.appendFindings(nil, list, ended)
+		k.mu.Unlock()
 		c.Reply(findings)
 		return
 	}
+
+	versions := k.prepareCopies(list, ended)
+	k.mu.Unlock()
 
 	// Sending waits for answers. Other nodes' messages must not wait behind it.
 	k.loops.Go(func() { k.sendCopies(c, list, versions) })
 }
 
-// describeCopies returns the encoded findings about the copies of list. If pull
-// is true, the complete ones are about to be sent. Then describeCopies also
-// returns their versions, and debits this node's debts from them. The caller
+// appendFindings appends the findings about the copies of list to b. The caller
 // must hold mu.
-func (k *Keeper) describeCopies(list []int, ended, pull bool) (findings []byte, versions []version) {
-	versions = make([]version, len(list))
+func (k *Keeper) appendFindings(b []byte, list []int, ended bool) []byte {
+	for _, p := range list {
+		pt := &k.parts[p]
+		b = appendFinding(b, p, finding{whole: pt.isWhole(ended), version: pt.version})
+	}
+	return b
+}
+
+// prepareCopies debits this node's debts into the complete copies of list, which
+// are about to be sent, and returns their versions; zero for the others. The
+// caller must hold mu.
+func (k *Keeper) prepareCopies(list []int, ended bool) []version {
+	versions := make([]version, len(list))
 	for i, p := range list {
 		pt := &k.parts[p]
-		whole := pt.complete || ended && pt.hasAllCounters()
-		findings = appendFinding(findings, p, finding{whole: whole, version: pt.version})
-		if !pull || !whole {
+		if !pt.isWhole(ended) {
 			continue
 		}
 
@@ -67,7 +76,13 @@ func (k *Keeper) describeCopies(list []int, ended, pull bool) (findings []byte, 
 			k.debts.debitIntoCopy(p, k.config.Now())
 		}
 	}
-	return findings, versions
+	return versions
+}
+
+// isWhole reports whether another owner may continue from the counters here
+// alone. ended means that this node was ended.
+func (pt *partState) isWhole(ended bool) bool {
+	return pt.complete || ended && pt.hasAllCounters()
 }
 
 // anyNotOwnedBy reports whether some of the partitions are not node's to
@@ -190,7 +205,7 @@ func (k *Keeper) receiveCopy(from ring.NodeID, s section, records []counters.Rec
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
-	if k.parts[s.p].phase != recovering || !k.pending[pendingCall{from, MethodPull}] {
+	if k.parts[s.p].phase != recovering || !k.callsInFlight[singleCall{from, MethodPull}] {
 		return
 	}
 
@@ -260,6 +275,9 @@ func (k *Keeper) adoptCopy(from ring.NodeID, arriving *incomingCopy) {
 // a copy takes to arrive.
 const mergeTolerance = time.Second
 
+// endedNodes lists the nodes that were once ended, are in no ring now, and can
+// be reached.
+//
 // A node that was ended because it stopped applying the log is still alive, and
 // may hold counters that no other node has: it kept pushing to the standbys of
 // the last state it applied. A new owner without a complete copy asks it. The
@@ -267,9 +285,6 @@ const mergeTolerance = time.Second
 // end was agreed on, so its counters are final. The new owner may be a new
 // process that never saw the ring with the ended node, so it asks every ended
 // node that can be reached, whatever it owned.
-
-// endedNodes lists the nodes that were once ended, are in no ring now, and can
-// be reached.
 func (k *Keeper) endedNodes(state *adoptedState) (list []ring.NodeID) {
 	for id := range state.Generations {
 		if id != k.config.Self && state.Boot(id) != 0 && !state.InRing(id) && k.config.Calls.Reachable(id) {
@@ -279,10 +294,10 @@ func (k *Keeper) endedNodes(state *adoptedState) (list []ring.NodeID) {
 	return list
 }
 
-// keepFinal returns those of the partitions that this node still has counters
+// onlyWithCounters returns those of the partitions that this node still has counters
 // of, after it has lost its authority. If it has authority again, it has applied
 // its end and forgotten them, so there are none. The caller must hold mu.
-func (k *Keeper) keepFinal(list []int) []int {
+func (k *Keeper) onlyWithCounters(list []int) []int {
 	if k.config.Authority() {
 		return nil
 	}

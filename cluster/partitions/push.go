@@ -75,6 +75,7 @@ func (k *Keeper) neverHadOthers() bool {
 }
 
 // pushPartitions sends the changes in the partitions of list, as pushChanges does.
+// The caller must hold sendMu.
 func (k *Keeper) pushPartitions(list *partitionSet) {
 	if k.neverHadOthers() {
 		return
@@ -96,7 +97,8 @@ func (k *Keeper) pushPartitions(list *partitionSet) {
 }
 
 // collect runs push with the partitions whose changes this node pushes at that
-// moment, and sends the changes that push has collected.
+// moment, and sends the changes that push has collected. The caller must hold
+// sendMu.
 func (k *Keeper) collect(push func(pushing *partitionSet)) {
 	k.debitMu.Lock()
 
@@ -110,7 +112,7 @@ func (k *Keeper) collect(push func(pushing *partitionSet)) {
 	// Before counters leave this node, they are marked with its debts.
 	for p := range k.debts.byPartition {
 		if k.parts[p].phase == owning && k.reachesTarget(p) {
-			k.reconcileOwnDebts(p)
+			k.settleOwnDebts(p)
 		}
 	}
 	k.mu.Unlock()
@@ -133,7 +135,7 @@ func (k *Keeper) reachesTarget(p int) bool {
 }
 
 // pushTo adds changes in p to the messages for the copy targets that have an
-// earlier copy, or are getting one.
+// earlier copy, or are getting one. The caller must hold sendMu.
 func (k *Keeper) pushTo(p int, records []counters.Record) {
 	k.mu.Lock()
 	k.parts[p].round++
@@ -144,15 +146,15 @@ func (k *Keeper) pushTo(p int, records []counters.Record) {
 	for _, node := range k.adopted.Load().copyTargetsOf(k.config.Self, p, buf[:0]) {
 		k.mu.Lock()
 		t := k.targets.targetOf(node)
-		copied := t.progress[p]
-		if copied != nil && t.unacked > maxUnackedForChanges {
+		progress := t.progress[p]
+		if progress != nil && t.unacked > maxUnackedForChanges {
 			k.targets.forgetCopy(t, p)
-			copied = nil
+			progress = nil
 			k.unfinished = true // makes the next tick look for copies that are missing
 		}
 		k.mu.Unlock()
 
-		if copied != nil {
+		if progress != nil {
 			k.appendRecords(t, &section{p: p, version: at}, records)
 		}
 	}
@@ -198,7 +200,8 @@ func (k *Keeper) pushCopies() (missed bool) {
 }
 
 // copyTo sends a complete copy of p to node, a copy target in state, unless
-// node already has one, or has too many unacknowledged bytes.
+// node already has one, or has too many unacknowledged bytes. The caller must
+// hold sendMu.
 func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 	k.mu.Lock()
 	t := k.targets.targetOf(node)
@@ -208,9 +211,9 @@ func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 	}
 
 	// From here on, changes are sent, too; earlier ones are in the copy.
-	t.progress[p] = &copyState{}
+	t.progress[p] = &copyProgress{}
 	if k.parts[p].phase == owning {
-		k.reconcileOwnDebts(p)
+		k.settleOwnDebts(p)
 	}
 	s := section{p: p, version: k.parts[p].version, flags: sectionCopy | sectionBegins}
 	k.mu.Unlock()
@@ -230,7 +233,7 @@ func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 
 // appendRecords appends records of s.p to t's message, in as many sections as
 // needed, and sends the message whenever it is full. Afterwards s describes the
-// next section.
+// next section. The caller must hold sendMu.
 func (k *Keeper) appendRecords(t *copyTarget, s *section, records []counters.Record) {
 	now := k.config.Now()
 	s.wall = k.config.Table.WallIn(now, s.p)
@@ -251,6 +254,7 @@ func (k *Keeper) appendRecords(t *copyTarget, s *section, records []counters.Rec
 	}
 }
 
+// flushAll sends all messages that are not empty. The caller must hold sendMu.
 func (k *Keeper) flushAll() {
 	k.mu.Lock()
 	targets := slices.Collect(maps.Values(k.targets.nodes))
@@ -263,7 +267,7 @@ func (k *Keeper) flushAll() {
 	}
 }
 
-// flush sends t's message.
+// flush sends t's message. The caller must hold sendMu.
 func (k *Keeper) flush(t *copyTarget) {
 	size := len(t.message)
 	sections := t.sections

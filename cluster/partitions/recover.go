@@ -26,7 +26,7 @@ const (
 // hold sendMu.
 func (k *Keeper) continueSearches() (searching bool) {
 	state := k.adopted.Load()
-	requests := map[pendingCall][]int{}
+	requests := map[singleCall][]int{}
 	fromCheckpoint, fromLocalCopy := 0, 0
 	ended := k.endedNodes(state)
 	k.mu.Lock()
@@ -55,7 +55,7 @@ func (k *Keeper) continueSearches() (searching bool) {
 	// The calls are marked before they are made, because receiveCopy takes only
 	// copies that were asked for.
 	for call := range requests {
-		k.pending[call] = true
+		k.callsInFlight[call] = true
 	}
 	k.mu.Unlock()
 
@@ -95,14 +95,14 @@ func (k *Keeper) logContinuations(fromCheckpoint, fromLocalCopy int) {
 
 // advanceSearch reports whether the search for p is over. If not, it adds p to
 // the requests to send now. The caller must hold mu.
-func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, requests map[pendingCall][]int) bool {
+func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, requests map[singleCall][]int) bool {
 	pt := &k.parts[p]
 	s := pt.search
 	var buf [8]ring.NodeID
 	nodes := append(state.copyHolders(k.config.Self, p, buf[:0]), ended...)
 	request := func(node ring.NodeID, m peer.Method) {
-		call := pendingCall{node, m}
-		if !k.pending[call] && k.canSendTo(node) {
+		call := singleCall{node, m}
+		if !k.callsInFlight[call] && k.canSendTo(node) {
 			requests[call] = append(requests[call], p)
 		}
 	}
@@ -150,14 +150,13 @@ func (s *search) giveUpOn(node ring.NodeID, boot uint64) {
 func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 	waited := time.Since(pt.search.since)
 
-	// If this node has a complete copy, and the other is not known to have one,
-	// checks should not wait long.
+	// With a complete copy here, and none known there, wait only Patience.
 	if !k.config.Calls.Reachable(node) || pt.complete && !pt.search.found[node].whole {
 		return waited < k.config.Patience
 	}
 
-	// A copy that is arriving is worth the wait. pullTimeout bounds it.
-	return k.pending[pendingCall{node, MethodPull}] || waited < slowPatience*k.config.Patience
+	// A copy that is arriving is worth the wait, which pullTimeout bounds.
+	return k.callsInFlight[singleCall{node, MethodPull}] || waited < slowPatience*k.config.Patience
 }
 
 // nextToFetch returns the node to fetch a copy from next, or zero if there is
@@ -244,7 +243,7 @@ func (s *search) outcome() (timedOut, answered bool) {
 
 // requestCopies asks a node how new its copies are, or asks for the copies,
 // which arrive before the answer.
-func (k *Keeper) requestCopies(state *adoptedState, call pendingCall, list []int) {
+func (k *Keeper) requestCopies(state *adoptedState, call singleCall, list []int) {
 	timeout := copyInfoTimeout
 	if call.method == MethodPull {
 		timeout = pullTimeout
@@ -276,7 +275,7 @@ func (k *Keeper) copyInfoAnswered(node ring.NodeID, boot uint64, list []int, fou
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
-	if !k.endCall(pendingCall{node, MethodCopyInfo}, err) {
+	if !k.finishCall(singleCall{node, MethodCopyInfo}, err) {
 		return
 	}
 
@@ -297,7 +296,7 @@ func (k *Keeper) pullAnswered(node ring.NodeID, list []int, err error) {
 	defer k.mu.Unlock()
 
 	delete(k.incoming, node) // if a copy is incomplete, the rest will not come any more
-	if !k.endCall(pendingCall{node, MethodPull}, err) {
+	if !k.finishCall(singleCall{node, MethodPull}, err) {
 		return
 	}
 
@@ -312,10 +311,10 @@ func (k *Keeper) pullAnswered(node ring.NodeID, list []int, err error) {
 	k.config.Logger.Debug("partitions recovered from a copy", "node", node.String(), "partitions", len(list))
 }
 
-// endCall ends a call to a node about its copies, and reports whether the answer
+// finishCall ends a call to a node about its copies, and reports whether the answer
 // counts. The caller must hold mu.
-func (k *Keeper) endCall(call pendingCall, err error) bool {
-	delete(k.pending, call)
+func (k *Keeper) finishCall(call singleCall, err error) bool {
+	delete(k.callsInFlight, call)
 	if k.isStopped() {
 		return false
 	}

@@ -44,49 +44,30 @@ func (k *Keeper) reportDebts() {
 	k.pruneDebts(now)
 
 	for p := range k.debts.byPartition {
-		owner, to := state.Owner(p)
-		// While the partition moves, the token may be at the new owner already.
-		if owner != to && (k.movedAsOf[p].Load() == state.Revision || k.parts[p].phase == handedOver) {
-			owner = to
-		}
-
 		if k.parts[p].phase == owning {
 			if k.config.Authority() {
-				k.reconcileOwnDebts(p)
+				k.settleOwnDebts(p)
 			}
 			continue
 		}
 
 		// delaysFallback is called even if nothing can be sent now: the delay begins
 		// with the first call that finds the owner back.
+		owner := k.debtOwner(state, p)
 		tooEarly := k.delaysFallback(owner)
-		if owner.IsZero() || owner == k.config.Self || k.pending[pendingCall{owner, MethodDebts}] ||
-			!state.registered || !k.canSendTo(owner) {
+		if !k.mayReportTo(state, owner) {
 			continue
 		}
 
-		// Fallback debts go along with a standby's debts: an owner that has noted a
-		// later number would take earlier ones for debited.
-		list := k.debts.inOrder(p)
-		if tooEarly && !slices.ContainsFunc(list, func(d *debt) bool { return !d.fallback }) {
-			continue
-		}
-
-		// New debts wait until those reported before are acknowledged, so that the
-		// debts of a counter stay few.
-		reportedBefore := list[0].number.isReported()
-		for _, d := range list {
-			if d.number.isReported() != reportedBefore || len(reports[owner]) >= debtsPerMessage {
-				break
-			}
-			k.debts.makeFinal(d)
-			reports[owner] = append(reports[owner], d)
+		list := k.nextReport(p, debtsPerMessage-len(reports[owner]), tooEarly)
+		if len(list) > 0 {
+			reports[owner] = append(reports[owner], list...)
 		}
 	}
 
 	messages := map[ring.NodeID][]byte{}
 	for owner, list := range reports {
-		k.pending[pendingCall{owner, MethodDebts}] = true
+		k.callsInFlight[singleCall{owner, MethodDebts}] = true
 		messages[owner] = k.encodeDebts(list, now)
 	}
 	k.mu.Unlock()
@@ -96,6 +77,44 @@ func (k *Keeper) reportDebts() {
 			k.handleDebtsReply(owner, list, reply, err)
 		})
 	}
+}
+
+// debtOwner returns the node to report the debts of p to. While p moves, the
+// token may be at the new owner already. The caller must hold mu.
+func (k *Keeper) debtOwner(state *adoptedState, p int) ring.NodeID {
+	from, to := state.Owner(p)
+	if from != to && (k.movedAsOf[p].Load() == state.Revision || k.parts[p].phase == handedOver) {
+		return to
+	}
+	return from
+}
+
+// mayReportTo reports whether debts may be reported to owner now. The caller
+// must hold mu.
+func (k *Keeper) mayReportTo(state *adoptedState, owner ring.NodeID) bool {
+	return !owner.IsZero() && owner != k.config.Self && !k.callsInFlight[singleCall{owner, MethodDebts}] &&
+		state.registered && k.canSendTo(owner)
+}
+
+// nextReport returns the debts of p to report next, at most room of them, and
+// makes them final. New debts wait until those reported before are acknowledged,
+// so that the debts of a counter stay few. If fallbackWaits is true, it returns
+// none unless some are a standby's. Fallback debts go along with these: an owner
+// that has noted a later number would take earlier ones for debited. The caller
+// must hold mu.
+func (k *Keeper) nextReport(p, room int, fallbackWaits bool) []*debt {
+	list := k.debts.inOrder(p)
+	if fallbackWaits && !slices.ContainsFunc(list, func(d *debt) bool { return !d.fallback }) {
+		return nil
+	}
+
+	reportedBefore := list[0].number.isReported()
+	n := 0
+	for n < min(len(list), room) && list[n].number.isReported() == reportedBefore {
+		k.debts.makeFinal(list[n])
+		n++
+	}
+	return list[:n]
 }
 
 // delaysFallback reports whether fallback debts must not be reported to owner
@@ -141,7 +160,7 @@ func (k *Keeper) handleDebtsReply(owner ring.NodeID, list []*debt, answers []byt
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
-	delete(k.pending, pendingCall{owner, MethodDebts})
+	delete(k.callsInFlight, singleCall{owner, MethodDebts})
 
 	if err != nil || len(answers) != len(list) {
 		k.backOff(owner)
@@ -155,19 +174,23 @@ func (k *Keeper) handleDebtsReply(owner ring.NodeID, list []*debt, answers []byt
 			continue
 		case debtNoRoom:
 			k.debts.renumber(d)
+		case debtRefused: // it is reported again
 		}
 		k.backOff(owner)
 	}
 }
 
 // acceptDebts debits what another node admitted while it could not reach this
-// one. It refuses a debt whose counter this node does not own, and all debts
-// while it has no authority: a node that has been ended would forget them. The
-// debtor drops the debts that are taken, so the answer waits until each standby
-// that can be reached has them. If a standby does not get them in time, the
-// debts taken in its partition are refused. While this node pulls copies from
-// the debtor, it debits what the debtor reports and acknowledges none of it,
-// because a copy from another node may still replace the counters here.
+// one.
+//
+//   - It refuses a debt whose counter this node does not own, and all debts while
+//     it has no authority: a node that has been ended would forget them.
+//   - The debtor drops the debts that are taken, so the answer waits until each
+//     standby that can be reached has them. If a standby does not get them in
+//     time, the debts taken in its partition are refused.
+//   - While this node pulls copies from the debtor, it debits what the debtor
+//     reports and acknowledges none of it, because a copy from another node may
+//     still replace the counters here.
 func (k *Keeper) acceptDebts(c *peer.Call, dec *wire.Decoder) {
 	merging := k.isPullingFrom(c.From.Node)
 	if !k.config.Authority() && !merging {
@@ -199,7 +222,7 @@ func (k *Keeper) acceptDebts(c *peer.Call, dec *wire.Decoder) {
 		// Once a debt is refused, later ones in its partition are refused, too: the
 		// note of a later debt would make the refused one count as debited.
 		if !refused[p] {
-			answer = k.debit(c.From.Node, d, now, merging)
+			answer = k.acceptDebt(c.From.Node, d, now, merging)
 			if answer == debtRefused {
 				refused[p] = true
 			} else {
@@ -255,9 +278,9 @@ func (k *Keeper) answerDebts(c *peer.Call, generation int64, answers []byte) {
 	c.Reply(answers)
 }
 
-// debit debits a debt of node once, and returns the answer to it. If merging is
+// acceptDebt debits a debt of node once, and returns the answer to it. If merging is
 // true, this node takes the debt even while it still searches for its counters.
-func (k *Keeper) debit(node ring.NodeID, d *debt, now algorithms.Instant, merging bool) (answer byte) {
+func (k *Keeper) acceptDebt(node ring.NodeID, d *debt, now algorithms.Instant, merging bool) (answer byte) {
 	k.debitMu.Lock()
 	defer k.debitMu.Unlock()
 	k.mu.Lock()
@@ -267,16 +290,16 @@ func (k *Keeper) debit(node ring.NodeID, d *debt, now algorithms.Instant, mergin
 	switch {
 	case ph != owning && !(merging && ph == recovering):
 		return debtRefused
-	case !k.debts.debit(node, d, now):
+	case !k.debts.accept(node, d, now):
 		return debtNoRoom
 	}
 	return debtTaken
 }
 
 // reportDebtsFirst reports to node the debts that are in the copies it is about
-// to get. The node debits them from its own counters, so that a merge, which
-// keeps the more used one of two counters, includes them in either case. The
-// debts stay here until node's standbys have them, too: see reportDebts.
+// to get. The node debits them from its own counters, too. A merge keeps the
+// more used of two counters; now both include the debts. They stay here until
+// node's standbys have them, too: see reportDebts.
 func (k *Keeper) reportDebtsFirst(node ring.NodeID, list []int) {
 	now := k.config.Now()
 	var included []*debt

@@ -127,7 +127,7 @@ func TestG5_AStandbyThatComesBackGetsACopy(t *testing.T) {
 		f.settle()
 		time.Sleep(time.Second)
 		for _, n := range f.living() {
-			if st := n.keeper.Load().Stats(); st.Behind > 0 {
+			if st := n.keeper.Load().Stats(); st.Uncopied > 0 {
 				t.Errorf("%s: %+v", n.ip, st)
 			}
 		}

@@ -110,7 +110,7 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 	for i := range ops {
 		p := ring.PartitionOf(ops[i].Key.Subject)
 		pt := &k.parts[p]
-		if pt.phase != away && pt.phase != handedOver || !pt.isOthersCopy(k.config.Self) {
+		if !pt.phase.acceptsPushes() || !pt.isOthersCopy(k.config.Self) {
 			return false
 		}
 
@@ -135,21 +135,28 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 }
 
 // AdmitAlone admits ops on this node alone, in fallback; the caller's own
-// counters have admitted them, within shares. This node may have counters of ops:
-// as an owner without authority, as a standby or from a checkpoint. These must
-// also admit the ops, under the whole limits. If they do not, the verdict is
-// Refused, and nothing is owed. Admitted costs are a debt to the owner, reported
-// once the owner is known. An op without a cost owes nothing. The verdict is
-// never Undecided.
+// counters have admitted them, within shares. The verdict is never Undecided.
+//
+//   - If this node has counters of ops (as an owner without authority, as a
+//     standby or from a checkpoint), they must admit the ops, too, under the whole
+//     limits; otherwise the verdict is Refused, and nothing is owed.
+//   - Admitted costs are a debt to the owner, reported once the owner is known. An
+//     op without a cost owes nothing.
 func (k *Keeper) AdmitAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
+	var hereBuf [8]bool
+	here := hereBuf[:0] // by op: see takesHere
+	for i := range ops {
+		here = append(here, k.takesHere(ops[i].Key.Partition()))
+	}
 
 	var countedBuf, peekedBuf [8]counters.Op
 	counted, peeked := countedBuf[:0], peekedBuf[:0]
 	for i := range ops {
 		op := ops[i]
-		if k.takesHere(op.Key.Partition()) {
+		if here[i] {
 			counted = append(counted, op)
 			continue
 		}
@@ -165,7 +172,7 @@ func (k *Keeper) AdmitAlone(now algorithms.Instant, ops []counters.Op) counters.
 		k.config.Table.PeekUngated(now, counted) // fills in their Decisions
 	}
 
-	k.copyDecisions(ops, counted, peeked)
+	copyDecisions(ops, here, counted, peeked)
 	if verdict != counters.Admitted {
 		return verdict
 	}
@@ -177,11 +184,11 @@ func (k *Keeper) AdmitAlone(now algorithms.Instant, ops []counters.Op) counters.
 		}
 
 		lacking := op.Cost
-		if k.takesHere(op.Key.Partition()) {
+		if here[i] {
 			lacking = 0
 		}
 		if !k.debts.addDebt(op, takeRecordNow(op.Limit, now), lacking, true) {
-			k.stats.Dropped++
+			k.stats.DebtsDropped++
 		}
 	}
 
@@ -192,19 +199,19 @@ func (k *Keeper) AdmitAlone(now algorithms.Instant, ops []counters.Op) counters.
 // the counters here. That is so if this node owns p, or has a full copy from
 // another node. It is not so while p moves, or after a restart: the counters
 // may then be merged with others that have the debt, and the cost would count
-// twice.
+// twice. The caller must hold mu.
 func (k *Keeper) takesHere(p int) bool {
 	pt := &k.parts[p]
 	return pt.phase == owning || pt.phase == away && pt.isOthersCopy(k.config.Self)
 }
 
 // copyDecisions copies the decisions on counted and peeked to ops. Both are in
-// the order of ops. The caller must hold mu.
-func (k *Keeper) copyDecisions(ops, counted, peeked []counters.Op) {
+// the order of ops. here says which ops are in counted.
+func copyDecisions(ops []counters.Op, here []bool, counted, peeked []counters.Op) {
 	nextCounted, nextPeeked := 0, 0
 	for i := range ops {
 		op := &ops[i]
-		if k.takesHere(op.Key.Partition()) {
+		if here[i] {
 			copyDecision(op, &counted[nextCounted])
 			nextCounted++
 		} else {

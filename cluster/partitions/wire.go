@@ -29,9 +29,9 @@ const (
 // Failure codes of a message.
 const (
 	codeMalformed peer.Code = 1 + iota
-	codeBusy                // the receiver's queue is full, or it can't accept debts now; try again
+	codeBusy                // the receiver's queue is full, or it merges copies; try again
 	codeBehind              // the receiver has an older agreed state than the sender
-	codeRefused
+	codeRefused             // the receiver must not do it, or can't now: the text says why
 )
 
 // Flags of a section.
@@ -59,6 +59,7 @@ func (k *Keeper) nextHeader(b []byte) []byte {
 	return k.appendHeader(b, k.seq)
 }
 
+// appendHeader appends this node's header with the number seq.
 func (k *Keeper) appendHeader(b []byte, seq uint64) []byte {
 	state := k.adopted.Load()
 	b = binary.AppendUvarint(b, state.Revision)
@@ -82,7 +83,7 @@ type section struct {
 	p int
 	version
 	flags        uint8
-	sectionCount uint64 // sections of the copy up to and including this one
+	sectionCount uint64 // sections of the copy, or of the round, up to and including this one
 	// wall is the reading of the clock by which the sender counts the partition's
 	// windows, after it collected the records.
 	wall int64
@@ -95,7 +96,7 @@ type section struct {
 func (s *section) append(b []byte, records []counters.Record, now algorithms.Instant) ([]byte, []counters.Record) {
 	s.sectionCount++
 	b = binary.AppendUvarint(b, uint64(s.p))
-	flags := len(b)
+	flagsAt := len(b)
 	b = append(b, s.flags)
 	b = binary.AppendUvarint(appendVersion(b, s.version), s.sectionCount)
 	b = binary.AppendVarint(b, s.wall)
@@ -110,10 +111,10 @@ func (s *section) append(b []byte, records []counters.Record, now algorithms.Ins
 	binary.LittleEndian.PutUint32(b[begin-4:], uint32(n))
 
 	if n < len(records) {
-		b[flags] &^= sectionEnds
+		b[flagsAt] &^= sectionEnds
 		// The receiver must not count the round before it has the rest of it.
 		if s.flags&sectionCopy == 0 {
-			b[flags] |= sectionMore
+			b[flagsAt] |= sectionMore
 		}
 	}
 
@@ -150,7 +151,7 @@ func decodeSection(d *wire.Decoder, now algorithms.Instant, begin func(section) 
 			return
 		}
 
-		// begin has checked the version and the token of this partition only.
+		// Ignore records of other partitions: begin has checked s.p alone.
 		if wanted && ring.PartitionOf(rec.Key.Subject) == s.p {
 			each(rec)
 		}
