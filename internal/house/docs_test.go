@@ -21,6 +21,7 @@ var (
 	fileName = regexp.MustCompile(`^[\w*/-]*\w+\*?\.(go|md|js|ts|py|txt|json)$`)
 	goName   = regexp.MustCompile(`^(?:(\w+)\.)?([A-Za-z]\w*?)(…|_…)?(?:\(\))?$`)
 	camel    = regexp.MustCompile(`[a-z]\w*[A-Z]|^[A-Z]\w*[a-z]`)
+	testName = regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Z]\\w*(?:…|_…)?)`")
 	listItem = regexp.MustCompile(`^\s*(?:\d+\.|-|\|) `)
 )
 
@@ -32,23 +33,49 @@ type declared struct {
 	files   map[string]bool // by path, and by name alone
 }
 
-// TestDocsNameWhatExists finds files and Go names in the map and in the notes on
-// mechanisms that a renaming left behind.
+// TestDocsNameWhatExists finds files and Go names in the map, in the tables of
+// functions and in the notes on mechanisms that a renaming left behind.
 func TestDocsNameWhatExists(t *testing.T) {
 	known := collectDeclared(t)
 	notes, err := filepath.Glob(filepath.Join(root, "docs", "design", "*.md"))
 	expect.NoError(t, err)
-	for _, doc := range append(notes, filepath.Join(root, "docs", "ARCHITECTURE.md")) {
-		text, err := os.ReadFile(doc)
-		expect.NoError(t, err)
-		known.checkDoc(t, filepath.Base(doc), string(text))
+	functions := filepath.Join(root, "docs", "functions.md")
+	for _, doc := range append(notes, filepath.Join(root, "docs", "ARCHITECTURE.md"), functions) {
+		known.checkDoc(t, filepath.Base(doc), readDoc(t, doc))
+	}
+	known.checkFunctions(t, readDoc(t, functions))
+}
+
+// TestDocsNameTestsThatExist reads the pages for operators, too. Most other
+// names in them are of settings and of other programs.
+func TestDocsNameTestsThatExist(t *testing.T) {
+	known := collectDeclared(t)
+	docs, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	expect.NoError(t, err)
+	lab, err := filepath.Glob(filepath.Join(root, "docs", "lab", "*.md"))
+	expect.NoError(t, err)
+	for _, doc := range slices.Concat(docs, lab, []string{filepath.Join(root, "README.md")}) {
+		for _, m := range testName.FindAllStringSubmatch(readDoc(t, doc), -1) {
+			if !known.hasName(m[1]) {
+				t.Errorf("%s: there is no test %s", filepath.Base(doc), m[1])
+			}
+		}
 	}
 }
 
-// checkDoc checks a document. A file without a folder is in the root, or in a
-// folder that was named before it in the same item or paragraph, or by the item
-// that it is part of; without one, it may be anywhere.
-func (d *declared) checkDoc(t *testing.T, doc, text string) {
+// readDoc returns the text of a document.
+func readDoc(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	expect.NoError(t, err)
+	return string(text)
+}
+
+// checkDoc checks a document, and returns the files that it names. A file
+// without a folder is in the root, or in a folder that was named before it in
+// the same item or paragraph, or by the item that it is part of; without one, it
+// may be anywhere.
+func (d *declared) checkDoc(t *testing.T, doc, text string) (named []string) {
 	t.Helper()
 	var parent, folders []string // of the numbered item, and of the current one
 	for line := range strings.Lines(text) {
@@ -69,9 +96,11 @@ func (d *declared) checkDoc(t *testing.T, doc, text string) {
 					parent = append(parent, word)
 				}
 			case fileName.MatchString(word):
-				if !d.hasFile(folders, word) {
+				found, ok := d.findFile(folders, word)
+				if !ok {
 					t.Errorf("%s: there is no file %s here, nor in any of %q", doc, word, folders)
 				}
+				named = append(named, found...)
 				if strings.Contains(word, "/") {
 					folders = append(folders, path.Dir(word))
 				}
@@ -81,11 +110,16 @@ func (d *declared) checkDoc(t *testing.T, doc, text string) {
 		}
 	}
 
-	// The tables of functions also say which file has each.
-	_, tables, _ := strings.Cut(text, "\n## The functions\n")
+	return named
+}
+
+// checkFunctions checks the tables that say which file has each function. Below
+// a headline such as "In `api`", files begin in that folder.
+func (d *declared) checkFunctions(t *testing.T, text string) {
+	t.Helper()
 	base := ""
-	for line := range strings.Lines(tables) {
-		if strings.HasPrefix(line, "In `") {
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "## In `") {
 			base = quoted.FindStringSubmatch(line)[1]
 		}
 		cells := strings.Split(line, "|")
@@ -95,28 +129,28 @@ func (d *declared) checkDoc(t *testing.T, doc, text string) {
 		file := quoted.FindStringSubmatch(cells[2])
 		for _, m := range quoted.FindAllStringSubmatch(cells[3], -1) {
 			if !d.in[file[1]+":"+m[1]] && !d.in[path.Join(base, file[1])+":"+m[1]] {
-				t.Errorf("%s: %s has no function %s", doc, file[1], m[1])
+				t.Errorf("functions.md: %s has no function %s", file[1], m[1])
 			}
 		}
 	}
 }
 
-// hasFile reports whether there is such a file in the root or in one of the
-// folders; without any, whether a file has the name. A path may begin below api,
-// cluster or counters.
-func (d *declared) hasFile(folders []string, name string) bool {
-	if len(folders) == 0 && d.files[name] {
-		return true
-	}
+// findFile returns the files of that name in the root and in the folders. ok
+// means that there is one or, without any folder, that some file has the name. A
+// path may begin below api, cluster or counters.
+func (d *declared) findFile(folders []string, name string) (found []string, ok bool) {
+	ok = len(folders) == 0 && d.files[name]
 	if strings.Contains(name, "/") {
 		folders = append([]string{"api", "cluster", "counters"}, folders...)
 	}
 	for _, folder := range append([]string{""}, folders...) {
-		if found, _ := filepath.Glob(filepath.Join(root, folder, name)); len(found) > 0 {
-			return true
+		files, _ := filepath.Glob(filepath.Join(root, folder, name))
+		for _, file := range files {
+			rel, _ := filepath.Rel(root, file)
+			found = append(found, filepath.ToSlash(rel))
 		}
 	}
-	return false
+	return found, ok || len(found) > 0
 }
 
 // hasName reports whether the code has the name, if it is one: words without
@@ -228,6 +262,67 @@ func receiver(e ast.Expr) string {
 		return e.Name
 	}
 	return ""
+}
+
+// TestMapShowsThePackages: the floor plan in docs/ARCHITECTURE.md shows each
+// package of the one here, and only folders that exist. A line begins with the
+// names of folders, up to two spaces. An indented line has folders below the one
+// of the last line that is not indented.
+func TestMapShowsThePackages(t *testing.T) {
+	text := readDoc(t, filepath.Join(root, "docs", "ARCHITECTURE.md"))
+	_, plan, _ := strings.Cut(text, "\n## Floor plan\n\n```\n")
+	plan, _, found := strings.Cut(plan, "```")
+	if !found {
+		t.Fatal("docs/ARCHITECTURE.md has no floor plan")
+	}
+
+	shown, parent := map[string]bool{}, ""
+	for line := range strings.Lines(plan) {
+		names, _, _ := strings.Cut(strings.TrimSpace(line), "  ")
+		if !strings.HasPrefix(line, " ") {
+			parent = ""
+		}
+		for name := range strings.SplitSeq(names, ", ") {
+			folder := path.Join(parent, name)
+			shown[folder] = true
+			if info, err := os.Stat(filepath.Join(root, folder)); err != nil || !info.IsDir() {
+				t.Errorf("the map shows %s, which is no folder", folder)
+			}
+		}
+		if !strings.HasPrefix(line, " ") {
+			parent = names
+		}
+	}
+	for _, p := range floorPlan {
+		if !shown[p.name] {
+			t.Errorf("the map does not show %s", p.name)
+		}
+	}
+}
+
+// kindUse finds an algorithm's kind, or a question about what kinds share.
+var kindUse = regexp.MustCompile(
+	`\balgorithms\.(?:(?:Sliding|Fixed|First)Window|(?:Token|Leaky|Cell)Bucket|SlidingLog|Concurrency)\b` +
+		`|\.(?:IsBucket|Windowed|OnSteadyClock|Divisible)\(\)|\bKind\.Leasable\(\)`)
+
+// TestAlgorithmRecipe: the recipe for an algorithm names each file that asks for
+// two kinds or more.
+func TestAlgorithmRecipe(t *testing.T) {
+	recipes := readDoc(t, filepath.Join(root, "docs", "design", "recipes.md"))
+	_, recipe, _ := strings.Cut(recipes, "\n## An algorithm\n")
+	recipe, _, _ = strings.Cut(recipe, "\n## ")
+	named := collectDeclared(t).checkDoc(t, "recipes.md", recipe)
+
+	eachSource(t, func(file string, text []byte, _ *ast.File) {
+		kinds := map[string]bool{}
+		for _, use := range kindUse.FindAll(text, -1) {
+			kinds[string(use)] = true
+		}
+		isOfAlgorithms := path.Dir(file) == "algorithms"
+		if len(kinds) > 1 && !isOfAlgorithms && !slices.Contains(named, file) {
+			t.Errorf("docs/design/recipes.md: the recipe for an algorithm lacks %s", file)
+		}
+	})
 }
 
 // TestAlertsAreExplained: who is paged finds each alert in docs/alerts.md, and no
