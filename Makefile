@@ -37,8 +37,9 @@ REAL_TIME = ^TestG1_.*RealTime|^TestRealTimeJudge
 NO_RACE = TestALongCutHealsSoon|TestAFailedVoterIsReplaced|TestAnotherPrimary|TestAStoreThatIsWellAgainCatchesUpSoon|\
 	TestChosenNamesLockNobodyOut|TestMessagesAboutLeasesMayBeBroken|TestTopOfAMillion|TestTopOnZipf|\
 	TestG5_AcknowledgedDebtsOutliveTheirOwner|TestConfirmedLeadersLed|TestNeverTwoOwners|\
-	TestChecksOfManySubjectsAllocateNothing|TestFloodsOfAClusterTakeNothingFromOthers|TestReadingsOnTimeFreeNothingAtRandom|TestLateReadingsFreeNothingAtRandom|\
-	TestReusedAnswer|TestD8_DebtsThatAreToldAgain
+	TestChecksOfManySubjectsAllocateNothing|TestFloodsOfAClusterTakeNothingFromOthers|TestFloodsTakeNothingFromOthers|TestReadingsOnTimeFreeNothingAtRandom|TestLateReadingsFreeNothingAtRandom|\
+	TestReusedAnswer|TestD8_DebtsThatAreToldAgain|TestSettlingBesideAFloodOfWrites|TestG2G3_CallersThatDiffer|\
+	TestAnswersCountTheRegionsOwnUse|TestFallbackLooksAtFewMembers|TestLongerBlocksHoldEverywhere
 race-virtual: # those on virtual time
 	$(GO) test -race -vet=off -short -timeout 30m -cpu 1 -p 5 $$($(GO) list ./... | grep -E '/($(VIRTUAL))$$' | grep -vE '/(cmd/rlnode|node)$$') \
 		-skip '^($(subst | ,|,$(NO_RACE)))$$|$(REAL_TIME)'
@@ -129,10 +130,12 @@ SIMULATION ?= -sim-nodes 20 -sim-minutes 10 -sim-seeds 3
 REGIONS ?= -regions 5 -region-nodes 5 -region-minutes 5 -region-seeds 20
 # AUTHORITY chooses how many seeds of the model of authority alone; one takes a tenth of a second.
 AUTHORITY ?= -seeds 200
+# NODEBIT are the packages whose checkers are tried on nodes that take no costs: each is built once more for that.
+NODEBIT ?= ./limiter ./node
 simulation: ## many nodes on virtual time, broken at random; some minutes
 	$(GO) test -count 1 -timeout 24h -cpu 1 -v -run '(Simulation|IsFound)InOneProcess' ./node -args -sim-sabotage $(SIMULATION) $(REGIONS)
 	$(GO) test -count 1 -timeout 60m -v -run NeverTwoOwners ./cluster/authority -args $(AUTHORITY)
-	$(GO) test -count 1 -tags nodebit -run Debit ./limiter ./node
+	$(GO) test -count 1 -tags nodebit -run Debit $(NODEBIT)
 
 # BENCH selects: -only S1,S4 -time 500ms -rounds 3 -json FILE; bin/bench -help has all flags. A module of its own, so that
 # what it compares with is no dependency of the product: see docs/performance.md.
