@@ -181,7 +181,7 @@ func (ls *leases) acceptSubject(ak *ask, so *subjectOps, sent, now time.Duration
 	// A refusal lasts from when the question was sent: a slow answer must not make
 	// it longer than the owner said.
 	if refused {
-		ls.held.RememberRefusal(sent, from, ops, ak.policies[so.index].TTL)
+		ls.held.RememberRefusal(sent, ops, ak.policies[so.index].TTL)
 	}
 }
 

@@ -25,7 +25,7 @@ func hotLeases() (s *Leases, spent, refused, unknown []counters.Op) {
 	for i := range refused {
 		refused[i].Decision = algorithms.Decision{RetryAfter: time.Minute, ResetAfter: time.Minute}
 	}
-	s.RememberRefusal(1, from, refused, policy.TTL)
+	s.RememberRefusal(1, refused, policy.TTL)
 	return s, of(0), refused, of(2)
 }
 

@@ -94,7 +94,7 @@ func TestRefusalStandsByEachLimit(t *testing.T) {
 	ops := leaseOps(1, 1000)
 	ops[0].Decision = algorithms.Decision{RetryAfter: 10 * time.Millisecond}
 	ops[1].Decision = algorithms.Decision{RetryAfter: 30 * time.Second, Remaining: 500}
-	s.RememberRefusal(now, Source{Owner: leaseOwner, Boot: 1, Lineage: 1}, ops, leasePolicy.TTL)
+	s.RememberRefusal(now, ops, leasePolicy.TTL)
 	if outcome, _ := s.Spend(now+time.Millisecond, leaseOwner, leaseOps(1, 0)); outcome != Refused {
 		t.Errorf("while the first limit refuses: have %d", outcome)
 	}
@@ -150,7 +150,7 @@ func TestRefusalOfWhatIsNeverAllowed(t *testing.T) {
 	s.Request(now, leaseOwner, leasePolicy, leaseOps(1), 1)
 	ops := leaseOps(1)
 	ops[0].Decision = algorithms.Decision{RetryAfter: 300 * time.Millisecond}
-	s.RememberRefusal(now, Source{Owner: leaseOwner, Boot: 1, Lineage: 1}, ops, leasePolicy.TTL)
+	s.RememberRefusal(now, ops, leasePolicy.TTL)
 	ops = leaseOps(fastLimit.Amount + 1)
 	if outcome, _ := s.Spend(now, leaseOwner, ops); outcome == Refused &&
 		ops[0].Decision.RetryAfter != algorithms.Never {
@@ -166,7 +166,7 @@ func TestRefusalBesideWhatIsNeverAllowed(t *testing.T) {
 	s.Request(now, leaseOwner, leasePolicy, leaseOps(1, 1), 1)
 	ops := leaseOps(1, 1)
 	ops[1].Decision = algorithms.Decision{RetryAfter: 300 * time.Millisecond}
-	s.RememberRefusal(now, Source{Owner: leaseOwner, Boot: 1, Lineage: 1}, ops, leasePolicy.TTL)
+	s.RememberRefusal(now, ops, leasePolicy.TTL)
 
 	ops = leaseOps(fastLimit.Amount+1, 1)
 	if outcome, _ := s.Spend(now, leaseOwner, ops); outcome != Refused {
@@ -177,27 +177,29 @@ func TestRefusalBesideWhatIsNeverAllowed(t *testing.T) {
 	}
 }
 
-// A refusal by an owner that arrives after another node has become the owner is
-// not remembered: the new owner may have reset the counter meanwhile.
-func TestLateRefusalByAnEarlierOwner(t *testing.T) {
-	s := NewLeases(0)
-	now := time.Second
-	next := ring.NodeID{2}
-	s.Request(now, leaseOwner, leasePolicy, leaseOps(1), 1)
-	s.Request(now, next, leasePolicy, leaseOps(1), 1)
-	s.Forget(now, 1, false)
-
+// TestRefusalFromBeforeForget: a refusal is on its way while the subject is
+// reset, perhaps by another owner.
+func TestRefusalFromBeforeForget(t *testing.T) {
 	refused := func() []counters.Op {
 		ops := leaseOps(1)
 		ops[0].Decision = algorithms.Decision{RetryAfter: time.Minute}
 		return ops
 	}
-	s.RememberRefusal(now, Source{Owner: leaseOwner, Boot: 1, Lineage: 1}, refused(), leasePolicy.TTL)
-	if outcome, _ := s.Spend(now, next, leaseOps(1)); outcome != AskOwner {
-		t.Errorf("after a refusal by the earlier owner: have %d, want %d", outcome, AskOwner)
-	}
-	s.RememberRefusal(now, Source{Owner: next, Boot: 1, Lineage: 1}, refused(), leasePolicy.TTL)
-	if outcome, _ := s.Spend(now, next, leaseOps(1)); outcome != Refused {
-		t.Errorf("after a refusal by the owner: have %d, want %d", outcome, Refused)
+	for _, next := range []ring.NodeID{leaseOwner, {2}} {
+		for _, refusalsOnly := range []bool{false, true} {
+			s := NewLeases(0)
+			s.Request(1, leaseOwner, leasePolicy, leaseOps(1), 1)
+			s.Request(2, next, leasePolicy, leaseOps(1), 1)
+			s.Forget(3, 1, refusalsOnly)
+
+			s.RememberRefusal(1, refused(), leasePolicy.TTL)
+			if outcome, _ := s.Spend(4, next, leaseOps(1)); outcome != AskOwner {
+				t.Errorf("after a refusal from before: got %d, want %d", outcome, AskOwner)
+			}
+			s.RememberRefusal(4, refused(), leasePolicy.TTL)
+			if outcome, _ := s.Spend(5, next, leaseOps(1)); outcome != Refused {
+				t.Errorf("after a refusal from later: got %d, want %d", outcome, Refused)
+			}
+		}
 	}
 }

@@ -40,7 +40,7 @@ func TestLeasesOfSeveralSets(t *testing.T) {
 	}
 
 	second[0].Decision = algorithms.Decision{RetryAfter: time.Minute}
-	s.RememberRefusal(2, from, second, time.Second)
+	s.RememberRefusal(2, second, time.Second)
 	for range 2 {
 		if o, _ := s.Spend(2, someone, second); o != AskOwner {
 			t.Errorf("the second set: got %d, want %d", o, AskOwner)

@@ -18,6 +18,7 @@ type lease struct {
 	grants        []grant       // at most MaxGrants; the first one is being spent
 	lastGrant     uint64        // ID of the last grant that arrived
 	lastRefusal   refusal
+	forgottenAt   time.Duration // when Forget last dropped a refusal; 0 if never
 	pressure      pressure
 	renewingUntil time.Duration // a renewal is in flight until then, or until it is answered
 	nextRenewal   time.Duration // the earliest time of the next renewal
@@ -81,6 +82,15 @@ func (le *lease) matches(ops []counters.Op) bool {
 		}
 	}
 	return true
+}
+
+// setRefusal remembers rf, which follows from the answer to a question sent at
+// the time sent. It does not if Forget was called later: the answer may not know
+// of what has freed the subject.
+func (le *lease) setRefusal(sent time.Duration, rf refusal) {
+	if sent >= le.forgottenAt {
+		le.lastRefusal = rf
+	}
 }
 
 // reset empties the lease and gives it the limits of ops.

@@ -179,7 +179,7 @@ func TestRememberedRefusals(t *testing.T) {
 		for i := range ops[1:] {
 			ops[1+i].Decision.Allowed = true
 		}
-		s.RememberRefusal(0, from, ops, time.Second)
+		s.RememberRefusal(0, ops, time.Second)
 	}
 	try := func(now time.Duration, costs ...int64) (Outcome, algorithms.Decision) {
 		ops := opsOf(costs...)

@@ -310,7 +310,7 @@ func (ls *Leases) AcceptAnswer(sent, now time.Duration, from Source, ops []count
 		}
 	}
 
-	le.lastRefusal = le.predictRefusal(sent, ops)
+	le.setRefusal(sent, le.predictRefusal(sent, ops))
 
 	if g.ID != 0 {
 		ls.addGrant(sh, le, sent, now, from, ops, &g)
@@ -363,13 +363,12 @@ func (ls *Leases) returnUnused(sh *leaseShard, sent, now time.Duration, from Sou
 // which limits refused. The refusal applies until there is room again, or a
 // little longer if many checks are refused, but at most for ttl. It is not
 // remembered if no op was refused, or if one was refused for another reason
-// than its limit: see [counters.Op.NoRoom]. Nor is it if another owner was
-// asked since: what that one has changed, this one does not know. sent is when
-// the question was sent.
-func (ls *Leases) RememberRefusal(sent time.Duration, from Source, ops []counters.Op, ttl time.Duration) {
+// than its limit: see [counters.Op.NoRoom]. Nor is it if the subject was
+// forgotten since sent, when the question was sent.
+func (ls *Leases) RememberRefusal(sent time.Duration, ops []counters.Op, ttl time.Duration) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()
-	if le == nil || le.source.Owner != from.Owner || !le.matches(ops) || ls.disabled.Load() {
+	if le == nil || !le.matches(ops) || ls.disabled.Load() {
 		return
 	}
 
@@ -377,7 +376,7 @@ func (ls *Leases) RememberRefusal(sent time.Duration, from Source, ops []counter
 
 	rf := le.refusalOf(sent, ops, ttl)
 	if rf.until > sent {
-		le.lastRefusal = rf
+		le.setRefusal(sent, rf)
 	}
 }
 
@@ -423,9 +422,9 @@ func (ls *Leases) AbandonRenewal(now time.Duration, ops []counters.Op) {
 	}
 }
 
-// Forget drops the remembered refusal of a subject. With
-// refusalsOnly, the subject merely has room again, and its grants continue.
-// Otherwise its counters were changed, and its grants end.
+// Forget drops the remembered refusal of a subject, and those that are still on
+// their way. With refusalsOnly, the subject merely has room again, and its
+// grants continue. Otherwise its counters were changed, and its grants end.
 func (ls *Leases) Forget(now time.Duration, subject uint64, refusalsOnly bool) {
 	sh, le := ls.lockSubject(subject)
 	defer sh.mu.Unlock()
@@ -433,6 +432,7 @@ func (ls *Leases) Forget(now time.Duration, subject uint64, refusalsOnly bool) {
 		return
 	}
 	le.lastRefusal = refusal{}
+	le.forgottenAt = now
 	if !refusalsOnly {
 		ls.endAll(sh, le, now)
 	}

@@ -158,7 +158,7 @@ func (nw *network) ask(h int, cost []int64, renewal bool) {
 			if yes {
 				s.AcceptAnswer(sent, nw.at, from, ops, g, renewal)
 			} else {
-				s.RememberRefusal(nw.at, from, ops, nw.policy.TTL)
+				s.RememberRefusal(nw.at, ops, nw.policy.TTL)
 			}
 		})
 	})

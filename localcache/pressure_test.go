@@ -61,7 +61,7 @@ func TestUsedUp(t *testing.T) {
 		if d.Allowed {
 			s.AcceptAnswer(now, now, from, ops, Grant{}, false)
 		} else {
-			s.RememberRefusal(now, from, ops, policy.TTL)
+			s.RememberRefusal(now, ops, policy.TTL)
 		}
 	}
 	const began = time.Minute
