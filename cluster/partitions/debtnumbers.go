@@ -51,6 +51,7 @@ func (ds *debts) renumber(d *debt) {
 		later.cost = min(later.cost+d.cost, maxOwedCost)
 		later.lacking = min(later.lacking+d.lacking, later.cost)
 		later.restored = later.restored || d.restored
+		later.fallback = later.fallback && d.fallback
 	default:
 		// The window of d is over, so d no longer counts.
 	}

@@ -511,7 +511,10 @@ func TestARestoredDebtWithoutRoom(t *testing.T) {
 	first.lacking = 0
 	ds.owe(key, &limit, taken, 2)
 
+	first.fallback = false
+	ds.unreported(key).fallback = true
 	ds.renumber(first)
+	expect.Equal(t, ds.unreported(key).fallback, false, "all of it was admitted in fallback")
 	ds.settleOwn(key.Partition(), at)
 	used, _ := ds.table.Usage(at, key, &limit)
 	expect.Equal(t, used, 5, "used")
