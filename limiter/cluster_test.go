@@ -17,6 +17,7 @@ import (
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/limiter/top"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/rules/document"
@@ -508,7 +509,7 @@ func TestTopOfAll(t *testing.T) {
 				w.nodes[0].check(byKey("r", "y"))
 			}
 		}
-		want := []TopSubject{{Rule: "r", Key: []string{"x"}, Count: 29, Checks: 30},
+		want := []top.Subject{{Rule: "r", Key: []string{"x"}, Count: 29, Checks: 30},
 			{Rule: "r", Key: []string{"y"}, Count: 2, Checks: 3}}
 		for i, n := range w.nodes {
 			have := n.mostRefused(10)

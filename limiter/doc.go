@@ -73,8 +73,8 @@
 //     the answer in words;
 //   - clock.go, wall.go, seal.go, wire.go, regionwire.go: the time, IDs that
 //     callers hold, and what messages have in common;
-//   - stats.go, intervals.go, topsubject.go, top.go, nearlimits.go,
-//     refusals.go: what is counted to be shown;
+//   - stats.go, intervals.go, refusals.go: what is counted to be shown; package
+//     top has the lists of subjects;
 //   - inforce.go, shares.go, adapt.go, setrules.go: the rules in force, what
 //     lowers their limits, and how they change;
 //   - list.go, entries.go, unlimited.go, match.go, conclude.go: the ops of a
@@ -97,8 +97,8 @@
 //     slotrequests.go: slots;
 //   - queueplace.go, waitingroom.go, passplace.go: queues;
 //   - shortage.go, borrow.go, lend.go, regions.go: limits that regions divide;
-//   - record.go, used.go, activity.go, metrics.go: counting what was decided,
-//     and showing it.
+//   - record.go, top.go, used.go, activity.go, metrics.go: counting what was
+//     decided, and showing it.
 //
 // # Across regions
 //

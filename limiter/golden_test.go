@@ -8,6 +8,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/golden"
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/limiter/top"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
@@ -105,7 +106,7 @@ func TestGolden(t *testing.T) {
 		message("answer",
 			&keptAnswer{allowed: true, decidedBy: ByOwner, limits: []keptLimit{{counter: 7}}, id: []byte{1, 2}}),
 		message("top",
-			&topList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Count: 5, Checks: 900,
+			&top.Part{Subjects: []top.Subject{{Rule: "r", Key: []string{"a", ""}, Count: 5, Checks: 900,
 				Recent: 3, Used: 4, Limit: 5}}}),
 		message("activity",
 			&NodeActivity{Boot: 7, Uptime: time.Hour, Vitals: Vitals{1, 2, 3, 4, 5, 6},

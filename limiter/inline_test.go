@@ -2,33 +2,17 @@ package limiter
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/rules/document"
 )
-
-// The filter of the subjects refused most keeps inline subjects apart.
-func TestInlineSubjectsInTheFilter(t *testing.T) {
-	type spot struct {
-		at  int
-		bit uint64
-	}
-	spots := map[spot]bool{}
-	for range 100_000 {
-		at, bit := filterPlace(rules.Hash{Lo: counters.InlineCounter(rand.Uint64())})
-		spots[spot{at, bit}] = true
-	}
-	expect.Equal(t, len(spots), topFilter*64, "places")
-}
 
 // caller checks one inline subject, always with the same limits.
 type caller struct {

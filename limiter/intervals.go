@@ -3,13 +3,14 @@ package limiter
 import (
 	"math"
 	"sync"
-	"time"
+
+	"github.com/rlnode/rlnode/limiter/top"
 )
 
 const (
-	// recentInterval is the length of the intervals in which recent refusals and
-	// uses are counted. The wall clock numbers the intervals, starting in 1970.
-	recentInterval = 30 * time.Second
+	// recentInterval is the length of the intervals in which recent events and uses
+	// are counted. The wall clock numbers the intervals, starting in 1970.
+	recentInterval = top.Interval
 	// recentIntervals is how many intervals are kept: an hour.
 	recentIntervals = 120
 )

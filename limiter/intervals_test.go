@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/limiter/top"
 )
 
 // TestTopRecent: Top reports the refusals of the last five minutes beside those
@@ -18,9 +18,9 @@ func TestTopRecent(t *testing.T) {
 				w.nodes[i%3].check(byKey("r", key))
 			}
 		}
-		expect := func(what string, want ...TopSubject) {
+		expect := func(what string, want ...top.Subject) {
 			t.Helper()
-			have, nodes := w.nodes[0].Top(TopOptions{Recent: true, N: 5})
+			have, nodes := w.nodes[0].Top(top.Options{Recent: true, N: 5})
 			ok := len(have) == len(want) && len(nodes) == 3 && nodes[0] == w.nodes[0].id
 			for i := range want {
 				ok = ok && have[i].Key[0] == want[i].Key[0] && have[i].Recent == want[i].Recent &&
@@ -30,11 +30,11 @@ func TestTopRecent(t *testing.T) {
 				t.Errorf("%s: have %+v, want %+v", what, have, want)
 			}
 		}
-		old := func(recent, refused int64) TopSubject {
-			return TopSubject{Key: []string{"old"}, Recent: recent, Count: refused}
+		old := func(recent, refused int64) top.Subject {
+			return top.Subject{Key: []string{"old"}, Recent: recent, Count: refused}
 		}
-		late := func(recent, refused int64) TopSubject {
-			return TopSubject{Key: []string{"late"}, Recent: recent, Count: refused}
+		late := func(recent, refused int64) top.Subject {
+			return top.Subject{Key: []string{"late"}, Recent: recent, Count: refused}
 		}
 		pass := func(d time.Duration) {
 			for range d / time.Second {
@@ -56,24 +56,8 @@ func TestTopRecent(t *testing.T) {
 		expect("after five and a half", late(9, 9), old(2, 32))
 		pass(6 * time.Minute)
 		expect("later", old(0, 32), late(0, 9))
-		if top := w.nodes[0].mostRefused(1); len(top) != 1 || top[0].Count != 32 || top[0].Recent != 0 {
-			t.Errorf("have %+v", top)
+		if list := w.nodes[0].mostRefused(1); len(list) != 1 || list[0].Count != 32 || list[0].Recent != 0 {
+			t.Errorf("have %+v", list)
 		}
 	})
-}
-
-// A subject that replaces another in the list starts with no recent refusals,
-// whatever the other one had.
-func TestTopRecentOfAnotherSubject(t *testing.T) {
-	var s topStripe
-	s.entries = append(s.entries, topEntry{intervalsAtEntry: 0})
-	s.counts[0] = 7
-	for range topIntervals + 3 {
-		s.countsAtInterval[s.intervals%topIntervals] = s.counts
-		s.intervals++
-	}
-	expect.Equal(t, s.recent(0), 0, "s.recent(0)")
-	s.entries[0] = topEntry{intervalsAtEntry: s.intervals, countAtEntry: 7} // as insert does
-	s.counts[0] += 2
-	expect.Equal(t, s.recent(0), 2, "s.recent(0)")
 }

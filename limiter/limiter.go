@@ -7,6 +7,7 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/limiter/top"
 	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/rules/entries"
 )
@@ -16,8 +17,8 @@ type Limiter struct {
 	table           *counters.Table
 	clock           *Clock
 	inForce         atomic.Pointer[activeRules]
-	tops            [topKinds]*top
-	nearLimits      *nearLimits
+	tops            [top.EventKinds]*top.List // by top.By
+	nearLimits      *top.NearLimits
 	fullSamplesLeft atomic.Int32  // how many more checks of this second are all sampled
 	answersUsed     atomic.Uint32 // number of Answers that have been used; see stripes
 	membership      *membership   // nil for a standalone node

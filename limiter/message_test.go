@@ -118,11 +118,6 @@ func TestMessagesComeBack(t *testing.T) {
 		got.hint != no.hint || len(got.results) != 0 {
 		t.Errorf("have %+v, %v", got, err)
 	}
-	top, list := topList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Count: 5, Checks: 9},
-		{Rule: "s", Count: 1}}}, topList{}
-	if err := wire.Decode(wire.Encode(nil, &top), &list, "list"); err != nil || !reflect.DeepEqual(list, top) {
-		t.Errorf("have %+v, %v", list, err)
-	}
 }
 
 // The largest check that the rules allow fits into a message.
@@ -268,11 +263,6 @@ func FuzzGifts(f *testing.F) {
 			t.Errorf("can't decode the message after encoding it again: %v", err)
 		}
 	})
-}
-
-func FuzzTop(f *testing.F) {
-	f.Add(wire.Encode(nil, &topList{[]TopSubject{{Rule: "r", Key: []string{"a", ""}, Count: 5, Checks: 9}}}))
-	f.Fuzz(func(_ *testing.T, b []byte) { _ = wire.Decode(b, &topList{}, "list") })
 }
 
 func FuzzReservation(f *testing.F) {

@@ -9,6 +9,7 @@ import (
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/counters/notes"
 	"github.com/rlnode/rlnode/internal/tasks"
+	"github.com/rlnode/rlnode/limiter/top"
 	"github.com/rlnode/rlnode/localcache"
 	"github.com/rlnode/rlnode/rules/entries"
 )
@@ -17,12 +18,12 @@ import (
 // NewInCluster. Call SetRules before the first check. If clock is nil, callers
 // may only use the methods that take the time as an argument.
 func New(table *counters.Table, clock *Clock) *Limiter {
-	l := &Limiter{table: table, clock: clock, nearLimits: newNearLimits(), entries: entries.New(),
+	l := &Limiter{table: table, clock: clock, nearLimits: top.NewNearLimits(), entries: entries.New(),
 		startedAt: time.Now()}
 	l.fullSamplesLeft.Store(exactSamples)
 
 	for by := range l.tops {
-		l.tops[by] = newTop()
+		l.tops[by] = top.NewList()
 	}
 
 	l.reservations.limiter = l

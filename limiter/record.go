@@ -5,7 +5,18 @@ import (
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/limiter/top"
 	"github.com/rlnode/rlnode/rules"
+)
+
+const (
+	// exactSamples is the number of checks in a second that are all sampled. Each
+	// Answer samples one in sampleEvery of its other checks.
+	exactSamples = 256
+	sampleEvery  = 128
+	// nearHeadroom is the headroom, in tenths of a limit, at or below which every
+	// check is noted. Above it, only checks that are sampled are noted.
+	nearHeadroom = 2
 )
 
 // account adds a decided check to the metrics, and its cost to the bill
@@ -28,7 +39,7 @@ func (l *Limiter) countLimited(q *Query, a *Answer) {
 		sc.soleStats.ownerAllowed[headroom].Add(1)
 		h := &sc.match.Hits[0]
 		if sc.mayBeInTop {
-			l.topOf(h.Rule).record(h, false, 0, q)
+			l.topOf(h.Rule).Record(h, false, 0, q)
 		}
 		weight := l.sampleWeight(sc)
 		if weight > 0 || headroom <= nearHeadroom || a.Limits[0].Delay > 0 {
@@ -83,7 +94,7 @@ func (l *Limiter) lookUpTop(a *Answer) {
 	sc := &a.scratch
 	if sc.soleStats != nil {
 		h := &sc.match.Hits[0]
-		sc.mayBeInTop = l.topOf(h.Rule).mayHold(h.Subject)
+		sc.mayBeInTop = l.topOf(h.Rule).MayHold(h.Subject)
 	}
 }
 
@@ -98,7 +109,7 @@ func (l *Limiter) countOwnerAllowed(q *Query, a *Answer, active *activeRules, st
 
 	h := &a.scratch.match.Hits[0]
 	active.stats[h.Rule.Index].stripe[stripe].ownerAllowed[headroom].Add(1)
-	l.topOf(h.Rule).record(h, false, 0, q)
+	l.topOf(h.Rule).Record(h, false, 0, q)
 	l.noteUse(h, a.Limits, true, l.sampleWeight(&a.scratch), q)
 
 	return true
@@ -139,7 +150,7 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 			l.recordRefusal(&stats.refusals, a, h, hitLimits, q)
 		}
 
-		l.topOf(h.Rule).record(h, refused, priorChecks, q)
+		l.topOf(h.Rule).Record(h, refused, priorChecks, q)
 		l.noteUse(h, hitLimits, a.Allowed, weight, q)
 	}
 }
@@ -241,22 +252,23 @@ func (l *Limiter) noteUse(h *rules.Hit, limits []LimitAnswer, allowed bool, weig
 	}
 
 	if allowed && weight > 0 {
-		l.tops[TopUsed].add(h, weight, q)
+		l.tops[top.Used].Add(h, weight, q)
 	}
 	if delayed {
-		l.tops[TopDelayed].add(h, 1, q)
+		l.tops[top.Delayed].Add(h, 1, q)
 	}
 	if l.clock != nil && (weight > 0 || tightest.headroom() <= nearHeadroom) {
-		l.nearLimits.note(h, tightest, l.clock.Now().Wall, q)
+		near := top.Nearness{Used: tightest.Used, Limit: tightest.share(), ResetAfter: tightest.ResetAfter}
+		l.nearLimits.Note(h, near, l.clock.Now().Wall, q)
 	}
 }
 
 // topOf returns the list in which the refusals of a rule are counted.
-func (l *Limiter) topOf(rule *rules.Rule) *top {
+func (l *Limiter) topOf(rule *rules.Rule) *top.List {
 	if rule.Shadow {
-		return l.tops[TopShadow]
+		return l.tops[top.Shadow]
 	}
-	return l.tops[TopRefused]
+	return l.tops[top.Refused]
 }
 
 // countUncountedUse counts the use of rules by a check that changes none of
@@ -287,8 +299,8 @@ func (l *Limiter) PassSecond() {
 	if active == nil || !l.intervals.advance(now) {
 		return
 	}
-	for _, t := range l.tops {
-		t.endInterval()
+	for _, list := range l.tops {
+		list.EndInterval()
 	}
 	active.endUseInterval(now)
 }
@@ -309,7 +321,7 @@ func (l *Limiter) countUnlimited(q *Query, a *Answer) {
 			stats.uncountedUses.Add(1)
 		default:
 			stats.stripe[l.stripeOf(a)].checks[DecisionAllowed][a.DecidedBy].Add(1)
-			l.topOf(h.Rule).record(h, false, 0, q)
+			l.topOf(h.Rule).Record(h, false, 0, q)
 		}
 
 		if !q.Peeks() && (a.Allowed || a.Counted) && h.Rule.CountsMonthly && l.meter != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/peer"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/wire"
+	"github.com/rlnode/rlnode/limiter/top"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -124,13 +125,13 @@ func (l *Limiter) ServeFar(method peer.Method, body []byte, to Responder) {
 
 // serveTop sends another node this node's part of a list of subjects.
 func (l *Limiter) serveTop(body []byte, to Responder) {
-	if len(body) != 1 || TopBy(body[0]) > TopNear {
+	if len(body) != 1 || top.By(body[0]) > top.Near {
 		to.Fail(CodeMessage, "unknown list of subjects")
 		return
 	}
-	by := TopBy(body[0])
+	by := top.By(body[0])
 	l.membership.serveInBackground(to, func() {
-		to.Reply(wire.Encode(nil, truncateToMessage(rank(l.topHere(by), TopOptions{By: by, N: maxTopKept}))))
+		to.Reply(wire.Encode(nil, top.NewPart(by, l.topHere(by))))
 	})
 }
 

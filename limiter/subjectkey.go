@@ -3,45 +3,14 @@ package limiter
 import (
 	"strings"
 
+	"github.com/rlnode/rlnode/limiter/top"
 	"github.com/rlnode/rlnode/rules"
 )
 
-// keptKey is a subject's key. The next subject in its place takes over the
-// memory: a list that very many subjects pass through must not allocate for
-// each.
-type keptKey struct {
-	text  []byte // the values, one after another
-	ends  []int  // of the values
-	known bool   // false if the call did not say the key
-}
-
-// set makes k the key of h's subject.
-func (k *keptKey) set(h *rules.Hit, q *Query) {
+// CopySubjectKey implements top.KeySource.
+func (q *Query) CopySubjectKey(key *top.Key, h *rules.Hit) {
 	var buf [4]string
-	key := appendSubjectKey(buf[:0], h, q)
-	k.known = key != nil
-	k.text = k.text[:0]
-	k.ends = k.ends[:0]
-	for _, value := range key {
-		k.text = append(k.text, value...)
-		k.ends = append(k.ends, len(k.text))
-	}
-}
-
-// values returns a copy of the key.
-func (k *keptKey) values() []string {
-	if !k.known {
-		return nil
-	}
-
-	key := make([]string, len(k.ends))
-	from := 0
-	for i, to := range k.ends {
-		key[i] = string(k.text[from:to])
-		from = to
-	}
-
-	return key
+	key.Set(appendSubjectKey(buf[:0], h, q))
 }
 
 // subjectKey returns a copy of the key of h's subject; nil if q lacks it.

@@ -5,8 +5,10 @@ import (
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/limiter/top"
 )
 
 func TestTop(t *testing.T) {
@@ -16,22 +18,22 @@ func TestTop(t *testing.T) {
 			check(t, l, epoch, Query{Attributes: attrs("ip", fmt.Sprintf("192.0.2.%d", i))})
 		}
 	}
-	top := l.mostRefused(2)
-	if len(top) != 2 || top[0].Key[0] != "192.0.2.2" || top[0].Count != 9 ||
-		top[1].Key[0] != "192.0.2.0" || top[1].Count != 5 {
-		t.Errorf("have %+v", top)
+	list := l.mostRefused(2)
+	if len(list) != 2 || list[0].Key[0] != "192.0.2.2" || list[0].Count != 9 ||
+		list[1].Key[0] != "192.0.2.0" || list[1].Count != 5 {
+		t.Errorf("have %+v", list)
 	}
 	if all := l.mostRefused(100); len(all) != 3 {
 		t.Errorf("have %d subjects, want the 3 refused", len(all))
 	}
-	if top[0].Checks != 11 || top[1].Checks != 7 {
-		t.Errorf("have %d and %d checks, want those before the first refusal too", top[0].Checks, top[1].Checks)
+	if list[0].Checks != 11 || list[1].Checks != 7 {
+		t.Errorf("have %d and %d checks, want those before the first refusal too", list[0].Checks, list[1].Checks)
 	}
 	_, _ = l.Reset(&Query{Rule: "r", Key: []string{"192.0.2.2"}})
 	check(t, l, epoch, byKey("r", "192.0.2.2"))
-	top = l.mostRefused(1)
-	if top[0].Checks != 12 || top[0].Count != 9 {
-		t.Errorf("have %+v", top[0])
+	list = l.mostRefused(1)
+	if list[0].Checks != 12 || list[0].Count != 9 {
+		t.Errorf("have %+v", list[0])
 	}
 }
 
@@ -61,7 +63,7 @@ func TestTopOfShares(t *testing.T) {
 	})
 }
 
-// On a Zipf stream, top finds the subjects refused most, in order, in bounded memory.
+// On a Zipf stream, Top finds the subjects refused most, in order.
 func TestTopOnZipf(t *testing.T) {
 	t.Parallel()
 	l := open(t, "rules:\n  - {name: r, key: [k], limits: [{limit: 1, per: 1h}]}")
@@ -82,22 +84,99 @@ func TestTopOnZipf(t *testing.T) {
 			want[k]++
 		}
 	}
-	for i, top := range l.mostRefused(20) {
-		if top.Key[0] != fmt.Sprint(i) || top.Count != want[top.Key[0]] {
-			t.Errorf("rank %d: have %s with %d refused, want %d with %d", i, top.Key[0], top.Count,
+	for i, subj := range l.mostRefused(20) {
+		if subj.Key[0] != fmt.Sprint(i) || subj.Count != want[subj.Key[0]] {
+			t.Errorf("rank %d: have %s with %d refused, want %d with %d", i, subj.Key[0], subj.Count,
 				i, want[fmt.Sprint(i)])
-		}
-	}
-	for i := range l.tops[TopRefused].stripe {
-		if n := len(l.tops[TopRefused].stripe[i].entries); n > topCapacity ||
-			n != len(l.tops[TopRefused].stripe[i].index) {
-			t.Errorf("stripe %d holds %d entries and an index of %d", i, n, len(l.tops[TopRefused].stripe[i].index))
 		}
 	}
 }
 
 // mostRefused returns the n subjects refused most.
-func (l *Limiter) mostRefused(n int) []TopSubject {
-	all, _ := l.Top(TopOptions{N: n})
+func (l *Limiter) mostRefused(n int) []top.Subject {
+	all, _ := l.Top(top.Options{N: n})
 	return all
+}
+
+// names lists subjects as rule/key.
+func names(list []top.Subject) (out []string) {
+	for _, s := range list {
+		out = append(out, s.Rule+"/"+s.Key[0])
+	}
+	return out
+}
+
+// TestLimiter_TopKinds: shadow refusals have subjects, too, and there are lists
+// of those that use most, are delayed, or are near to a limit, over all nodes.
+func TestLimiter_TopKinds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, `rules:
+  - {name: r, key: [k], limits: [{limit: 5, per: 1h, algorithm: fixed-window}]}
+  - {name: ghost, key: [g], shadow: true, limits: [{limit: 1, per: 1h}]}
+  - {name: slow, key: [s], on_limit: delay, max_delay: 1h, limits: [{limit: 1, per: 1m}]}
+  - {name: big, key: [b], limits: [{limit: 1000, per: 1h}]}`)
+		for i := range 4 {
+			w.nodes[i%3].check(byKey("r", "nearly"))
+		}
+		w.nodes[0].check(byKey("r", "hardly"))
+		for i := range 8 {
+			w.nodes[i%3].check(byKey("r", "over"))
+			w.nodes[i%3].check(byKey("ghost", "g"))
+		}
+		for range 4 {
+			w.nodes[1].check(byKey("slow", "s"))
+		}
+		for range 20 {
+			w.nodes[2].check(byKey("big", "b"))
+		}
+		for _, test := range []struct {
+			o    top.Options
+			want string
+			n    int64
+		}{
+			{top.Options{By: top.Refused, N: 9}, "[r/over]", 3},
+			{top.Options{By: top.Shadow, N: 9}, "[ghost/g]", 7},
+			{top.Options{By: top.Shadow, Recent: true, N: 9}, "[ghost/g]", 7},
+			{top.Options{By: top.Used, N: 3}, "[big/b ghost/g r/over]", 20},
+			{top.Options{By: top.Used, Rule: "r", N: 9}, "[r/over r/nearly r/hardly]", 5},
+			{top.Options{By: top.Delayed, N: 9}, "[slow/s]", 3},
+			{top.Options{By: top.Refused, Rule: "ghost", N: 9}, "[]", 0},
+		} {
+			got, nodes := w.nodes[0].Top(test.o)
+			if fmt.Sprint(names(got)) != test.want || len(nodes) != 3 || len(got) > 0 && got[0].Count != test.n {
+				t.Errorf("%+v: got %+v of %d nodes, want %s, the first with %d", test.o, got,
+					len(nodes), test.want, test.n)
+			}
+		}
+		got, _ := w.nodes[1].Top(top.Options{By: top.Near, Rule: "r", N: 9})
+		if fmt.Sprint(names(got)) != "[r/over r/nearly r/hardly]" || got[1].Used != 4 || got[1].Limit != 5 {
+			t.Errorf("nearest: got %+v", got)
+		}
+		// After the window, nothing is used any longer.
+		time.Sleep(3 * time.Hour)
+		got, _ = w.nodes[1].Top(top.Options{By: top.Near, Rule: "r", N: 9})
+		if len(got) != 0 {
+			t.Errorf("after the window: got %+v, want none", got)
+		}
+	})
+}
+
+// TestLimiter_SampleWeight: few checks are all counted, and many stand for as many as there are.
+func TestLimiter_SampleWeight(t *testing.T) {
+	l := &Limiter{}
+	l.fullSamplesLeft.Store(exactSamples)
+	var s scratch
+	sum, taken := int64(0), 0
+	for range 100_000 {
+		w := l.sampleWeight(&s)
+		sum += w
+		if w > 0 {
+			taken++
+		}
+	}
+	if sum < 99_900 || sum > 100_100 || taken > 100_000/sampleEvery+exactSamples+1 {
+		t.Errorf("got %d of 100000 by %d samples", sum, taken)
+	}
+	l.fullSamplesLeft.Store(exactSamples)
+	expect.Equal(t, l.sampleWeight(&s), 1, "in the next second")
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/memberlist"
 
 	"github.com/rlnode/rlnode/cluster/peer"
-	"github.com/rlnode/rlnode/internal/secret"
+	"github.com/rlnode/rlnode/cluster/secret"
 )
 
 // protection keeps strangers out of the ports between nodes. Its fields are nil if unused.

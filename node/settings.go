@@ -16,8 +16,8 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/client"
+	"github.com/rlnode/rlnode/cluster/secret"
 	"github.com/rlnode/rlnode/counters"
-	"github.com/rlnode/rlnode/internal/secret"
 	"github.com/rlnode/rlnode/rules/document"
 )
 

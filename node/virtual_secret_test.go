@@ -8,8 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/cluster/secret"
 	"github.com/rlnode/rlnode/internal/expect"
-	"github.com/rlnode/rlnode/internal/secret"
 )
 
 // exactRules has one rule without leases, whose window does not turn during a test.

@@ -20,9 +20,9 @@ import (
 	"github.com/hashicorp/memberlist"
 
 	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/cluster/secret"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/internal/memnet"
-	"github.com/rlnode/rlnode/internal/secret"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"

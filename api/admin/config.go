@@ -10,6 +10,7 @@ import (
 	"github.com/rlnode/rlnode/internal/history"
 	"github.com/rlnode/rlnode/internal/metrics"
 	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/limiter/top"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/rules/document"
@@ -33,7 +34,7 @@ type Subjects interface {
 	Unblock(q *limiter.Query) (*limiter.Usage, error)
 	// Top returns one of the lists of subjects, and the nodes that have reported
 	// theirs, this one first.
-	Top(o limiter.TopOptions) ([]limiter.TopSubject, []ring.NodeID)
+	Top(o top.Options) ([]top.Subject, []ring.NodeID)
 	// Use returns which rules were used in the last hour, in this region and in the given others.
 	Use(regions []string) *limiter.Use
 	// LimitFactor returns the factor by which the limits of an adaptive rule are

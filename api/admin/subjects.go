@@ -10,14 +10,12 @@ import (
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/codec"
 	"github.com/rlnode/rlnode/limiter"
+	"github.com/rlnode/rlnode/limiter/top"
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 )
 
-const (
-	defaultTop = 20
-	maxTop     = 1000
-)
+const defaultTop = 20 // subjects in a list
 
 // withSubject returns a handler that calls serve with the subject that the query names.
 func (s *Server) withSubject(
@@ -185,19 +183,19 @@ type TopSubject struct {
 
 // topKind is a list of subjects.
 type topKind struct {
-	by   limiter.TopBy
-	fill func(out *TopSubject, s *limiter.TopSubject)
+	by   top.By
+	fill func(out *TopSubject, s *top.Subject)
 }
 
 // topKinds has the lists by the value of the parameter by.
 var topKinds = map[string]topKind{
-	"refused": {limiter.TopRefused, func(out *TopSubject, s *limiter.TopSubject) { out.Refused = s.Count }},
-	"recent":  {limiter.TopRefused, func(out *TopSubject, s *limiter.TopSubject) { out.Refused = s.Count }},
-	"shadow":  {limiter.TopShadow, func(out *TopSubject, s *limiter.TopSubject) { out.Shadow = s.Count }},
-	"used":    {limiter.TopUsed, func(out *TopSubject, s *limiter.TopSubject) { out.Used = &s.Count }},
-	"delayed": {limiter.TopDelayed, func(out *TopSubject, s *limiter.TopSubject) { out.Delayed = s.Count }},
-	"near": {limiter.TopNear,
-		func(out *TopSubject, s *limiter.TopSubject) { out.Used, out.Limit = &s.Used, &s.Limit }},
+	"refused": {top.Refused, func(out *TopSubject, s *top.Subject) { out.Refused = s.Count }},
+	"recent":  {top.Refused, func(out *TopSubject, s *top.Subject) { out.Refused = s.Count }},
+	"shadow":  {top.Shadow, func(out *TopSubject, s *top.Subject) { out.Shadow = s.Count }},
+	"used":    {top.Used, func(out *TopSubject, s *top.Subject) { out.Used = &s.Count }},
+	"delayed": {top.Delayed, func(out *TopSubject, s *top.Subject) { out.Delayed = s.Count }},
+	"near": {top.Near,
+		func(out *TopSubject, s *top.Subject) { out.Used, out.Limit = &s.Used, &s.Limit }},
 }
 
 // getTop lists subjects.
@@ -213,14 +211,14 @@ func (s *Server) getTop(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	n, err := countParam(q, defaultTop, maxTop)
+	n, err := countParam(q, defaultTop, top.MaxSubjects)
 	if err != nil {
 		return err
 	}
 
 	kind := topKinds[by]
-	o := limiter.TopOptions{By: kind.by, N: n, Rule: q.Get("rule"), Recent: recent == "true" || by == "recent"}
-	if o.Recent && o.By == limiter.TopNear {
+	o := top.Options{By: kind.by, N: n, Rule: q.Get("rule"), Recent: recent == "true" || by == "recent"}
+	if o.Recent && o.By == top.Near {
 		return api.Errorf(api.BadValue, "recent: subjects near to a limit are always those of now")
 	}
 

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/cluster/secret"
 	"github.com/rlnode/rlnode/internal/expect"
-	"github.com/rlnode/rlnode/internal/secret"
 	"github.com/rlnode/rlnode/ring"
 )
 

@@ -13,8 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rlnode/rlnode/cluster/secret"
 	"github.com/rlnode/rlnode/internal/expect"
-	"github.com/rlnode/rlnode/internal/secret"
 )
 
 func writeSecrets(t *testing.T, name string, all ...secret.Secret) {

@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/cluster/secret"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
-	"github.com/rlnode/rlnode/internal/secret"
 )
 
 // releases enables the tests with two builds: of the base commit, which

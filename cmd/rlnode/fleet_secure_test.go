@@ -20,9 +20,9 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/cluster/peer"
+	"github.com/rlnode/rlnode/cluster/secret"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
-	"github.com/rlnode/rlnode/internal/secret"
 	"github.com/rlnode/rlnode/ring"
 )
 

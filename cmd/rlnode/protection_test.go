@@ -12,9 +12,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rlnode/rlnode/cluster/secret"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
-	"github.com/rlnode/rlnode/internal/secret"
 )
 
 // TestProtection: the ports between nodes are never open to a network without a

@@ -3,7 +3,7 @@ package main
 import (
 	"fmt"
 
-	"github.com/rlnode/rlnode/internal/secret"
+	"github.com/rlnode/rlnode/cluster/secret"
 )
 
 // secretCmd prints a new secret.

@@ -40,7 +40,6 @@ var floorPlan = []struct {
 	{"internal/metrics", nil},
 	{"internal/rawconn", nil},
 	{"internal/reload", nil},
-	{"internal/secret", nil},
 	{"internal/tasks", nil},
 	{"internal/tick", nil},
 	{"internal/tracing", nil},
@@ -71,6 +70,7 @@ var floorPlan = []struct {
 	{"localcache", []string{"algorithms", "counters", "rules", "ring"}},
 
 	// Nodes that know each other and agree.
+	{"cluster/secret", nil}, // the cluster's keys and certificates
 	{"cluster/peer", []string{"ring"}},
 	{"cluster/gossip", []string{"ring"}},
 	{"cluster/regions", []string{"ring", "cluster/gossip", "cluster/peer"}},
@@ -85,8 +85,9 @@ var floorPlan = []struct {
 
 	// Deciding.
 	{"limiter/loads", []string{"rules", "rules/document"}},
+	{"limiter/top", []string{"rules"}},
 	{"limiter", []string{"algorithms", "counters", "counters/notes", "rules", "rules/document", "rules/entries",
-		"ring", "cluster/peer", "cluster/partitions", "localcache"}},
+		"ring", "cluster/peer", "cluster/partitions", "limiter/top", "localcache"}},
 	{"replay", []string{"algorithms", "counters", "rules", "rules/document", "limiter"}},
 
 	// What was decided.
@@ -109,7 +110,8 @@ var floorPlan = []struct {
 	{"api/resp", []string{"api", "api/codec", "algorithms", "counters", "internal/tracing", "limiter", "rules",
 		"rules/document"}},
 	{"api/admin", []string{"api", "api/codec", "api/framing", "api/ui", "ring", "rules", "rules/document",
-		"rules/entries", "limiter", "limiter/loads", "cluster", "cluster/gossip", "usage", "internal/history"}},
+		"rules/entries", "limiter", "limiter/loads", "limiter/top", "cluster", "cluster/gossip", "usage",
+		"internal/history"}},
 	// for tests
 	{"api/apitest", []string{"api", "api/admin", "api/framing", "counters", "ring", "rules", "rules/document",
 		"rules/entries", "limiter", "limiter/loads", "cluster", "internal/history", "internal/tracing"}},
@@ -120,15 +122,15 @@ var floorPlan = []struct {
 
 	// Wiring.
 	{"node", []string{"algorithms", "counters", "rules", "rules/document", "rules/entries", "ring", "persist",
-		"cluster/peer", "cluster/gossip", "cluster/regions", "cluster/agreement", "cluster/authority", "cluster",
-		"cluster/partitions", "localcache", "limiter", "limiter/loads", "usage", "internal/history",
-		"internal/secret", "internal/tracing", "api", "api/codec", "api/httpd", "api/envoy", "api/resp",
+		"cluster/peer", "cluster/secret", "cluster/gossip", "cluster/regions", "cluster/agreement",
+		"cluster/authority", "cluster", "cluster/partitions", "localcache", "limiter", "limiter/loads", "usage",
+		"internal/history", "internal/tracing", "api", "api/codec", "api/httpd", "api/envoy", "api/resp",
 		"api/admin", "client"}},
 	// Flags and commands. Only package node assembles a node; of its parts,
 	// commands use only the types that they print, and what works on the files of a
 	// node that is stopped.
 	{"cmd/rlnode", []string{"node", "rules", "rules/document", "rules/entries", "replay", "persist", "cluster",
-		"usage", "internal/secret", "internal/tracing", "internal/yaml", "api", "api/admin", "client"}},
+		"cluster/secret", "usage", "internal/tracing", "internal/yaml", "api", "api/admin", "client"}},
 
 	// Tests from outside, and modules of their own.
 	{"test/simulation", []string{"algorithms", "counters", "rules", "rules/document", "ring", "cluster/agreement",
@@ -171,7 +173,7 @@ var everywhere = []string{"internal/latency", "internal/metrics", "internal/rawc
 	"internal/reload", "internal/tasks", "internal/tick", "internal/wake", "internal/wire"}
 
 // standardOnly lists the packages that import nothing but the project and the standard library.
-var standardOnly = []string{"algorithms", "counters/notes", "counters/pages", "counters", "limiter", "client"}
+var standardOnly = []string{"algorithms", "counters/notes", "counters/pages", "counters", "limiter/top", "limiter", "client"}
 
 // TestImportsPointDownward: a package imports what it may, and may import
 // nothing that it does not.

@@ -1,7 +1,8 @@
-package limiter
+package top
 
 import (
 	"sync"
+	"time"
 
 	"github.com/rlnode/rlnode/rules"
 )
@@ -9,15 +10,13 @@ import (
 const (
 	nearStripes  = 16
 	nearCapacity = 64 // subjects in a stripe
-	// nearHeadroom is the headroom, in tenths of a limit, at or below which every
-	// check is noted. Above it, only checks that are sampled are noted.
-	nearHeadroom = 2
 )
 
-// nearLimits keeps the subjects that are nearest to their limits, however few
+// NearLimits keeps the subjects that are nearest to their limits, however few
 // checks they have. Each belongs to one stripe. If that is full, the subject
-// replaces an expired one, or else the one that is farthest from its limit.
-type nearLimits struct{ stripe [nearStripes]nearStripe }
+// replaces an expired one, or else the one that is farthest from its limit. The
+// methods may be called concurrently.
+type NearLimits struct{ stripe [nearStripes]nearStripe }
 
 type nearStripe struct {
 	mu      sync.Mutex // guards the fields below
@@ -28,23 +27,33 @@ type nearStripe struct {
 type nearEntry struct {
 	hash        rules.Hash
 	rule        string
-	key         keptKey
+	key         Key
 	used, limit int64 // of the tightest limit, after the last check
 	expiresAt   int64 // Unix nanoseconds: nothing is used any more by then, if no check follows
 }
 
-func newNearLimits() *nearLimits {
-	n := &nearLimits{}
+// NewNearLimits returns a list without subjects.
+func NewNearLimits() *NearLimits {
+	n := &NearLimits{}
 	for i := range n.stripe {
 		n.stripe[i].index = make(map[rules.Hash]int)
 	}
 	return n
 }
 
-// note records what a check left of a limit at now, in Unix nanoseconds.
-func (n *nearLimits) note(h *rules.Hit, la *LimitAnswer, now int64, q *Query) {
+// Nearness is how near a subject is to its tightest limit. ResetAfter is how
+// long until nothing is used any more, if no check follows.
+type Nearness struct {
+	Used, Limit int64
+	ResetAfter  time.Duration
+}
+
+// Note records what a check of h's subject left of its limit at now, in Unix
+// nanoseconds.
+func (n *NearLimits) Note(h *rules.Hit, near Nearness, now int64, keys KeySource) {
 	e := nearEntry{
-		hash: h.Subject, rule: h.Rule.Name, used: la.Used, limit: la.share(), expiresAt: now + int64(la.ResetAfter),
+		hash: h.Subject, rule: h.Rule.Name,
+		used: near.Used, limit: near.Limit, expiresAt: now + int64(near.ResetAfter),
 	}
 	stripe := &n.stripe[h.Subject.Lo%nearStripes]
 	stripe.mu.Lock()
@@ -58,14 +67,14 @@ func (n *nearLimits) note(h *rules.Hit, la *LimitAnswer, now int64, q *Query) {
 		}
 	}
 
-	// A new subject reuses the memory of the key that it replaces.
-	e.key = stripe.entries[i].key
+	place := &stripe.entries[i]
 	if !known {
-		e.key.set(h, q)
+		keys.CopySubjectKey(&place.key, h)
 		stripe.index[e.hash] = i
 	}
 
-	stripe.entries[i] = e
+	e.key = place.key
+	*place = e
 }
 
 // placeFor returns the index of an entry for e, or -1 if the stripe is full of
@@ -100,15 +109,15 @@ func (stripe *nearStripe) farthest(now int64) (at int) {
 	return at
 }
 
-// list returns the subjects that still use something.
-func (n *nearLimits) list(now int64) (all []TopSubject) {
+// Subjects returns the subjects that still use something at now.
+func (n *NearLimits) Subjects(now int64) (all []Subject) {
 	for i := range n.stripe {
 		stripe := &n.stripe[i]
 		stripe.mu.Lock()
 		for j := range stripe.entries {
 			e := &stripe.entries[j]
 			if e.expiresAt > now {
-				all = append(all, TopSubject{Rule: e.rule, Key: e.key.values(), Used: e.used, Limit: e.limit})
+				all = append(all, Subject{Rule: e.rule, Key: e.key.values(), Used: e.used, Limit: e.limit})
 			}
 		}
 		stripe.mu.Unlock()
