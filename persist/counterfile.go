@@ -245,14 +245,8 @@ func OpenCounterFile(config CounterFileConfig) (*CounterFile, error) {
 // open opens the file, or creates it, and inspects it. Call it before Load, or
 // for a new file.
 func (cf *CounterFile) open() error {
-	_, missing := os.Stat(cf.path)
 	f, err := openFile(cf.path, bolt.Options{MaxSize: cf.config.MaxSize}, anyMeta)
 	if err != nil {
-		if errors.Is(missing, fs.ErrNotExist) && !errors.Is(err, ErrInUse) {
-			// There was no file, so this one is only half made. It must not count as a
-			// damaged one at the next try.
-			_ = os.Remove(cf.path)
-		}
 		return err
 	}
 	cf.file = f

@@ -29,6 +29,9 @@ type file struct {
 // ErrInUse if another process has the file. openFile sets the options that all
 // files share.
 func openFile(path string, opts bolt.Options, need metaRequirement) (*file, error) {
+	if err := createFile(path); err != nil {
+		return nil, err
+	}
 	if err := verifyFile(path, need); err != nil {
 		return nil, err
 	}
@@ -74,15 +77,29 @@ func openFile(path string, opts bolt.Options, need metaRequirement) (*file, erro
 	return nil, err
 }
 
-// verifyFile checks the pages of the file at path, if it exists. It holds the
-// lock meanwhile, because another process may be writing. An empty file counts
-// as damaged: a new file appears by renaming, or by one write of bbolt, so it
-// is never empty.
+// createFile creates an empty database at path, unless a file is there. The
+// database appears complete or not at all. Created in its place, it would look
+// damaged if the process were killed before bbolt has written the first pages.
+func createFile(path string) error {
+	_, err := os.Stat(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return createOnce(path, func(temp string) error {
+		return guard(func() error {
+			db, err := bolt.Open(temp, 0o600, &bolt.Options{Timeout: lockTimeout})
+			if err != nil {
+				return err
+			}
+			return db.Close()
+		})
+	})
+}
+
+// verifyFile checks the pages of the file at path. It holds the lock meanwhile,
+// because another process may be writing. An empty file counts as damaged.
 func verifyFile(path string, need metaRequirement) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
 	if err != nil {
 		return err
 	}

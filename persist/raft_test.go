@@ -411,7 +411,7 @@ func files(t *testing.T, dir string) map[string]int64 {
 func TestRaftRemovesLeftovers(t *testing.T) {
 	dir, want := raftFiles(t)
 	before := files(t, dir)
-	left := []string{"raft.db.new-123", "snapshots/1-70-99.tmp/state.bin"}
+	left := []string{"raft.db.new-123", "counters.db.new-4", "snapshots/1-70-99.tmp/state.bin"}
 	for _, name := range left {
 		path := filepath.Join(dir, filepath.FromSlash(name))
 		expect.NoError(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte("x"), 0o600)))

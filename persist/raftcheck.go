@@ -244,10 +244,11 @@ func (r *Raft) checkTerm(term uint64) error {
 	return nil
 }
 
-// removeLeftovers removes what a crash left behind.
+// removeLeftovers removes what a crash left behind: of all files in the data
+// directory, since this store holds its lock.
 func (r *Raft) removeLeftovers() {
 	for _, pattern := range []string{
-		globEscape(r.path) + ".new-*",
+		filepath.Join(globEscape(r.config.Dir), "*.db.new-*"), // of createOnce
 		filepath.Join(globEscape(filepath.Join(r.config.Dir, snapshotsDir)), "*"+temporarySuffix),
 	} {
 		left, err := filepath.Glob(pattern)
