@@ -69,10 +69,10 @@ type invitation struct {
 	// Voters is the highest known number of voters, including those that have died
 	// or been removed; see ReplacingError.
 	Voters int `json:"voters"`
-	// If Departed is set, the call is no invitation: it tells a node that it is no
-	// member any more. Departed says how the node left or was removed. Node is the
-	// departed node's ID. By now, another node may be at its address, or the same
-	// one with a new identity. An older release sends no Node.
+	// Departed, if set, makes the call no invitation: it tells a node that it is no
+	// longer a member, and whether it left or was removed. Node is that node's ID.
+	// By now, another node may be at its address, or the same one with a new
+	// identity. An older release sends no Node.
 	Departed string      `json:"departed,omitempty"`
 	Node     ring.NodeID `json:"node,omitzero"`
 }

@@ -7,11 +7,13 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// subjectState says how a subject is decided. routeSubject sets the states from
-// stateHere to stateAlone, all but the first by chooseNode. addToAsk sets
-// stateAwaitReply, and markDecided sets stateDecided. A subject is open again
-// if this node may not decide it (takeHere), or if the answer (acceptAnswer) or
-// the attempt as the standby (actAsStandby) did not decide it.
+// subjectState is how far a check has got with a subject:
+//
+//   - routeSubject chooses a way: stateHere, or what chooseNode says;
+//   - addToAsk sets stateAwaitReply;
+//   - markDecided sets stateDecided;
+//   - takeHere, acceptAnswer and actAsStandby set stateOpen again if the subject
+//     was not decided.
 type subjectState uint8
 
 const (

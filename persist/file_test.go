@@ -20,7 +20,7 @@ func TestNewFileAppearsComplete(t *testing.T) {
 	for i := range 50 {
 		path := filepath.Join(dir, strconv.Itoa(i)+".db")
 		watched.Go(func() {
-			for {
+			for t.Context().Err() == nil {
 				info, err := os.Stat(path)
 				if err != nil {
 					continue // not yet

@@ -57,8 +57,8 @@ func (lo *loggedOnce) isDue(what string, pause time.Duration) bool {
 	return true
 }
 
-// shouldLog reports whether to log an error with a node. It does not log a
-// reason again while logged remembers it. where says for whom the reason counts.
+// shouldLog reports whether to log an error with a node. It returns false while
+// logged remembers that the same reason was logged for the same where.
 // A mismatch of releases is logged once a minute for each node, whichever of
 // the two ends dials.
 func (p *Peers) shouldLog(err error, node ring.NodeID, logged *loggedOnce, where string) bool {
