@@ -242,9 +242,10 @@ func (n *node) used(r *rule, key int, name string) (int64, error) {
 	return u.Limits[0].Used, nil
 }
 
-// ownerOf asks for a subject's owner and standby.
+// ownerOf asks for a subject's owner and standby. It is patient: the answer
+// stays true, and a busy machine may keep a node waiting for seconds.
 func (n *node) ownerOf(rule, key string) (owner, standby string, err error) {
 	var o struct{ Owner, Standby string }
-	err = n.get("/v1/owner?rule="+rule+"&key="+key, &o)
+	err = n.getFor(agreeTime, "/v1/owner?rule="+rule+"&key="+key, &o)
 	return o.Owner, o.Standby, err
 }
