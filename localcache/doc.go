@@ -13,11 +13,10 @@
 // [LeaseLedger.Grant] has its caller debit a grant before it records the grant,
 // so a grant is never more than a Take made early.
 //
-// Sizes ([Size]): while usage is below the threshold, a grant is at most the
-// difference between the two, divided by N + 1 for N nodes, or the idle part
-// (see below) if that is more. A single busy node
-// gets nearly all of that difference in a few grants, and N equally busy nodes
-// get a fair part each. Above the threshold, all grants of a subject together
+// Sizes ([Size]): below the threshold, a grant is at most what is left until the
+// threshold, divided by N + 1 for N nodes, or the idle part (see below) if that
+// is more. A single busy node gets nearly all that is left in a few grants, and
+// N equally busy nodes get a fair part each. Above the threshold, all grants of a subject together
 // stay under `lease.idle` of its limit, in equal parts for all nodes. If a part
 // is less than one unit, or hardly anything remains, the owner grants nothing
 // and each check asks it.

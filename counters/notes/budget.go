@@ -194,7 +194,7 @@ func addTo[K comparable](sums *map[K]int64, key K, n int64) {
 
 // Reservations, the rates of their buckets, and slots each have a budget, which
 // rules and subjects share. What one of them may have depends on what is free:
-// at most greed times as much, apart from a reserve for those who have little.
+// maxTimesFree times as much, apart from a reserve for those who have little.
 // So something always stays free, and the more take part, the less each may
 // have. One subject alone may have two thirds of the budget, and a second one a
 // part of what is left.
