@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -105,7 +106,7 @@ func (ch *chronicle) missingVoters() string {
 	var names []string
 	for _, id := range ch.voterIDs() {
 		if id != ch.config.Self.ID && !alive[id] && !ch.config.Peers.Reachable(id) {
-			names = append(names, s.Members[id].Name)
+			names = append(names, cmp.Or(s.Members[id].Name, id.String()))
 		}
 	}
 
@@ -144,16 +145,18 @@ func (ch *chronicle) noteMove(s *agreement.State) {
 // followRing reports whether the ring has changed since the last look. It counts
 // what moves on every node, because this node may lead before the move has ended.
 func (ch *chronicle) followRing(s *agreement.State) (changed bool) {
-	if s.Epoch == ch.epoch {
-		return false
-	}
-
 	before := ch.ring
 	if before == nil {
 		before = s.From
 	}
 
+	// The end of a node changes the ring and keeps the epoch. It is no move: those
+	// who take over have their copies.
 	ch.ring = s.To
+	if s.Epoch == ch.epoch {
+		return false
+	}
+
 	ch.epoch = s.Epoch
 	ch.moveBegan = time.Now()
 	ch.movingCount = movedPartitions(before, s.To)

@@ -12,6 +12,30 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
+// A node that was ended and comes back takes partitions over: they are counted,
+// although the ring is then the one from before its end.
+func TestAMoveAfterAnEndIsCounted(t *testing.T) {
+	with, err := ring.New([]ring.NodeID{id(1), id(2), id(3)}, ring.DefaultSettings())
+	expect.NoError(t, err)
+	without, err := ring.New([]ring.NodeID{id(1), id(2)}, ring.DefaultSettings())
+	expect.NoError(t, err)
+
+	var log bytes.Buffer
+	ch := chronicle{core: &core{config: Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}}, led: true}
+	for _, s := range []*agreement.State{
+		{Epoch: 1, From: with, To: with, Settled: true},
+		{Epoch: 1, From: without, To: without, Settled: true}, // an end raises no epoch
+		{Epoch: 2, From: with, To: with, Settled: true},
+	} {
+		ch.noteMove(s)
+	}
+
+	want := fmt.Sprintf("partitions=%d ", movedPartitions(without, with))
+	if strings.Count(log.String(), "partitions have moved") != 1 || !strings.Contains(log.String(), want) {
+		t.Errorf("log: got %q, want one move with %s", log.String(), want)
+	}
+}
+
 // A node that begins to lead during a move logs how many partitions this move
 // concerns, whether it has seen an earlier ring or was just started.
 func TestALeaderElectedDuringAMoveCountsIt(t *testing.T) {

@@ -191,6 +191,7 @@ func (sr *sharedRules) endEntries() {
 		earliest, others := sr.config.Peers.EarliestClock()
 		now := earliest.UnixMilli()
 		if sr.isSecondary() || sr.requirePrimaryLeader() != nil || !sr.State().Entries.HasEnded(now) {
+			unknown = 0
 			return false
 		}
 
@@ -208,10 +209,11 @@ func (sr *sharedRules) endEntries() {
 		before := sr.State().Entries.Len()
 		r, err := sr.propose(ctx, agreement.EndEntries{Before: now})
 		if err != nil || r.Err != nil {
-			sr.config.Logger.Debug("can't remove entries that have ended yet", "error", err, "refused", r.Err)
+			sr.config.Logger.Debug("expired entries could not be removed; retrying", "error", err, "refused", r.Err)
 			return false
 		}
 
+		// At least one has ended, even if others have been added meanwhile.
 		sr.config.Logger.Info("entries have ended",
 			"entries", max(1, before-sr.State().Entries.Len()), "entries_version", r.Version)
 		return false

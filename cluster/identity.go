@@ -123,6 +123,7 @@ func (f *founder) serveInvitation(_ context.Context, in invitation) (noBody, err
 		return noBody{}, err
 	}
 
+	f.joinError.Store(nil)
 	f.noteReportedVoters(in.Voters)
 	return noBody{}, nil
 }

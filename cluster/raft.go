@@ -195,7 +195,7 @@ func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result
 	for {
 		b, prepared, err := c.config.Build.Prepare(c.State(), e)
 		if err != nil {
-			return agreement.Result{}, fmt.Errorf("encode an entry: %w", err)
+			return agreement.Result{}, fmt.Errorf("%w: encode an entry: %w", ErrRefused, err)
 		}
 
 		if prepared != nil && prepared.Refusal() != nil {

@@ -18,9 +18,11 @@ const departedFile = "departed"
 
 // replacedOnRejoin matches the files that RenewIdentity moves away, because
 // they belong to an identity: what the cluster agreed on, and counters. Bills,
-// addresses of other nodes and the history stay.
-var replacedOnRejoin = []string{"raft.db*", "snapshots", "applied", "counters.db*", "fallback.db*",
-	"debts", departedFile}
+// addresses of other nodes and the history stay. The file that is locked comes
+// last: until then, no other process opens the directory, and after a crash the
+// node has still not forgotten what it acknowledged.
+var replacedOnRejoin = []string{"snapshots", "applied", "counters.db*", "fallback.db*",
+	"debts", departedFile, "raft.db*"}
 
 // MarkDeparted records that the cluster has refused this data directory's
 // identity, because the node left or was removed. The next RenewIdentity then

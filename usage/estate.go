@@ -172,7 +172,13 @@ const reviewEvery = time.Minute
 // review is what reviewBills last found. It is used by run only.
 type review struct {
 	at    time.Time
-	found map[string]string // by month and node: what the log said
+	found map[inexactBill]string // what the log said
+}
+
+// inexactBill is a node's part of a month's bill that is estimated or lost.
+type inexactBill struct {
+	month Month
+	node  string
 }
 
 // reviewBills looks for nodes that are gone and whose counts are incomplete or
@@ -184,7 +190,7 @@ func (t *Totals) reviewBills() {
 	}
 	t.review.at = time.Now()
 
-	found := map[string]string{}
+	found := map[inexactBill]string{}
 	estimated, lost := map[string]bool{}, map[string]bool{}
 	members := t.members()
 	if t.isFirst(members) {
@@ -203,11 +209,7 @@ func (t *Totals) reviewBills() {
 			}
 		}
 
-		for key := range t.review.found {
-			if _, remains := found[key]; !remains {
-				t.meter.config.Logger.Info("bills are exact again", "of", key)
-			}
-		}
+		t.logExact(found, current)
 	}
 
 	t.review.found = found
@@ -224,7 +226,7 @@ func (t *Totals) isFirst(members []Member) bool {
 
 // noteProblems notes the nodes whose counts in a bill are estimated or lost. It
 // logs those that are new.
-func (t *Totals) noteProblems(found map[string]string, month Month, bi *bill) {
+func (t *Totals) noteProblems(found map[inexactBill]string, month Month, bi *bill) {
 	log := t.meter.config.Logger
 	for _, e := range bi.estimated {
 		if t.noteProblem(found, month, e.Node, "estimated") {
@@ -240,10 +242,21 @@ func (t *Totals) noteProblems(found map[string]string, month Month, bi *bill) {
 	}
 }
 
+// logExact logs which bills are no longer inexact. Bills of months before the
+// last one are not reviewed any more, so nothing is known of them.
+func (t *Totals) logExact(found map[inexactBill]string, current Month) {
+	for p := range t.review.found {
+		_, remains := found[p]
+		if !remains && p.month >= current-1 {
+			t.meter.config.Logger.Info("bills are exact again", "of", p.month.String()+" "+p.node)
+		}
+	}
+}
+
 // noteProblem notes what is wrong with a node's bill of a month, and reports
 // whether the problem is new.
-func (t *Totals) noteProblem(found map[string]string, month Month, node, what string) bool {
-	key := month.String() + " " + node
-	found[key] = what
-	return t.review.found[key] != what
+func (t *Totals) noteProblem(found map[inexactBill]string, month Month, node, what string) bool {
+	p := inexactBill{month, node}
+	found[p] = what
+	return t.review.found[p] != what
 }

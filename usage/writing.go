@@ -67,15 +67,17 @@ func (m *Meter) sync() error {
 	defer m.figures.writeBegan.Store(nil)
 
 	err := m.write()
-	failuresBefore := m.figures.failures.Load()
-	switch {
-	case err != nil && m.figures.failures.Add(1) == 1:
-		m.config.Logger.Error("can't write usage: a crash would lose what was counted since the last write", "error", err)
-	case err == nil && failuresBefore > 0:
-		m.config.Logger.Info("usage is written again", "failures", failuresBefore)
-		m.figures.failures.Store(0)
+	if err != nil {
+		if m.figures.failures.Add(1) == 1 {
+			m.config.Logger.Error("can't write usage: a crash would lose what was counted since the last write", "error", err)
+		}
+		return err
 	}
-	return err
+
+	if failures := m.figures.failures.Swap(0); failures > 0 {
+		m.config.Logger.Info("usage is written again", "failures", failures)
+	}
+	return nil
 }
 
 // write updates the file. The caller must hold m.writing.
@@ -106,7 +108,9 @@ func (m *Meter) write() error {
 
 		over := time.Since(l.lastChange) > closeAfter && l.id.Month != MonthOf(now)
 		if over || !m.isLive(l) { // not live: an earlier process counted it, or closing it has failed
-			errs = append(errs, m.closeLedger(l))
+			if err := m.closeLedger(l); err != nil {
+				errs = append(errs, err)
+			}
 		}
 	}
 

@@ -177,13 +177,14 @@ func (h *handlers) decideAll(x *exchange, c *chunk) {
 func (h *handlers) stopsBatch(x *exchange, c *chunk) *api.Error {
 	took := time.Since(x.began)
 	most := cmp.Or(h.MaxMatched, api.MaxMatched)
+	longest := cmp.Or(h.Timeout, maxBatchTime)
 	switch {
 	case c.matched > most:
 		return api.Errorf(api.TooMuchWork,
 			"not decided: the checks of this batch match over %d limits; send fewer at once", most)
-	case took > cmp.Or(h.Timeout, maxBatchTime):
+	case took > longest:
 		return api.Errorf(api.Timeout,
-			"not decided: the batch takes longer than %v; send fewer checks at once", maxBatchTime)
+			"not decided: the batch takes longer than %v; send fewer checks at once", longest)
 	case took > hangUpTime && x.conn != nil && x.conn.HasHungUp():
 		return api.Errorf(api.Timeout, "not decided: the caller has hung up")
 	}

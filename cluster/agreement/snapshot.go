@@ -92,6 +92,9 @@ func (r *Regions) compile(documents []byte, history *rules.History) error {
 	}
 
 	texts, err := parseTexts(documents, max(0, len(r.Held)-1))
+	if err != nil {
+		return err
+	}
 	for i, text := range texts {
 		r.Held[i].Set, err = compileText(text, r.Held[i].Version)
 		if err != nil {
@@ -104,7 +107,7 @@ func (r *Regions) compile(documents []byte, history *rules.History) error {
 		last.Set = history.Set()
 	}
 
-	return err
+	return nil
 }
 
 // Parse is the inverse of AppendSnapshot. The error wraps [ErrSnapshot]. If the

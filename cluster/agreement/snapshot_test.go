@@ -149,6 +149,19 @@ func TestUnreadableSnapshots(t *testing.T) {
 	}
 }
 
+// Documents behind those of the held versions are not overlooked.
+func TestSnapshotsWithTooManyDocuments(t *testing.T) {
+	s := rich(t)
+	text := string(documentText(1))
+	regions := Regions{Held: []Held{{Version: 1}, {Version: 2}}}
+	for _, texts := range [][]string{{text}, {text, text}} {
+		err := regions.compile(appendTexts(nil, texts), s.History)
+		if (err == nil) != (len(texts) == 1) {
+			t.Errorf("%d documents for two versions, one of which is in force: got error %v", len(texts), err)
+		}
+	}
+}
+
 func manyKnown(s *State) {
 	for i := range MaxKnown + 1 {
 		s.Members[node(i)] = member(i)

@@ -104,14 +104,16 @@ type reign struct {
 // reign.waiting and reign.awaitingMajority.
 type pendingRequest struct {
 	request *Request // nil unless it asks for authority
-	// buildReply builds the reply after the confirmation.
-	buildReply func(rs *reignState, now time.Duration, s *agreement.State) Reply
-	// majorityIndex is the index that a majority must apply, in a request by
-	// AwaitMajority; otherwise 0.
-	majorityIndex uint64
-	cancelled     <-chan struct{} // with majorityIndex: closed when the caller stops waiting
+	// buildReply builds the reply after the confirmation; nil in a request of
+	// AwaitMajority.
+	buildReply    func(rs *reignState, now time.Duration, s *agreement.State) Reply
+	majorityIndex uint64          // of AwaitMajority: the index that a majority must apply
+	cancelled     <-chan struct{} // of AwaitMajority: closed when the caller stops waiting
 	reply         chan Reply      // capacity 1
 }
+
+// awaitsMajority reports whether p waits for a majority of the ring.
+func (p *pendingRequest) awaitsMajority() bool { return p.buildReply == nil }
 
 // outcome is the result of a proposal or a confirmation.
 type outcome struct {
@@ -215,7 +217,7 @@ func (g *Granter) submit(ctx context.Context, pending *pendingRequest) Reply {
 	select {
 	case g.requests <- pending:
 	case <-ctx.Done():
-		return Reply{Reason: reasonNotLeading}
+		return Reply{Reason: reasonNoAnswer}
 	case <-g.ctx.Done():
 		return Reply{Reason: reasonNotLeading}
 	}
@@ -226,9 +228,10 @@ func (g *Granter) submit(ctx context.Context, pending *pendingRequest) Reply {
 	case reply := <-pending.reply:
 		return reply
 	case <-ctx.Done():
+		return Reply{Reason: reasonNoAnswer}
 	case <-g.ctx.Done():
+		return Reply{Reason: reasonNotLeading}
 	}
-	return Reply{Reason: reasonNotLeading}
 }
 
 // Close stops the loop and everything that it has started.
@@ -346,18 +349,22 @@ func (g *Granter) accept(pending *pendingRequest) {
 		pending.reply <- Reply{Reason: reasonNotLeading}
 	case len(r.waiting)+len(r.awaitingMajority) >= maxWaiting:
 		pending.reply <- Reply{Reason: reasonBusy}
-	case pending.majorityIndex != 0:
+	case pending.awaitsMajority():
 		r.awaitingMajority = append(r.awaitingMajority, pending)
 		g.answerMajority()
-	case !g.refuseEarly(pending):
-		r.waiting = append(r.waiting, pending)
+	default:
+		refused := g.recordRequest(pending)
+		if !refused {
+			r.waiting = append(r.waiting, pending)
+		}
 	}
 }
 
-// refuseEarly records a request for authority, and refuses it if it can't be
-// granted now. It reports whether it has. A refusal is safe even from a node
-// that leads no more, so it needs no confirmation.
-func (g *Granter) refuseEarly(pending *pendingRequest) bool {
+// recordRequest records what a request for authority reports, and refuses the
+// request if it can't be granted now. A refusal is safe even from a node that
+// leads no more, so it needs no confirmation. Requests of other kinds report
+// nothing.
+func (g *Granter) recordRequest(pending *pendingRequest) (refused bool) {
 	r := g.reign
 	if r.state == nil || pending.request == nil {
 		return false

@@ -89,10 +89,14 @@ type Reply struct {
 }
 
 // hasRecorded reports whether a leader has recorded what the request says: the
-// reply is not from a node that does not lead or has no room, nor about the
-// node's state alone.
+// reply is not from a node that does not lead, may not lead or has no room, nor
+// about the node's state alone.
 func (reply *Reply) hasRecorded() bool {
-	return reply.Reason != reasonNotLeading && reply.Reason != reasonBusy && !reply.Differs
+	switch reply.Reason {
+	case reasonNotLeading, reasonNoAnswer, reasonBusy, reasonFull:
+		return false
+	}
+	return !reply.Differs
 }
 
 // areValid reports whether c is a range of clocks, or unknown.

@@ -56,7 +56,9 @@ const (
 // Reasons for a refusal.
 const (
 	reasonNotLeading = "this node does not lead"
+	reasonNoAnswer   = "no majority has confirmed in time that this node leads"
 	reasonBusy       = "too many nodes wait for an answer"
+	reasonFull       = "the leader knows too many nodes already"
 	reasonMissedEnd  = "the node has not applied the last entry that ended a node"
 	reasonNoBoot     = "the request names no process"
 	reasonTooLarge   = "the request exceeds a bound"

@@ -23,7 +23,7 @@ func (rs *reignState) handleRequest(now time.Duration, s *agreement.State, req *
 	rec := rs.ensureRecord(s, req.Node)
 	switch {
 	case rec == nil:
-		return Reply{Reason: reasonBusy}
+		return Reply{Reason: reasonFull}
 	case req.Boot != rec.boot:
 		return Reply{Reason: rs.handleOtherProcess(now, s, rec, req)}
 	}
@@ -145,7 +145,7 @@ func (rs *reignState) judge(s *agreement.State, req *Request) Reply {
 	rec := rs.ensureRecord(s, req.Node)
 	switch {
 	case rec == nil:
-		return Reply{Reason: reasonBusy}
+		return Reply{Reason: reasonFull}
 	case req.Boot != rec.boot:
 		return Reply{Reason: reasonReplaced}
 	case rec.gaveUp:

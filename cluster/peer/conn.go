@@ -186,6 +186,10 @@ func (c *conn) awaitWriter() {
 // recovers. With forGood, it never recovers. failCalls returns false if the
 // connection was broken already.
 func (c *conn) failCalls(why error, forGood bool) (wasIntact bool) {
+	if c.endReason() != nil {
+		return false // what the link learns now would concern another connection
+	}
+
 	// The link learns of the loss before the calls fail: a caller that tries again
 	// at once must not get the direct connection again.
 	if c.link != nil && !errors.Is(why, errReplaced) {
@@ -341,7 +345,8 @@ func (c *conn) read() error {
 			}
 		}
 
-		if n == firstRead {
+		// Connections on which little arrives keep their small buffer.
+		if n == len(b) && n < readSize {
 			b = make([]byte, readSize)
 		}
 

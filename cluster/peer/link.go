@@ -137,7 +137,7 @@ func (l *link) run(ctx context.Context) {
 				closedByNodeAt = time.Now()
 			}
 			l.logLoss(ctx, err)
-			clear(logged.logged)
+			logged.forgetAll()
 			l.clearWake()
 		case time.Since(closedByNodeAt) < stopTime:
 		case l.peers.shouldLog(err, l.node, &logged, ""): // not every attempt

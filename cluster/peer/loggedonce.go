@@ -76,6 +76,13 @@ func (lo *loggedOnce) forget(host string) {
 	maps.DeleteFunc(lo.logged, func(what string, _ time.Time) bool { return strings.HasPrefix(what, host+" ") })
 }
 
+// forgetAll forgets every event.
+func (lo *loggedOnce) forgetAll() {
+	lo.mu.Lock()
+	defer lo.mu.Unlock()
+	clear(lo.logged)
+}
+
 // causeOf returns a text that identifies the reason of err and contains no port
 // of a connection, because each attempt has another port. It is the text of the
 // innermost error, or the whole text of a refusal.
