@@ -9,12 +9,9 @@ import (
 
 // Amendment is a change to counters of one subject that no check makes.
 type Amendment struct {
-	Ops []Op // a negative cost is a reward; Amend sets each Decision to that of a check of cost 0 after the change
-	// Reset makes the counters fresh, and begins a new life of the subject. With
-	// Partial, the new life is only that of the counters of Ops, which are not all
-	// that the subject has, and blocks stay as they are.
-	Reset, Partial bool
-	OldRates       bool // the rates of the limits of Ops may be out of date, so no bucket drains by them
+	Ops      []Op // a negative cost is a reward; Amend sets each Decision to that of a check of cost 0 after the change
+	Reset    Reset
+	OldRates bool // the rates of the limits of Ops may be out of date, so no bucket drains by them
 	// From (by op) and Life are set for a late settlement. They say which Take each
 	// cost belongs to. A cost is dropped if its window or its life is over.
 	From []algorithms.TakeRecord
@@ -26,6 +23,31 @@ type Amendment struct {
 	Answer   func(a *Amendment) []byte
 	Repeated bool    // set by Amend: the change was made earlier, so neither the Decisions of Ops nor Applied are set
 	Applied  []int64 // set by Amend, by op: by how much usage changed; a dropped cost counts as taken
+}
+
+// Reset says which counters of an Amendment's Ops become fresh. What was taken
+// from a counter in an earlier life never comes back to it.
+type Reset uint8
+
+// What a reset covers.
+const (
+	NoReset      Reset = iota
+	ResetSubject       // all of Ops; a new life of the subject begins
+	ResetLimits        // the counters of limits; for each of them, a new life begins
+	ResetBlocks        // the blocks; the life of the limits goes on
+)
+
+// covers reports whether the reset makes op's counter fresh.
+func (r Reset) covers(op *Op) bool {
+	switch r {
+	case ResetSubject:
+		return true
+	case ResetLimits:
+		return !op.Block
+	case ResetBlocks:
+		return op.Block
+	}
+	return false
 }
 
 // Amend changes counters of one subject. If it fails with ErrShut, ErrNoRoom,
@@ -88,10 +110,10 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 
 // resets returns the keys of the notes of the resets that a makes.
 func (a *Amendment) resets() (list []notes.Key) {
-	switch {
-	case a.Reset && !a.Partial:
+	switch a.Reset {
+	case ResetSubject:
 		list = append(list, notes.ResetKey(a.Ops[0].Key.Subject, 0))
-	case a.Reset:
+	case ResetLimits:
 		for i := range a.Ops {
 			if op := &a.Ops[i]; !op.Block {
 				list = append(list, notes.ResetKey(op.Key.Subject, op.Key.Counter))
@@ -130,10 +152,10 @@ func (t *Table) makeRoomForNotes(now algorithms.Instant, a *Amendment) error {
 func (t *Table) amend(s *shard, now algorithms.Instant, i int, a *Amendment) error {
 	op := &a.Ops[i]
 	switch {
-	case a.Reset && a.Partial && op.Block:
-		return nil
-	case a.Reset:
+	case a.Reset.covers(op):
 		return t.reset(s, now, op.Key, op.Limit)
+	case a.Reset != NoReset:
+		return nil
 	case a.From != nil:
 		return t.chargeLateLocked(s, now, op.Key, op.Limit, a.From[i], op.Cost, a.Life)
 	case op.Cost < 0:

@@ -74,7 +74,7 @@ func TestAmendOnce(t *testing.T) {
 	late := algorithms.At(time.Unix(1_800_000_061, 0))
 	expect("a minute later", table, late, amendment(late, 5, 78, size), false, nil, 10)
 	reset := amendment(late, 0, 80, size)
-	reset.Reset, reset.Memo.Key.ID = true, 3
+	reset.Reset, reset.Memo.Key.ID = ResetSubject, 3
 	expect("reset", table, late, reset, false, nil, 0)
 }
 
@@ -120,15 +120,15 @@ func TestAmendExistingCountersNeedsNoRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	amend := func(reset bool, lo uint64) error {
+	amend := func(reset Reset, lo uint64) error {
 		return table.Amend(now,
 			&Amendment{Ops: []Op{{Key: Key{Subject: 1, Counter: lo}, Limit: limit, Cost: 1}}, Reset: reset})
 	}
-	expect.ErrorIs(t, amend(false, 7), ErrNoRoom, "another counter")
-	if err := amend(false, 0); err != nil {
+	expect.ErrorIs(t, amend(NoReset, 7), ErrNoRoom, "another counter")
+	if err := amend(NoReset, 0); err != nil {
 		t.Errorf("a penalty: have %v", err)
 	}
-	if err := amend(true, 1); err != nil {
+	if err := amend(ResetSubject, 1); err != nil {
 		t.Errorf("a reset: have %v", err)
 	}
 	if used, _ := table.Usage(now, Key{Subject: 1, Counter: 0}, limit); used != 6 {

@@ -35,7 +35,7 @@ func (t *Table) reward(now algorithms.Instant, k Key, l *algorithms.Limit, n int
 
 // makeFresh resets a counter.
 func (t *Table) makeFresh(now algorithms.Instant, k Key, l *algorithms.Limit) error {
-	return t.Amend(now, &Amendment{Ops: []Op{{Key: k, Limit: l}}, Reset: true})
+	return t.Amend(now, &Amendment{Ops: []Op{{Key: k, Limit: l}}, Reset: ResetSubject})
 }
 
 // penalize debits cost now, whether or not the limit allows it.

@@ -760,12 +760,14 @@ func opsOf(list []*modelCounter) (ops []Op) {
 // that the table forgets it.
 func (h *giveBackHistory) reset() {
 	list := h.anySubject()
+	scope := ResetSubject
 	isPartial := h.random.IntN(3) == 0
 	if isPartial {
+		scope = ResetLimits
 		i := h.random.IntN(len(list))
 		list = list[i : i+1]
 	}
-	if err := h.owner.table.Amend(h.now(), &Amendment{Ops: opsOf(list), Reset: true, Partial: isPartial}); err != nil {
+	if err := h.owner.table.Amend(h.now(), &Amendment{Ops: opsOf(list), Reset: scope}); err != nil {
 		h.fail("a reset failed: %v", err)
 	}
 	h.trace("reset %x, some %t", list[0].key, isPartial)

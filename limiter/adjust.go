@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"context"
 	"fmt"
 	"slices"
 
@@ -145,18 +144,18 @@ func (l *Limiter) Unblock(q *Query) (*Usage, error) {
 		return nil, err
 	}
 
-	// The change has the ops of the blocks alone. Its result does not fit u, so the
-	// usage is read anew.
-	if len(u.blocks) > 0 && len(u.Limits) > 0 {
-		ch := newChange(verbReset, u, nil)
-		ch.ops = ch.ops[len(u.Limits) : len(u.Limits)+len(u.blocks)]
-		ch.ticket = ticketOf(q.RequestID, hashChange(ch, u, nil), checkTimeout)
-		if err := ch.apply(context.Background(), l); err != nil {
-			return nil, err
-		}
+	if len(u.blocks) == 0 || len(u.Limits) == 0 {
+		return l.Usage(q)
 	}
 
-	return l.Usage(q)
+	ch := newChange(verbUnblock, u, nil)
+	ch.ticket = ticketOf(q.RequestID, hashChange(ch, u, nil), checkTimeout)
+	if err := l.applyChange(ch, u); err != nil {
+		return nil, err
+	}
+
+	l.askRegions(u)
+	return u, nil
 }
 
 // billOf returns where a change of u's limits is billed.

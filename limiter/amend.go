@@ -16,8 +16,7 @@ import (
 // applied once. The error is or wraps counters.ErrShut, ErrNoRoom,
 // ErrRequestIDReused or ErrTooManyRequestIDs.
 func (ch *change) amend(l *Limiter, now algorithms.Instant) error {
-	am := counters.Amendment{Ops: ch.ops, Reset: ch.verb == verbReset || ch.verb == verbResetLimits,
-		Partial: ch.verb == verbResetLimits}
+	am := counters.Amendment{Ops: ch.ops, Reset: ch.verb.reset()}
 	if ch.verb == verbCharge {
 		am.OldRates = l.mayHaveNewRate(&ch.ops[0], ch.made, now)
 		ch.describeTaken(l, now, &am)
@@ -107,7 +106,7 @@ func (ch *change) clear(ctx context.Context, l *Limiter) error {
 		}
 
 		for chunk := range slices.Chunk(ops, maxSubjectOps) {
-			if err := l.table.Amend(now, &counters.Amendment{Ops: chunk, Reset: true}); err != nil {
+			if err := l.table.Amend(now, &counters.Amendment{Ops: chunk, Reset: counters.ResetSubject}); err != nil {
 				return err
 			}
 		}

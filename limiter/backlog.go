@@ -31,8 +31,11 @@ type backlog struct {
 	pause   time.Duration // between two attempts of a task
 	wake    chan struct{} // capacity 1: tasks is no longer empty
 
-	mu    sync.Mutex
-	tasks []waitingTask // those that are not being tried; guarded by mu
+	mu    sync.Mutex    // guards the fields below
+	tasks []waitingTask // those that are not being tried
+	// trying has the tasks that are being tried, and for one that was forgotten
+	// meanwhile, what undoes it.
+	trying map[task]func()
 }
 
 type waitingTask struct {
@@ -43,7 +46,7 @@ type waitingTask struct {
 
 // newBacklog returns a backlog whose tasks are tried until the limiter is closed.
 func (l *Limiter) newBacklog(room int, pause time.Duration) *backlog {
-	bl := &backlog{limiter: l, room: room, pause: pause, wake: make(chan struct{}, 1)}
+	bl := &backlog{limiter: l, room: room, pause: pause, wake: make(chan struct{}, 1), trying: map[task]func(){}}
 	l.membership.maintenance.Go(bl.run)
 	return bl
 }
@@ -72,11 +75,18 @@ func (bl *backlog) put(task waitingTask) {
 	bl.tasks = append(bl.tasks, task)
 }
 
-// forget drops the waiting tasks for which isOver returns true.
-func (bl *backlog) forget(isOver func(task) bool) {
+// forget drops the tasks for which isOver returns true. One that is being tried
+// may take effect all the same, so undo is called after the attempt.
+func (bl *backlog) forget(isOver func(task) bool, undo func(task)) {
 	bl.mu.Lock()
 	defer bl.mu.Unlock()
+
 	bl.tasks = slices.DeleteFunc(bl.tasks, func(task waitingTask) bool { return isOver(task.task) })
+	for t := range bl.trying {
+		if isOver(t) {
+			bl.trying[t] = func() { undo(t) }
+		}
+	}
 }
 
 // run tries the tasks until the limiter is closed. Then it tries all of them
@@ -130,6 +140,7 @@ func (bl *backlog) takeDue(closed bool) (due []waitingTask, waiting int) {
 			task.giveUp(bl.limiter, true)
 		case closed || now >= task.next && len(due) < maxTasksAtOnce:
 			due = append(due, task)
+			bl.trying[task.task] = nil
 		default:
 			return false
 		}
@@ -142,7 +153,17 @@ func (bl *backlog) takeDue(closed bool) (due []waitingTask, waiting int) {
 func (bl *backlog) attempt(ctx context.Context, task waitingTask) {
 	ctx, cancel := context.WithTimeout(ctx, ownerTimeout)
 	defer cancel()
-	if !task.try(ctx, bl.limiter, task.until-bl.limiter.membership.Boottime()) {
+	done := task.try(ctx, bl.limiter, task.until-bl.limiter.membership.Boottime())
+
+	bl.mu.Lock()
+	undo := bl.trying[task.task]
+	delete(bl.trying, task.task)
+	bl.mu.Unlock()
+
+	switch {
+	case undo != nil:
+		undo()
+	case !done:
 		bl.put(task)
 	}
 }

@@ -29,10 +29,24 @@ const (
 	verbGive                    // as verbAdjust with costs below zero; leases stay
 	verbCharge                  // debit what a settlement takes beyond its reservation
 	verbResetLimits             // make the counters of some limits fresh; blocks stay
+	verbUnblock                 // lift the blocks that refusals began; the limits stay
 	verbs
 )
 
-var verbNames = [verbs]string{"usage of", "adjust", "reset", "list", "reset", "give back to", "charge", "reset"}
+var verbNames = [verbs]string{"usage of", "adjust", "reset", "list", "reset", "give back to", "charge", "reset", "unblock"}
+
+// reset returns which counters of a change with this verb become fresh.
+func (v verb) reset() counters.Reset {
+	switch v {
+	case verbReset:
+		return counters.ResetSubject
+	case verbResetLimits:
+		return counters.ResetLimits
+	case verbUnblock:
+		return counters.ResetBlocks
+	}
+	return counters.NoReset
+}
 
 // maxListed bounds the counters of one subject that a change lists, or clears at a time.
 const maxListed = 1024
@@ -290,7 +304,7 @@ func (ch *change) list(l *Limiter) error {
 // nodes forget the refusals only.
 func (ch *change) voidLeases(l *Limiter) {
 	givesBack := slices.ContainsFunc(ch.ops, func(op counters.Op) bool { return op.Cost < 0 })
-	isReset := ch.verb == verbReset || ch.verb == verbResetLimits || ch.verb == verbClear
+	isReset := ch.verb.reset() != counters.NoReset || ch.verb == verbClear
 	freesQuota := isReset || (ch.verb == verbAdjust || ch.verb == verbGive) && givesBack
 	if l.membership == nil || !freesQuota {
 		return

@@ -148,3 +148,31 @@ func TestUnblockLiftsTheAutomaticBlock(t *testing.T) {
 		t.Errorf("%+v, %v; want no block, 2 used", u, err)
 	}
 }
+
+// A block that is lifted begins no new life of the subject: what is reserved
+// still comes back, and what was admitted elsewhere is still debited.
+func TestUnblockKeepsWhatIsOwed(t *testing.T) {
+	l := standalone(t)
+	l.SetRules(compile(t, 1, entryRules))
+	q := Query{Rule: "login", Key: []string{"192.0.2.7"}, ByKey: true}
+	var a Answer
+	id, err := l.Reserve(&q, time.Minute, &a)
+	expect.NoError(t, err)
+	expect.NoError(t, l.Check(&q, &a))
+	taken := a.scratch.ops[0]
+	expect.NoError(t, l.Check(&q, &a)) // refused: a block begins
+
+	u, err := l.Unblock(&q)
+	expect.NoError(t, err)
+	expect.Equal(t, u.Limits[0].Used, 2, "used after the block was lifted")
+	_, err = l.Settle(id, []UnitCost{{Unit: "requests", Cost: 0}})
+	expect.NoError(t, err)
+	u, err = l.Usage(&q)
+	expect.NoError(t, err)
+	expect.Equal(t, u.Limits[0].Used, 1, "used after the reservation was settled with 0")
+
+	expect.NoError(t, l.table.ForceCapped(l.clock.Now(), taken.Key, taken.Limit, taken.TakeRecord(), 1))
+	u, err = l.Usage(&q)
+	expect.NoError(t, err)
+	expect.Equal(t, u.Limits[0].Used, 2, "used after a debt from before arrived")
+}

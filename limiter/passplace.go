@@ -59,8 +59,18 @@ func (qp *QueuePlace) code(c *wire.Coder) {
 }
 
 // startPassing offers places for which nobody waits at this node to callers at
-// other nodes, who wait behind them. Places that nobody needs are given back.
+// other nodes, who wait behind them. Places that nobody needs are given back,
+// and so are those of checks with so many subjects that no message has room for
+// them.
 func (l *Limiter) startPassing(places []*QueuePlace) {
+	places = slices.DeleteFunc(slices.Clone(places), func(place *QueuePlace) bool {
+		tooLarge := len(place.taken) > maxSubjectOps
+		if tooLarge {
+			place.giveBack()
+		}
+		return tooLarge
+	})
+
 	for chunk := range slices.Chunk(places, maxPassed) {
 		pp := passedPlaces{places: chunk}
 		if l.membership != nil {

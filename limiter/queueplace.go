@@ -122,10 +122,12 @@ func (rf *refund) addTaken(ops []counters.Op, base algorithms.Instant) {
 	}
 }
 
-// mayDelay reports whether a limit of the check may delay it.
+// mayDelay reports whether a limit of the prepared check may delay it. Blocks
+// delay nothing: they are never taken.
 func (a *Answer) mayDelay() bool {
-	return slices.ContainsFunc(a.Limits,
-		func(la LimitAnswer) bool { return la.Limit.MaxDelay > 0 || la.Limit.Kind == algorithms.LeakyBucket })
+	return slices.ContainsFunc(a.scratch.ops, func(op counters.Op) bool {
+		return !op.Block && (op.Limit.MaxDelay > 0 || op.Limit.Kind == algorithms.LeakyBucket)
+	})
 }
 
 // refundHere returns the refund of s's cost, and of its place, to this node's

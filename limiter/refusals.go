@@ -38,24 +38,25 @@ type Refusal struct {
 // refusalLog passes Refusals to the log.
 type refusalLog struct {
 	every  time.Duration // the log gets one of each kind in this time; 0: every one
+	began  time.Time     // has a monotonic reading: no step of the wall clock silences the log
 	unread chan *Refusal
 }
 
 // FollowRefusals returns a channel of refused checks: for each rule, for the
 // deny list and for the default, the first one in each period of the given
 // length. If the length is 0, the channel has every refused check. It leaves
-// out peeks, and what shadow rules would have refused. If nobody receives,
-// further refusals are only counted in More. Call FollowRefusals before the
+// out peeks, and what shadow rules would have refused. If they are not received
+// fast enough, further refusals are only counted in More. Call FollowRefusals before the
 // first check.
 func (l *Limiter) FollowRefusals(every time.Duration) <-chan *Refusal {
-	l.refusals = &refusalLog{every: every, unread: make(chan *Refusal, maxUnreadRefusals)}
+	l.refusals = &refusalLog{every: every, began: time.Now(), unread: make(chan *Refusal, maxUnreadRefusals)}
 	return l.refusals.unread
 }
 
 // refusals counts the refused checks of one kind: those of a rule, of the deny
 // list, or of the default.
 type refusals struct {
-	next atomic.Int64 // when the next one may be logged, in Unix nanoseconds
+	next atomic.Int64 // when the next one may be logged, in nanoseconds since the log began
 	more atomic.Int64 // refused since the last one
 }
 
@@ -65,7 +66,11 @@ func (rl *refusalLog) admits(f *refusals) bool {
 	if rl == nil {
 		return false
 	}
-	now := time.Now().UnixNano()
+	if rl.every == 0 {
+		return true
+	}
+
+	now := int64(time.Since(rl.began))
 	next := f.next.Load()
 	if now < next || !f.next.CompareAndSwap(next, now+int64(rl.every)) {
 		f.more.Add(1)

@@ -1,6 +1,7 @@
 package limiter
 
 import (
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -114,6 +115,17 @@ rules: [{name: r, key: [a, b, c, d, e, f], limits: [{limit: 1, per: 1m, algorith
 		if n := testing.AllocsPerRun(1000, func() { _ = l.CheckAt(epoch, &q, a) }); n > 0 || a.Allowed {
 			t.Errorf("have %v allocations, allowed %t", n, a.Allowed)
 		}
+	}
+}
+
+// A log of every refusal takes each one, whatever another check did meanwhile.
+func TestEveryRefusalIsLogged(t *testing.T) {
+	l := open(t, `rules: [{name: r, key: [k], limits: [{limit: 1, per: 1m, algorithm: fixed-window}]}]`)
+	l.FollowRefusals(0)
+	var f refusals
+	f.next.Store(math.MaxInt64)
+	if !l.refusals.admits(&f) || f.more.Load() != 0 {
+		t.Errorf("a refusal is only counted (%d)", f.more.Load())
 	}
 }
 

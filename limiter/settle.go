@@ -277,6 +277,9 @@ func (rs *reservations) settleHere(req *settleRequest) (*Settlement, error) {
 // of the settlement first: otherwise, if this node died, a second settlement
 // would do all this again at its successor.
 func (rs *reservations) settleRest(req *settleRequest, refundable bool) {
+	// The node that got the settlement waits a little longer than this.
+	deadline := time.Now().Add(ownerTimeout)
+
 	if len(req.subjects) > 1 || req.isBilled(rs.limiter) {
 		rs.confirmHome(req)
 	}
@@ -308,7 +311,7 @@ func (rs *reservations) settleRest(req *settleRequest, refundable bool) {
 	// The debts are charged even if nothing may come back: their tickets keep each
 	// from being charged twice.
 	if len(debts) > 0 {
-		rs.charge(debts)
+		rs.charge(debts, deadline)
 	}
 }
 
@@ -574,11 +577,11 @@ func (req *settleRequest) debtTicket(subj *reservedSubject) *ticket {
 }
 
 // charge debits debts at their owners, all at the same time. A debt that no
-// owner acknowledges within ownerTimeout is sent again in the background, for
+// owner acknowledges before the deadline is sent again in the background, for
 // chargeTimeout. If a debt is debited twice after all, that only costs quota.
-func (rs *reservations) charge(debts []*change) {
+func (rs *reservations) charge(debts []*change, deadline time.Time) {
 	l := rs.limiter
-	ctx, cancel := context.WithTimeout(context.Background(), ownerTimeout)
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 
 	var pending sync.WaitGroup

@@ -431,9 +431,8 @@ func (lo *loans) acceptAnswer(subject uint64, sh *shortage, answer borrowReply) 
 }
 
 // backoffAfterRefusal returns how long callers should stay away from a subject
-// that a share refuses. cannotBorrow means that asking for more is of no use.
-// If so, no failed request will lengthen the back-off, and this refusal counts
-// as one.
+// that a share refuses. A failed request for a loan lengthens the back-off.
+// cannotBorrow means that none is made, so this refusal lengthens it instead.
 func (ss *shortages) backoffAfterRefusal(subject uint64, steady int64, cannotBorrow bool) time.Duration {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -492,6 +491,9 @@ func (l *Limiter) classifyRefusal(a *Answer, la *LimitAnswer, op *counters.Op) {
 
 	la.isRegionIsolated = la.shortShare != nodeShare && !m.reachesOtherRegion(a.Set)
 	cannotBorrow := la.shortShare == nodeShare || la.shortShare == regionBurst || m.OtherRegions == nil
+	if op.Mode == counters.PeekMode || la.Rule.Shadow {
+		cannotBorrow = false // nobody was turned away, so the back-off stays as it is
+	}
 	wait := m.loans.shortages.backoffAfterRefusal(op.Key.Subject, a.Now.Steady, cannotBorrow)
 	if la.RetryAfter == algorithms.Never || la.RetryAfter > wait {
 		la.RetryAfter = wait

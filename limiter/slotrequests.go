@@ -184,12 +184,8 @@ func (l *Limiter) countRenewal(group uint32) {
 // are released. In a cluster, this node keeps trying to release the other parts
 // in the background, until they have ended.
 func (l *Limiter) releaseParts(ctx context.Context, req slotRequest, parts []slotPart) (held, done bool) {
-	if l.membership != nil { // a slotTell that still waits would have an owner count the slot again
-		l.membership.slotTasks.forget(func(t task) bool {
-			kept := t.(*slotRequest)
-			isReleased := func(part slotPart) bool { return part.Key == kept.list[0].Key }
-			return kept.verb == slotTell && kept.id == req.id && kept.nonce == req.nonce && slices.ContainsFunc(parts, isReleased)
-		})
+	if l.membership != nil {
+		l.forgetTells(req, parts)
 	}
 
 	results, errs := l.askSlots(ctx, req, parts)
@@ -205,6 +201,22 @@ func (l *Limiter) releaseParts(ctx context.Context, req slotRequest, parts []slo
 	}
 
 	return held, done
+}
+
+// forgetTells sees to it that no slotTell of what req releases counts the slot
+// again. One that is on its way may arrive after the release, so its part is
+// released once more.
+func (l *Limiter) forgetTells(req slotRequest, parts []slotPart) {
+	isReleased := func(t task) bool {
+		tell := t.(*slotRequest)
+		return tell.verb == slotTell && tell.id == req.id && tell.nonce == req.nonce &&
+			slices.ContainsFunc(parts, func(part slotPart) bool { return part.Key == tell.list[0].Key })
+	}
+	l.membership.slotTasks.forget(isReleased, func(t task) {
+		release := req
+		release.list = t.(*slotRequest).list
+		l.keepSlot(release)
+	})
 }
 
 // tellSlot tells the owners of the slot's parts, as soon as they can be

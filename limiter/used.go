@@ -110,7 +110,7 @@ func (l *Limiter) useOfRegion() (*useReport, []ring.NodeID) {
 		report.counted = min(report.counted, ur.counted)
 		report.rules = append(report.rules, ur.rules...)
 	})
-	report.silent = len(m.otherMembers()) + 1 - len(nodes)
+	report.silent = max(0, len(m.otherMembers())+1-len(nodes)) // nodes may have left meanwhile
 	report.rules = sumUses(report.rules)
 
 	return report, nodes

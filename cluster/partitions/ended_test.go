@@ -7,6 +7,7 @@ import (
 
 	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/counters"
+	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -282,7 +283,8 @@ func TestACopyOfAnotherProcessIsNotWhole(t *testing.T) {
 				k.mu.Unlock()
 
 				// What its next process says of its copies changes nothing.
-				k.copyInfoAnswered(b.id, 2, []int{p}, map[int]finding{p: {}}, nil)
+				asked := copyRequest{[]int{p}, []*search{s}}
+				k.copyInfoAnswered(b.id, 2, asked, map[int]finding{p: {}}, nil)
 
 				k.mu.Lock()
 				later := s.hasWhole
@@ -295,4 +297,32 @@ func TestACopyOfAnotherProcessIsNotWhole(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A partition that left and came back is searched anew. An answer to the search
+// before says nothing about it: the copies that came with the answer were
+// ignored, so they must be asked for again.
+func TestAnAnswerToAnEarlierSearchIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newThreeNodes(t)
+		defer f.closeAll()
+		a, b := f.nodes[0], f.nodes[1]
+		p := ringPartition(f.keysOf(a, b, 1)[0])
+		k := a.keeper.Load()
+
+		earlier := copyRequest{[]int{p}, []*search{{since: time.Now(), found: map[ring.NodeID]finding{}}}}
+		found := map[ring.NodeID]finding{b.id: {boot: 1, whole: true}}
+		k.mu.Lock()
+		k.parts[p].search = &search{since: time.Now(), found: found}
+		k.mu.Unlock()
+
+		k.pullAnswered(b.id, earlier, nil)
+		k.copyInfoAnswered(b.id, 2, earlier, map[int]finding{}, nil)
+
+		k.mu.Lock()
+		got := found[b.id]
+		k.parts[p].search = nil
+		k.mu.Unlock()
+		expect.Equal(t, got, finding{boot: 1, whole: true}, "what the search knows of the node")
+	})
 }

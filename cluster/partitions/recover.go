@@ -26,7 +26,7 @@ const (
 // hold sendMu.
 func (k *Keeper) continueSearches() (searching bool) {
 	state := k.adopted.Load()
-	requests := map[singleCall][]int{}
+	requests := map[singleCall]copyRequest{}
 	fromCheckpoint, fromLocalCopy := 0, 0
 	ended := k.endedNodes(state)
 	k.mu.Lock()
@@ -60,10 +60,28 @@ func (k *Keeper) continueSearches() (searching bool) {
 	k.mu.Unlock()
 
 	k.logContinuations(fromCheckpoint, fromLocalCopy)
-	for call, list := range requests {
-		k.requestCopies(state, call, list)
+	for call, req := range requests {
+		k.requestCopies(state, call, req)
 	}
 	return searching
+}
+
+// copyRequest is what one call asks for: copies of partitions, each for the
+// search that went on when the call was made. An answer is of no use to a later
+// search: the copies that it speaks of came, if at all, before that began.
+type copyRequest struct {
+	partitions []int
+	searches   []*search // by index in partitions
+}
+
+// current calls found for each partition whose search still goes on. The caller
+// must hold mu.
+func (req *copyRequest) current(k *Keeper, found func(p int, s *search)) {
+	for i, p := range req.partitions {
+		if s := k.parts[p].search; s != nil && s == req.searches[i] {
+			found(p, s)
+		}
+	}
 }
 
 // concludeSearch continues p from the counters that are here. The caller must
@@ -95,7 +113,7 @@ func (k *Keeper) logContinuations(fromCheckpoint, fromLocalCopy int) {
 
 // advanceSearch reports whether the search for p is over. If not, it adds p to
 // the requests to send now. The caller must hold mu.
-func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, requests map[singleCall][]int) bool {
+func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, requests map[singleCall]copyRequest) bool {
 	pt := &k.parts[p]
 	s := pt.search
 	var buf [8]ring.NodeID
@@ -103,7 +121,10 @@ func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, 
 	request := func(node ring.NodeID, m peer.Method) {
 		call := singleCall{node, m}
 		if !k.callsInFlight[call] && k.canSendTo(node) {
-			requests[call] = append(requests[call], p)
+			req := requests[call]
+			req.partitions = append(req.partitions, p)
+			req.searches = append(req.searches, s)
+			requests[call] = req
 		}
 	}
 
@@ -243,7 +264,7 @@ func (s *search) outcome() (timedOut, answered bool) {
 
 // requestCopies asks a node how new its copies are, or asks for the copies,
 // which arrive before the answer.
-func (k *Keeper) requestCopies(state *adoptedState, call singleCall, list []int) {
+func (k *Keeper) requestCopies(state *adoptedState, call singleCall, req copyRequest) {
 	timeout := copyInfoTimeout
 	if call.method == MethodPull {
 		timeout = pullTimeout
@@ -255,9 +276,9 @@ func (k *Keeper) requestCopies(state *adoptedState, call singleCall, list []int)
 	// A node that is not in the ring was ended, and may not know it: the message
 	// says so.
 	body := wire.AppendBool(k.appendHeader(nil, 0), !state.InRing(call.node))
-	k.config.Calls.Go(call.node, call.method, appendPartitions(body, list), timeout, func(reply []byte, err error) {
+	k.config.Calls.Go(call.node, call.method, appendPartitions(body, req.partitions), timeout, func(reply []byte, err error) {
 		if call.method == MethodPull {
-			k.pullAnswered(call.node, list, err)
+			k.pullAnswered(call.node, req, err)
 			return
 		}
 
@@ -265,13 +286,13 @@ func (k *Keeper) requestCopies(state *adoptedState, call singleCall, list []int)
 		if err == nil {
 			found, err = parseFindings(reply)
 		}
-		k.copyInfoAnswered(call.node, boot, list, found, err)
+		k.copyInfoAnswered(call.node, boot, req, found, err)
 	})
 }
 
-// copyInfoAnswered handles the answer to the question how new node's copies of
-// list are: the findings found. boot is the process that was asked.
-func (k *Keeper) copyInfoAnswered(node ring.NodeID, boot uint64, list []int, found map[int]finding, err error) {
+// copyInfoAnswered handles the answer to the question how new node's copies are:
+// the findings found. boot is the process that was asked.
+func (k *Keeper) copyInfoAnswered(node ring.NodeID, boot uint64, req copyRequest, found map[int]finding, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
@@ -279,19 +300,17 @@ func (k *Keeper) copyInfoAnswered(node ring.NodeID, boot uint64, list []int, fou
 		return
 	}
 
-	for _, p := range list {
-		if s := k.parts[p].search; s != nil {
-			f, hasCopy := found[p]
-			f.boot = boot
-			f.done = !hasCopy
-			s.found[node] = f
-		}
-	}
+	req.current(k, func(p int, s *search) {
+		f, hasCopy := found[p]
+		f.boot = boot
+		f.done = !hasCopy
+		s.found[node] = f
+	})
 }
 
-// pullAnswered handles the answer to the request for node's copies of list,
-// which has come after the copies.
-func (k *Keeper) pullAnswered(node ring.NodeID, list []int, err error) {
+// pullAnswered handles the answer to the request for node's copies, which has
+// come after the copies.
+func (k *Keeper) pullAnswered(node ring.NodeID, req copyRequest, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
@@ -300,15 +319,13 @@ func (k *Keeper) pullAnswered(node ring.NodeID, list []int, err error) {
 		return
 	}
 
-	for _, p := range list {
-		if s := k.parts[p].search; s != nil {
-			f := s.found[node]
-			f.done = true
-			s.found[node] = f
-		}
-	}
+	req.current(k, func(_ int, s *search) {
+		f := s.found[node]
+		f.done = true
+		s.found[node] = f
+	})
 
-	k.config.Logger.Debug("partitions recovered from a copy", "node", node.String(), "partitions", len(list))
+	k.config.Logger.Debug("a node has sent its copies", "node", node.String(), "partitions", len(req.partitions))
 }
 
 // finishCall ends a call to a node about its copies, and reports whether the answer
