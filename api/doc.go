@@ -16,4 +16,27 @@
 // [Doors.Close].
 //
 // openapi.yaml describes both HTTP planes and every code.
+//
+// # Files
+//
+// From the bottom up:
+//
+//   - errors.go: every error that a caller can get, with its code and status;
+//   - latency.go, trace.go, openapi.go: how long checks take, what a span says
+//     of a decision, and the text of openapi.yaml;
+//   - listen.go, listen_linux.go: binding an address, and what the system
+//     allows a connection and the process;
+//   - budget.go, together.go: the memory that callers tie up, and one request
+//     that asks several owners at once;
+//   - turns.go, connection.go, connectionwrite.go: one connection, when others
+//     go before it, and answers that its caller reads slowly;
+//   - seats.go, connections.go, serving.go: all connections of a door, which of
+//     them have a seat, and the loop that accepts them;
+//   - config.go: what all doors are given;
+//   - tokens.go, tokenfile.go, certificate.go: who may do what, the file that
+//     lists the tokens, and the certificate for TLS;
+//   - readiness.go, health.go: the stages of a node's life, and what probes are
+//     answered;
+//   - doors.go, doorseats.go: what holds all of these, and how many connections
+//     each door may have.
 package api

@@ -28,4 +28,24 @@
 // bbolt trusts its file: on damaged pages it may panic, fault or never return.
 // So a file's pages are verified before bbolt opens it (see pages.go), and
 // every later call into bbolt is guarded (see guard.go).
+//
+// # Files
+//
+// From the bottom up:
+//
+//   - dir.go, lock_unix.go, disk_linux.go: the data directory with the node's
+//     identity, the lock of a file, and the room on the disk;
+//   - replace.go, smallfile.go: files that are replaced as a whole;
+//   - guard.go, pages.go, pages_linux.go, file.go: calls into bbolt that may
+//     panic, the pages of its files, and a file that is opened, verified and,
+//     if it is damaged, set aside;
+//   - newidentity.go: another identity for a node that the cluster has refused;
+//   - buckets.go: keys and values with checksums, for bills;
+//   - frame.go, base.go, counterfile.go: the file of counters; load.go: it is
+//     read at the start; checkpoint.go: it is written every second;
+//   - raftchecksum.go, raftguard.go, raftstable.go, probe.go: checksums in
+//     Raft's log, writes to a disk that hangs, writes to one that is full, and
+//     a test of the disk;
+//   - raft.go, raftcheck.go: Raft's store, and what is checked before it is
+//     used.
 package persist

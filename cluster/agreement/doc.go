@@ -54,4 +54,25 @@
 // generations of the last [KeptStrangers] nodes that have one and are not in
 // Members. There are at most [MaxRegions] regions, and at most [MaxHeld]
 // versions that count for shares, together about [MaxHeldBytes].
+//
+// # Files
+//
+// From the bottom up:
+//
+//   - id.go, hash.go, build.go: IDs, the hash by which nodes compare their
+//     states, and what a build can read;
+//   - entry.go: the entries that found a cluster, move rings, end nodes and
+//     write rules;
+//   - suspend.go, state.go: members that were taken out of the ring and seemed
+//     to be alive, and the agreed state;
+//   - reign.go, depart.go: leaders' reigns and nodes' processes, and nodes that
+//     left for good;
+//   - regions.go, held.go, follow.go: the regions, versions that still count
+//     for shares, and how other regions copy the primary's rules;
+//   - requests.go, entries.go: answers that are remembered, and changes of the
+//     entries beside the rules;
+//   - edition.go, encode.go: the rules and regions that an entry was proposed
+//     for, and Raft's entries as bytes;
+//   - apply.go, snapshot.go: the next state after an entry, and a whole state
+//     as bytes.
 package agreement

@@ -36,4 +36,19 @@
 //
 // Caveats: two clocks may differ in pace by at most 1 %. A virtual machine that
 // its host pauses notices only if the host advances the guest's CLOCK_BOOTTIME.
+//
+// # Files
+//
+// From the bottom up:
+//
+//   - clock.go, clock_linux.go: a clock that also runs in suspend;
+//   - message.go: what a node asks, and what the leader answers;
+//   - holder.go: the side of each node, which asks for authority and knows
+//     until when it has it;
+//   - confirm.go: whether a majority still follows the leader;
+//   - input.go, reignstate.go: the agreed state and the nodes that gossip
+//     knows, and what a leader has seen and granted in its reign;
+//   - requests.go, decide.go: which requests it grants, and which entry it
+//     proposes next;
+//   - granter.go: the loop around these.
 package authority

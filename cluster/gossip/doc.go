@@ -48,4 +48,18 @@
 // The package runs three goroutines: one announces changes, one joins seeds and
 // failed members (eight at once), and one forwards packets and accepted
 // connections to memberlist. Close waits for them.
+//
+// # Files
+//
+// From the bottom up:
+//
+//   - member.go, metadata.go, table.go: a member, its description as bytes, and
+//     all that are known;
+//   - config.go, log.go: what a node is given, and what is logged seldom;
+//   - msgpack.go, inspect.go, transport.go: messages are decoded, inspected,
+//     and only then given to memberlist;
+//   - delegate.go, news.go: memberlist's callbacks about who may be a member,
+//     who came and who went, and about the application's news;
+//   - rejoin.go: seeds and failed members are joined again and again;
+//   - gossip.go: a node's part in the gossip, its start and its end.
 package gossip

@@ -87,4 +87,22 @@
 // ErrBusy or ErrTooLarge: the failure only means that no reply arrived. The
 // Identity of a remote is the one it sent when the connection began. So it
 // lacks a cluster that became known later.
+//
+// # Files
+//
+// From the bottom up:
+//
+//   - identity.go, preamble.go, region.go, tls.go: who is at the other end,
+//     which version both use, who may connect, and TLS from files;
+//   - message.go, call.go, queue.go, handlers.go: messages, calls and their
+//     errors, what waits to be sent, and who answers;
+//   - loggedonce.go, socket.go, listen.go: what is logged only once, a
+//     connection of the network, and the handshake at both ends;
+//   - conn.go: a connection that carries messages;
+//   - link.go, tunnel.go, path.go: the connection to a node is kept up, or
+//     replaced by one through another node;
+//   - stall.go, pulse.go, clocks.go: times in which this process did not run,
+//     the heartbeats of all connections at once, and the clocks of other nodes;
+//   - raft.go, renew.go: Raft's connections, and a change of the credentials;
+//   - peers.go: what has all connections, and calls to nodes.
 package peer
