@@ -29,12 +29,12 @@ type Keeper struct {
 	// lock of the table must not call the Keeper. For this reason, Table.Copy and
 	// Table.Replicate yield without a lock.
 
-	// A copy must have both a debt and its number, or neither. So what collects
-	// changes or reads a whole copy holds debitMu, and so does acceptDebt. Other
-	// code debits debts without debitMu. It holds sendMu, without which nothing is
-	// collected; or it makes this node forget the copies elsewhere, which are then
-	// sent as a whole (forgetCopies); or this node does not send the partition's
-	// changes, because it is not the owner or was ended.
+	// A copy must have both a debt and its number, or neither. Code that reads
+	// changes or a copy for copy targets holds debitMu, and so does acceptDebt. Other
+	// code debits debts without debitMu, in one of three cases: it holds sendMu,
+	// without which nothing is read; it makes this node forget the copies
+	// elsewhere, which are then sent as a whole (forgetCopies); or this node does
+	// not send the partition's changes, because it is not the owner or was ended.
 	debitMu sync.Mutex
 
 	mu            sync.Mutex // guards the fields from here to boundedConfirms
