@@ -19,19 +19,12 @@ func mulAdd(a, b, c int64) (hi, lo uint64) {
 // less reports whether a < b in 128 bits.
 func less(aHi, aLo, bHi, bLo uint64) bool { return aHi < bHi || aHi == bHi && aLo < bLo }
 
-// CompareFractions compares a/b with c/d, for numbers >= 0, as [cmp.Compare]
-// does. It multiplies in 128 bits: a division would round, and a product may
-// overflow 64 bits.
-func CompareFractions(a, b, c, d int64) int {
+// IsSmallerFraction reports whether a/b < c/d, for numbers >= 0. It multiplies
+// in 128 bits: a division would round, and a product may overflow 64 bits.
+func IsSmallerFraction(a, b, c, d int64) bool {
 	hi, lo := mul(a, d)
 	otherHi, otherLo := mul(c, b)
-	switch {
-	case less(hi, lo, otherHi, otherLo):
-		return -1
-	case hi == otherHi && lo == otherLo:
-		return 0
-	}
-	return 1
+	return less(hi, lo, otherHi, otherLo)
 }
 
 // floorDiv128 returns floor(hi:lo / d), at most MaxInt64.

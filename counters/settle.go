@@ -241,7 +241,7 @@ func (t *Table) tightestRemaining(s *shard, now algorithms.Instant, changes []Se
 
 		d := t.usageLocked(s, now, cost.Key, cost.Limit)
 		capacity := cost.Limit.Capacity()
-		if least < 0 || algorithms.CompareFractions(d.Remaining, capacity, least, leastCapacity) < 0 {
+		if least < 0 || algorithms.IsSmallerFraction(d.Remaining, capacity, least, leastCapacity) {
 			least, leastCapacity = d.Remaining, capacity
 		}
 	}

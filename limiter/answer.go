@@ -141,7 +141,7 @@ func (la *LimitAnswer) Tighter(b *LimitAnswer) bool {
 		return uint64(la.RetryAfter) > uint64(b.RetryAfter)
 	}
 
-	return algorithms.CompareFractions(la.Remaining, la.Limit.Capacity(), b.Remaining, b.Limit.Capacity()) < 0
+	return algorithms.IsSmallerFraction(la.Remaining, la.Limit.Capacity(), b.Remaining, b.Limit.Capacity())
 }
 
 func tightestOf(limits []LimitAnswer) *LimitAnswer {

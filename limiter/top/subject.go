@@ -90,7 +90,16 @@ func compareNear(used, limit, otherUsed, otherLimit int64) int {
 	if limit <= 0 || otherLimit <= 0 {
 		return cmp.Compare(otherLimit, limit)
 	}
-	return algorithms.CompareFractions(max(used, 0), limit, max(otherUsed, 0), otherLimit)
+
+	used = max(used, 0)
+	otherUsed = max(otherUsed, 0)
+	switch {
+	case algorithms.IsSmallerFraction(used, limit, otherUsed, otherLimit):
+		return -1
+	case algorithms.IsSmallerFraction(otherUsed, otherLimit, used, limit):
+		return 1
+	}
+	return 0
 }
 
 // Merge adds up the counts of several nodes for the same subject. It reuses the
