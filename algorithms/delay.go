@@ -10,11 +10,13 @@ import (
 // before, and the answer tells the caller to wait until then. When the checks
 // proceed, the algorithm without a queue would admit them as well.
 //
-//   - A bucket may owe more than its burst. A check proceeds once no more than the burst is owed, so the state needs
-//     nothing else. (The checks of a leaky bucket proceed in turn, as they do without MaxDelay, but MaxDelay bounds the
-//     queue.)
-//   - A windowed state is in the window of the last check in the queue, ahead of the clock, and has queueMark. The windows
-//     before it are full, at least those that can still matter.
+//   - A bucket may owe more than its burst. A check proceeds once no more than
+//     the burst is owed, so the state needs nothing else. (The checks of a leaky
+//     bucket proceed in turn, as they do without MaxDelay, but MaxDelay bounds
+//     the queue.)
+//   - A windowed state is in the window of the last check in the queue, ahead of
+//     the clock, and has queueMark. The windows before it are full, at least
+//     those that can still matter.
 //   - A log has entries in the future.
 //
 // A state stays ahead of the clock whatever MaxDelay is now. So the checks of a

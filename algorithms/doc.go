@@ -16,10 +16,12 @@
 //
 //   - Take debits a cost if the limit allows it.
 //   - Force debits it regardless, as a debt.
-//   - Give puts back a cost taken earlier, but only as far as the state still holds it. A cost taken in a window that is
-//     over, or from a bucket that has since had time to refill completely, can't be given back.
+//   - Give puts back a cost taken earlier, but only as far as the state still
+//     holds it. A cost taken in a window that is over, or from a bucket that has
+//     since had time to refill completely, can't be given back.
 //
-// Repeating a Take only costs quota. A Give must happen at most once; callers ensure that.
+// Repeating a Take only costs quota. A Give must happen at most once; callers
+// ensure that.
 //
 // Times are given as [Instant], a reading of two clocks. Buckets, logs and
 // windows that begin with their first hit use the steady clock; other windows

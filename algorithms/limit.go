@@ -156,11 +156,12 @@ type TakeRecord struct {
 	// Of a bucket:
 	Amount int64         // of the limit at the time; 0 if unknown
 	Reset  time.Duration // how long all that it then owed would take to drain at Amount, rounded up
-	// The caller of Give sets these. Fastest is the highest amount at which the
-	// bucket has drained since; Returned is how much else was put back into it
-	// since. Give treats a Fastest below Amount as Amount. A counters.Table treats
-	// 0 as unknown, and gives nothing back unless its own notes know the rate.
-	Fastest, Returned int64
+	// The caller of Give sets Fastest and Returned. Fastest is the highest amount at
+	// which the bucket has drained since. It has two readers. Give treats a Fastest
+	// below Amount as Amount. A counters.Table treats 0 as unknown, and gives
+	// nothing back unless its own notes know the rate.
+	Fastest  int64
+	Returned int64 // how much else was put back into the bucket since
 	// Reserved means that the cost is part of a reservation: as long as it may come
 	// back, a table records the rates of its bucket. Late means that the
 	// reservation was over when it was settled: a table may have forgotten these

@@ -146,8 +146,8 @@ func (log *Log) Force(l *Limit, from TakeRecord, now Instant, cost int64) {
 
 // Give puts back cost taken at from, if it is certainly still in the window. If
 // another process took the cost, from has only the earliest possible time, so
-// the hit may not be found. Give then removes the oldest hits. They leave the
-// window no later than the real one, so the log never forgets early.
+// the hit may not be found. It removes the oldest hits instead, which is safe:
+// they would have left first.
 func (log *Log) Give(l *Limit, from TakeRecord, now Instant, cost int64) {
 	log.Advance(l, now)
 	if from.Steady <= log.advancedTo-int64(l.Window) {

@@ -19,6 +19,14 @@ func mulAdd(a, b, c int64) (hi, lo uint64) {
 // less reports whether a < b in 128 bits.
 func less(aHi, aLo, bHi, bLo uint64) bool { return aHi < bHi || aHi == bHi && aLo < bLo }
 
+// IsSmallerFraction reports whether a/b < c/d, for numbers >= 0. It multiplies
+// in 128 bits: a division would round, and a product may overflow 64 bits.
+func IsSmallerFraction(a, b, c, d int64) bool {
+	hi, lo := mul(a, d)
+	otherHi, otherLo := mul(c, b)
+	return less(hi, lo, otherHi, otherLo)
+}
+
 // floorDiv128 returns floor(hi:lo / d), at most MaxInt64.
 func floorDiv128(hi, lo, d uint64) int64 {
 	if hi >= d {

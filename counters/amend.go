@@ -123,7 +123,7 @@ func (a *Amendment) resets() (list []notes.Key) {
 	return list
 }
 
-// maxAnswerPerOp bounds the bytes of a memo's answer per op.
+// maxAnswerPerOp is more than a memo's answer usually has per op, in bytes.
 const maxAnswerPerOp = 80
 
 // makeRoomForNotes makes room for the notes that an amendment leaves.
@@ -143,7 +143,7 @@ func (t *Table) makeRoomForNotes(now algorithms.Instant, a *Amendment) error {
 	}
 	n := a.Memo.note(now)
 
-	// The answer is not known yet, so room is made for the longest one.
+	// The answer is not known yet, so room is made for a long one.
 	n.Body = string(make([]byte, len(a.Ops)*maxAnswerPerOp))
 	return t.notes.MakeRoom(n, now.Steady)
 }

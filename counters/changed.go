@@ -37,8 +37,8 @@ func (t *Table) DrainChanges(yield func([]Record) error) error {
 			continue
 		}
 		if err := yield(batch); err != nil {
-			t.remarkBatch(batch, checkpoints)
-			t.remarkBatch(debtors, checkpoints)
+			t.remarkBatch(batch, notes.Checkpoints)
+			t.remarkBatch(debtors, notes.Checkpoints)
 			return err
 		}
 
@@ -61,7 +61,7 @@ func (s *shard) collectChanged(batch []Record) []Record {
 
 		for i := range sub.groups {
 			g := &sub.groups[i]
-			for m := g.dirtySlots(checkpoints); m != 0; m &= m - 1 {
+			for m := g.dirtySlots(notes.Checkpoints); m != 0; m &= m - 1 {
 				slot := bits.TrailingZeros64(m)
 				r := g.record(slot)
 				batch = append(batch, r)
@@ -69,16 +69,16 @@ func (s *shard) collectChanged(batch []Record) []Record {
 				// The counter is marked clean before it is written. If it changes while it is
 				// being written, the next call yields it again.
 				if !r.isFresh() {
-					s.markClean(sub.locationAt(i*groupSlots+slot), checkpoints)
+					s.markClean(sub.locationAt(i*groupSlots+slot), notes.Checkpoints)
 				}
 			}
 		}
 
 		for k, e := range sub.logs {
-			if e.dirty&checkpoints != 0 {
+			if e.dirty&notes.Checkpoints != 0 {
 				batch = append(batch, e.record(k))
 				if !e.log.Fresh() {
-					s.markLogClean(e, checkpoints)
+					s.markLogClean(e, notes.Checkpoints)
 				}
 			}
 		}
@@ -100,10 +100,10 @@ func (t *Table) markResetsClean(batch []Record) {
 		s.mu.Lock()
 
 		if e := s.log(r.Key); e != nil && e.log.Fresh() {
-			s.markLogClean(e, checkpoints)
+			s.markLogClean(e, notes.Checkpoints)
 		}
 		if loc := s.find(r.Key); loc.found() && loc.state().Fresh() {
-			s.markClean(loc, checkpoints)
+			s.markClean(loc, notes.Checkpoints)
 		}
 		s.mu.Unlock()
 	}
@@ -133,7 +133,7 @@ func (t *Table) changedNotes(debtors, buf []Record, yield func([]Record) error) 
 			continue
 		}
 		if err := yield(buf); err != nil {
-			t.remarkBatch(buf, checkpoints)
+			t.remarkBatch(buf, notes.Checkpoints)
 			return err
 		}
 		buf = buf[:0]
@@ -144,11 +144,11 @@ func (t *Table) changedNotes(debtors, buf []Record, yield func([]Record) error) 
 
 // remarkBatch marks the counters of batch as changed again, if they still
 // exist.
-func (t *Table) remarkBatch(batch []Record, by readers) {
+func (t *Table) remarkBatch(batch []Record, by notes.Readers) {
 	for i := range batch {
 		k := batch[i].Key
 		if n := batch[i].Note; n != nil {
-			t.notes.MarkChanged(n.Key, noteReaders(by))
+			t.notes.MarkChanged(n.Key, by)
 			continue
 		}
 
@@ -165,17 +165,6 @@ func (t *Table) remarkBatch(batch []Record, by readers) {
 	}
 }
 
-// noteReaders returns by as a set of readers of notes.
-func noteReaders(by readers) (set notes.Readers) {
-	if by&checkpoints != 0 {
-		set |= notes.Checkpoints
-	}
-	if by&replicas != 0 {
-		set |= notes.Replicas
-	}
-	return set
-}
-
 // MarkPartsChanged marks at least n counters and notes as changed, if there are
 // so many, so that DrainChanges yields them again. It goes by parts: first each
 // shard, then the notes of each partition, numbered after the shards. It begins
@@ -186,11 +175,11 @@ func (t *Table) MarkPartsChanged(part, n int) (next, marked int) {
 		s := &t.shards[part]
 		s.forEach(func(sub *subtable) {
 			for loc := range sub.used() {
-				s.markDirty(loc, checkpoints)
+				s.markDirty(loc, notes.Checkpoints)
 			}
 
 			for k, e := range sub.logs {
-				s.markLogDirty(k, e, checkpoints)
+				s.markLogDirty(k, e, notes.Checkpoints)
 			}
 
 			marked += sub.count()

@@ -26,7 +26,7 @@ type LoanBalance struct {
 	Used      int64 // rounded up: own use plus lent minus borrowed; exceeds the capacity in debt, may be negative
 	Remaining int64 // rounded down
 	Lent      int64 // in this window; for a bucket, the part that has not drained yet
-	Borrowed  int64 // likewise
+	Borrowed  int64 // in this window; for a bucket, the part that has not drained yet
 
 	wholeUnits int64 // Used, but of a bucket without the fraction of a unit
 	widening   int64 // of a fixed window: the amount borrowed beyond its usage at that time

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters/notes"
 )
 
 // copyBatch bounds the number of records that Copy yields at once.
@@ -84,7 +85,7 @@ func (t *Table) Put(now algorithms.Instant, r Record) bool {
 	if expired && !loc.found() {
 		return true
 	}
-	return t.putLocked(s, loc, now, &r, log, checkpoints)
+	return t.putLocked(s, loc, now, &r, log, notes.Checkpoints)
 }
 
 // locationFor finds the counter of k for a state of the given kind. Logs are
@@ -109,7 +110,7 @@ func (t *Table) locationFor(s *shard, k Key, kind algorithms.Kind) location {
 // the entries of r; it is nil if r is not a log. It returns false if there is
 // no room. The caller must hold the shard.
 func (t *Table) putLocked(
-	s *shard, loc location, now algorithms.Instant, r *Record, log *algorithms.Log, by readers,
+	s *shard, loc location, now algorithms.Instant, r *Record, log *algorithms.Log, by notes.Readers,
 ) bool {
 	if !loc.found() && !t.makeRoom(s, r.Key, now.Steady, 0, nil) {
 		return false

@@ -1,6 +1,9 @@
 package counters
 
-import "github.com/rlnode/rlnode/algorithms"
+import (
+	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters/notes"
+)
 
 // store puts a counter's new state into its slot, and marks it as changed.
 func (s *shard) store(loc location, l *algorithms.Limit, state algorithms.State, fullness uint8, freshAt uint32) {
@@ -8,9 +11,9 @@ func (s *shard) store(loc location, l *algorithms.Limit, state algorithms.State,
 	s.markDirty(loc, allReaders)
 }
 
-func (s *shard) markDirty(loc location, by readers) {
+func (s *shard) markDirty(loc location, by notes.Readers) {
 	g := loc.group()
-	added := uint64(by) << loc.slot() &^ g.dirty
+	added := bitsOf(loc.slot(), by) &^ g.dirty
 	if added == 0 {
 		return
 	}
@@ -20,44 +23,44 @@ func (s *shard) markDirty(loc location, by readers) {
 		loc.subtable.unsentList.addGroup(loc.groupIndex(), len(loc.subtable.groups))
 	}
 	g.dirty |= added
-	s.adjustUnread(readers(added>>loc.slot()), 1)
+	s.adjustUnread(notes.Readers(added>>loc.slot()), 1)
 }
 
-func (s *shard) markClean(loc location, by readers) {
+func (s *shard) markClean(loc location, by notes.Readers) {
 	g := loc.group()
-	gone := uint64(by) << loc.slot() & g.dirty
+	gone := bitsOf(loc.slot(), by) & g.dirty
 	g.dirty &^= gone
-	s.adjustUnread(readers(gone>>loc.slot()), -1)
+	s.adjustUnread(notes.Readers(gone>>loc.slot()), -1)
 }
 
-func (s *shard) markLogDirty(k Key, e *logSlot, by readers) {
+func (s *shard) markLogDirty(k Key, e *logSlot, by notes.Readers) {
 	added := by &^ e.dirty
-	if added&replicas != 0 {
+	if added&notes.Replicas != 0 {
 		s.subtableOf(k).unsentList.addLog(k)
 	}
 	e.dirty |= added
 	s.adjustUnread(added, 1)
 }
 
-func (s *shard) markLogClean(e *logSlot, by readers) {
+func (s *shard) markLogClean(e *logSlot, by notes.Readers) {
 	s.adjustUnread(by&e.dirty, -1)
 	e.dirty &^= by
 }
 
 // adjustUnread adds n to the number of unread slots and logs for each reader in by.
-func (s *shard) adjustUnread(by readers, n int) {
-	if by&checkpoints != 0 {
+func (s *shard) adjustUnread(by notes.Readers, n int) {
+	if by&notes.Checkpoints != 0 {
 		s.unsaved += n
 	}
-	if by&replicas != 0 {
+	if by&notes.Replicas != 0 {
 		s.unsent += n
 	}
 }
 
 // activeReaders returns the readers that must receive a reset before its record may be dropped.
-func (t *Table) activeReaders() readers {
+func (t *Table) activeReaders() notes.Readers {
 	if t.replicated.Load() {
 		return allReaders
 	}
-	return checkpoints
+	return notes.Checkpoints
 }

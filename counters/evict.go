@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters/notes"
 )
 
 // evictionSample is the number of groups that an eviction examines before it
@@ -244,17 +245,17 @@ func (t *Table) giveRoom(donor *shard, c class, steady int64, ops []Op) (given i
 // search is a search of a subtable for a victim.
 type search struct {
 	victim   victim
-	class    class   // of the newcomer
-	second   int64   // now, in Unix seconds on the steady clock
-	spared   []Op    // ops whose counters are not evicted
-	unreadBy readers // a reset that one of them has not received is the last resort
-	freeAt   int64   // when the first refusing counter that was seen will be fresh
+	class    class         // of the newcomer
+	second   int64         // now, in Unix seconds on the steady clock
+	spared   []Op          // ops whose counters are not evicted
+	unreadBy notes.Readers // a reset that one of them has not received is the last resort
+	freeAt   int64         // when the first refusing counter that was seen will be fresh
 }
 
 // pickVictim searches a sample of the subtable for a victim. If the sample has
 // none, it goes on until it finds one or has seen the whole subtable. For an
 // inline newcomer it considers only inline counters.
-func (sub *subtable) pickVictim(c class, steady int64, spared []Op, unreadBy readers) victim {
+func (sub *subtable) pickVictim(c class, steady int64, spared []Op, unreadBy notes.Readers) victim {
 	sr := search{class: c, second: steady / 1e9, spared: spared, unreadBy: unreadBy, freeAt: math.MaxInt64}
 	sr.visitGroups(sub)
 	sr.visitLogs(sub)

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters/notes"
 )
 
 const (
@@ -32,7 +33,7 @@ type group struct {
 	tags           [groupSlots]uint8
 	kindFullnesses [groupSlots]kindFullness
 	freshAt        [groupSlots]uint32 // Unix seconds on the steady clock
-	dirty          uint64             // slots with changes that a reader has not received yet; see readers
+	dirty          uint64             // slots with changes that a reader has not received yet; see bitsOf
 	inline         uint8              // used slots that hold inline counters, one bit each
 	_              [7]byte            // fills the first cache line, so that records begin with the next
 	records        [groupSlots]record
@@ -74,30 +75,28 @@ func (g *group) slotOf(k Key) int {
 	return -1
 }
 
-// readers is a set of readers of changes. Each reader has a byte of
-// group.dirty, in which bit i stands for slot i.
-type readers uint64
-
 const (
-	checkpoints readers = 1      // read by DrainChanges
-	replicas    readers = 1 << 8 // read by Replicate
-	allReaders          = checkpoints | replicas
-	noReaders   readers = 0
+	allReaders               = notes.Checkpoints | notes.Replicas
+	noReaders  notes.Readers = 0
 
 	replicasByte = 0xff << 8 // the replicas' byte of group.dirty
 )
 
+// bitsOf returns the bits that stand for a slot in group.dirty, for all of by.
+// Each reader has a byte there, in which bit i stands for slot i.
+func bitsOf(slot int, by notes.Readers) uint64 { return uint64(by) << slot }
+
 // isDirty reports whether a slot is marked for all of by.
-func (g *group) isDirty(slot int, by readers) bool { return uint64(by)<<slot&^g.dirty == 0 }
+func (g *group) isDirty(slot int, by notes.Readers) bool { return bitsOf(slot, by)&^g.dirty == 0 }
 
 // dirtySlots returns the slots marked for one reader, one bit each.
-func (g *group) dirtySlots(by readers) uint64 {
+func (g *group) dirtySlots(by notes.Readers) uint64 {
 	return g.dirty >> bits.TrailingZeros64(uint64(by)) & (1<<groupSlots - 1)
 }
 
 // isUnreadReset reports whether a slot records a reset that one of the readers
 // has not received yet. Only administrators reset counters, so such slots are
 // rare.
-func (g *group) isUnreadReset(slot int, by readers) bool {
-	return g.dirty>>slot&uint64(by) != 0 && g.records[slot].state.Fresh()
+func (g *group) isUnreadReset(slot int, by notes.Readers) bool {
+	return g.dirty&bitsOf(slot, by) != 0 && g.records[slot].state.Fresh()
 }

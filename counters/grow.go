@@ -1,5 +1,7 @@
 package counters
 
+import "github.com/rlnode/rlnode/counters/notes"
+
 // insert puts k, which must not be in the shard, into a slot. The caller has made room.
 func (s *shard) insert(k Key) location {
 	sub := s.subtableOf(k)
@@ -204,7 +206,7 @@ func (sub *subtable) copySlot(g *group, slot int) {
 	to := loc.group()
 	to.kindFullnesses[loc.slot()] = g.kindFullnesses[slot]
 	to.freshAt[loc.slot()] = g.freshAt[slot]
-	to.dirty |= g.dirty >> slot & uint64(allReaders) << loc.slot()
+	to.dirty |= bitsOf(loc.slot(), notes.Readers(g.dirty>>slot)&allReaders)
 	to.records[loc.slot()] = g.records[slot]
 }
 

@@ -50,7 +50,10 @@ func (t *Table) DebitLoan(
 	}
 
 	n := min(want, loans.Remaining, max(loans.Remaining-loans.Remaining/2, l.Capacity()/8))
-	if inUse := loans.OwnUse(); n <= 0 || inUse >= l.Capacity()+loans.widening-inUse {
+	share := l.Capacity() + loans.widening
+	inUse := loans.OwnUse()
+	isHalfUsed := inUse >= share-inUse
+	if n <= 0 || isHalfUsed {
 		return 0, loans, nil
 	}
 	if !t.makeRoomForLoan(s, now, k, k.LentKey()) {
@@ -58,15 +61,17 @@ func (t *Table) DebitLoan(
 	}
 
 	took := false
-	if err := t.changeLocked(s, now, k, l,
-		edit{state: func(state algorithms.State, now algorithms.Instant) (next algorithms.State) {
-			next, took = l.Take(state, now, n)
-			return next
-		}}); err != nil || !took {
+	take := func(state algorithms.State, now algorithms.Instant) (next algorithms.State) {
+		next, took = l.Take(state, now, n)
+		return next
+	}
+	err = t.changeLocked(s, now, k, l, edit{state: take})
+	if err != nil || !took {
 		return 0, loans, err // nothing changed: a refused Take takes nothing
 	}
 
-	if err := t.noteLoan(s, now, k.LentKey(), l, n); err != nil {
+	err = t.noteLoan(s, now, k.LentKey(), l, n)
+	if err != nil {
 		return 0, loans, err // can't happen, because room was just made; the units taken would be lost
 	}
 

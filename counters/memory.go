@@ -20,7 +20,9 @@ import (
 // a table much larger than the processor's caches: with small ones, a check
 // waits about as long for the translation of an address as for its contents.
 type memory struct {
-	mu sync.Mutex // guards all below. Who holds a shard may lock it. Who holds it may only try to lock a shard.
+	// mu guards all below. A caller that holds a shard may lock mu. A caller that
+	// holds mu may lock a shard only with TryLock.
+	mu sync.Mutex
 	// slabs are ordered by the size of their pieces. A subtable that no slab has
 	// pieces for is on the heap. That happens only to a subtable that can't be
 	// split any more: see maxPrefixBits.
@@ -202,7 +204,11 @@ func (m *memory) tidy() {
 
 	for i := range m.slabs {
 		sb := &m.slabs[i]
-		for sb.holes > 0 && sb.fill(slices.Index(sb.owners, nil), nil) {
+		for sb.holes > 0 {
+			hole := slices.Index(sb.owners, nil)
+			if !sb.fill(hole, nil) {
+				break
+			}
 		}
 	}
 

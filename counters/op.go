@@ -19,10 +19,10 @@ type Op struct {
 	// Decision reports only this region's use.
 	Lends bool
 
-	// NoRoom means that op was refused for another reason than its limit: the table
-	// has no room for another counter or slot, or another request with the same ID
-	// holds slots. Take and Peek set it, and the fields below. (It stands first to
-	// fill a gap in the struct.)
+	// Take and Peek set the fields from here on. NoRoom comes first of them because
+	// it fits a gap. It means that op was refused for another reason than its limit:
+	// the table has no room for another counter or slot, or another request with the
+	// same ID holds slots.
 	NoRoom   bool
 	Decision algorithms.Decision
 	At       algorithms.Instant // when op was decided, by the clocks of its partition
@@ -38,7 +38,6 @@ type Op struct {
 // Mode is what an op does to its counter.
 type Mode uint8
 
-// The modes.
 const (
 	CheckMode Mode = iota // take the cost, if the whole check is admitted
 	PeekMode              // decide as CheckMode does, but take nothing

@@ -112,10 +112,10 @@ func (t *Table) ForgetReservation(now algorithms.Instant, k notes.Key, isHome bo
 }
 
 // SetExpiry records in a reservation's place how to carry out the end of the
-// reservation, if it is not settled by then. With makes, it makes the place if
-// there is none. It fails with ErrShut, with ErrGone if the place is missing or
-// the reservation is over, or with notes.ErrReservations.
-func (t *Table) SetExpiry(now algorithms.Instant, place *Place, body string, makes bool) error {
+// reservation, if it is not settled by then. If create is set and there is no
+// place, it makes one. It fails with ErrShut, with ErrGone if the place is
+// missing or the reservation is over, or with notes.ErrReservations.
+func (t *Table) SetExpiry(now algorithms.Instant, place *Place, body string, create bool) error {
 	p := place.Key.Partition()
 	lp := t.notes.Lock(p, now.Steady)
 	defer lp.Unlock()
@@ -124,7 +124,7 @@ func (t *Table) SetExpiry(now algorithms.Instant, place *Place, body string, mak
 	}
 
 	n, found := lp.Get(place.Key)
-	if !found && makes {
+	if !found && create {
 		n, found = place.note(now), true
 	}
 	if !found || n.Status() != notes.Open {

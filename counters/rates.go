@@ -39,9 +39,8 @@ func (t *Table) hasForgottenRates(now algorithms.Instant, k Key, since int64) bo
 }
 
 // hasRoomForRate reports whether there is room to record what comes back into
-// k, a bucket. Rates without a reservation count as those of one rule. So a
-// flood of checks that are rolled back takes up only one rule's share of the
-// room.
+// k, a bucket. Rates without a reservation share one group, so a flood of
+// rolled-back checks uses only one rule's share.
 func (t *Table) hasRoomForRate(now algorithms.Instant, k Key) bool {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()

@@ -26,9 +26,8 @@ type Record struct {
 // it has no counters, so no record of a counter uses it.
 const noteKind = algorithms.Kind(7)
 
-// Copies, hand-overs and checkpoints carry the notes of a partition as records, like its counters.
-
-// recordOf returns n as a record.
+// recordOf returns n as a record: copies, hand-overs and checkpoints carry the
+// notes of a partition like its counters.
 func recordOf(n *notes.Note) Record {
 	return Record{Key: Key{Subject: n.Subject, Counter: n.ID}, Kind: noteKind, FreshAt: n.Until, Note: n}
 }

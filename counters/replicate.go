@@ -26,9 +26,8 @@ const (
 // all later ones still count as changed.
 //
 // The answers of wanted must not change during the call. Calls of Replicate and
-// ReplicatePartition must not overlap each other. Nor may they overlap a Copy
-// that is being sent: a change made during the Copy could be lost, or arrive
-// before the Copy.
+// ReplicatePartition must not overlap each other. Do not call them while a Copy
+// is being sent: a change could be lost or overtake the Copy.
 func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []Record) error) error {
 	t.replicated.Store(true)
 	dispositionOf := func(p int) disposition {
@@ -71,8 +70,8 @@ func (t *Table) Replicate(wanted func(p int) bool, yield func(p int, records []R
 			}
 
 			if err := yield(p, changes); err != nil {
-				t.remarkBatch(changes, replicas)
-				t.remarkBatch(rest, replicas)
+				t.remarkBatch(changes, notes.Replicas)
+				t.remarkBatch(rest, notes.Replicas)
 				return err
 			}
 		}
@@ -142,7 +141,7 @@ func (s *shard) replicateSubtable(batch []Record, sub *subtable, dispositionOf f
 
 func (s *shard) replicateGroup(batch []Record, sub *subtable, i int, dispositionOf func(p int) disposition) []Record {
 	g := &sub.groups[i]
-	for m := g.dirtySlots(replicas); m != 0; m &= m - 1 {
+	for m := g.dirtySlots(notes.Replicas); m != 0; m &= m - 1 {
 		slot := bits.TrailingZeros64(m)
 		f := dispositionOf(g.records[slot].key.Partition())
 		if f == keepChange {
@@ -151,7 +150,7 @@ func (s *shard) replicateGroup(batch []Record, sub *subtable, i int, disposition
 		if f == emitChange {
 			batch = append(batch, g.record(slot))
 		}
-		s.markClean(sub.locationAt(i*groupSlots+slot), replicas)
+		s.markClean(sub.locationAt(i*groupSlots+slot), notes.Replicas)
 	}
 
 	if g.dirty&replicasByte != 0 {
@@ -164,7 +163,7 @@ func (s *shard) replicateGroup(batch []Record, sub *subtable, i int, disposition
 func (s *shard) replicateLog(
 	batch []Record, sub *subtable, k Key, e *logSlot, dispositionOf func(p int) disposition,
 ) []Record {
-	if e.dirty&replicas == 0 {
+	if e.dirty&notes.Replicas == 0 {
 		return batch
 	}
 	switch dispositionOf(k.Partition()) {
@@ -174,7 +173,7 @@ func (s *shard) replicateLog(
 	case emitChange:
 		batch = append(batch, e.record(k))
 	}
-	s.markLogClean(e, replicas)
+	s.markLogClean(e, notes.Replicas)
 	return batch
 }
 

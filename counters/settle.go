@@ -1,36 +1,44 @@
 package counters
 
 import (
-	"math/bits"
-
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters/notes"
 )
 
 // SettlePlan is a change of several counters of one subject that is made at
-// most once: the place records that it was made.
+// most once: the place records that it was made. What a plan may do depends on
+// the reservation's time:
+//
+//	made          end                    forgotten
+//	 ├─── open ────┼──────── late ────────┼─── too late ──►
+//
+// While the reservation is open, a settlement is in time. If nobody has settled
+// it by its end, a plan of its own carries out the end. A late settlement is
+// still possible, before or after that plan, but only while the place is there.
+// When it is too late, a settlement can only repeat what an earlier one answered.
 type SettlePlan struct {
 	Place Place
-	// HadPlace says that the place was made with the reservation, on this node or
-	// elsewhere. It decides what Settle does if it finds no place:
+	// HadPlace means that the place was made with the reservation, on this node or
+	// elsewhere. It matters if there is no place now:
 	//
-	//   - HadPlace, in the same lineage: the reservation is over;
-	//   - HadPlace, in another lineage: the place was lost with its node. Settle
-	//     makes it anew, even beyond the bound, but not for a late settlement or
-	//     an end;
-	//   - no HadPlace: Settle makes it if there is room, with the same exceptions.
+	//	place found                     the place says what was done
+	//	had a place, same lineage       the reservation is over
+	//	had a place, other lineage      the place was lost with its node: it is made
+	//	                                anew, even beyond the bound
+	//	never had one                   a place is made if there is room
+	//
+	// No place is made for a late settlement or an end.
 	HadPlace bool
-	// Late says that the reservation's time is over, so the place must still be
-	// there. Settle sets it if it finds that the settlement is late. TooLate says
-	// that the time for late settlements is over, too: Settle then only looks for
-	// an earlier change.
-	Late, TooLate bool
-	// CarriesOutEnd says that the plan carries out the end of a reservation that
-	// nobody has settled. Settle does nothing before that end. Afterwards, the
-	// reservation may still be settled late.
+	Late     bool // the settlement is late; Settle also sets it if it finds so
+	TooLate  bool // the time for late settlements is over
+	// CarriesOutEnd means that the plan carries out the end, before which Settle
+	// does nothing.
 	CarriesOutEnd bool
 	Changes       []SettledCost
-	Life          Life // of the counters that the costs to put back were taken from
+	// Life is of the counters that the costs to put back were taken from. If the
+	// home has another lineage by now, it may have forgotten an earlier settlement,
+	// so nothing is given back.
+	Life Life
 	// Answer returns what to keep with the place.
 	Answer func(plan *SettlePlan) []byte
 
@@ -40,7 +48,6 @@ type SettlePlan struct {
 // SettleOutcome says whether the changes of a settlement are made.
 type SettleOutcome uint8
 
-// The outcomes.
 const (
 	NotMade    SettleOutcome = iota // it is too late for them, or too early for the end of the reservation
 	Made                            // Settle made them
@@ -51,13 +58,9 @@ const (
 type SettleResult struct {
 	// Kept is what Answer returned when the settlement was made, if it was made
 	// earlier. It is empty if that has been forgotten.
-	Kept []byte
-	// HadEnded means that the end of the reservation had been carried out
-	// before. A repetition does not set it.
-	HadEnded bool
-	// IsFinal means that the reservation is settled. If false, only its end was
-	// carried out.
-	IsFinal bool
+	Kept     []byte
+	HadEnded bool // the end had been carried out before; not set by a repetition
+	IsFinal  bool // the reservation is settled; if false, only its end was carried out
 	// SameLineage means that the counters are still of the lineage of Life.
 	SameLineage bool
 	// Dropped is how many costs were not put back, or found no room to be taken.
@@ -110,21 +113,26 @@ func (t *Table) Settle(now algorithms.Instant, plan *SettlePlan) (SettleOutcome,
 
 	plan.SameLineage = plan.Life.Lineage != 0 && t.Lineage(home.Partition()) == plan.Life.Lineage
 	place, tooLate, err := t.findOrMakePlace(now, plan)
-
-	switch {
-	case err != nil:
+	if err != nil {
 		return NotMade, err
+	}
 
-	case place.Status() == notes.Settled, plan.CarriesOutEnd && place.Status() == notes.Ended:
+	isSettled := place.Status() == notes.Settled
+	hadEnded := place.Status() == notes.Ended
+	alreadyMade := isSettled || plan.CarriesOutEnd && hadEnded
+	if alreadyMade {
 		plan.Kept = []byte(place.Body)
 		plan.Late = place.WasLate()
-		plan.IsFinal = place.Status() == notes.Settled
+		plan.IsFinal = isSettled
 		return MadeBefore, nil
-	case tooLate, plan.CarriesOutEnd && !place.IsDue(now.Steady):
+	}
+
+	notDue := plan.CarriesOutEnd && !place.IsDue(now.Steady)
+	if tooLate || notDue {
 		return NotMade, nil
 	}
 
-	plan.HadEnded = place.Status() == notes.Ended
+	plan.HadEnded = hadEnded
 
 	// Carrying out the end is never late, whenever it happens.
 	plan.Late = plan.Late || plan.HadEnded || !plan.CarriesOutEnd && place.IsDue(now.Steady)
@@ -232,13 +240,9 @@ func (t *Table) tightestRemaining(s *shard, now algorithms.Instant, changes []Se
 		}
 
 		d := t.usageLocked(s, now, cost.Key, cost.Limit)
-
-		// The products are compared in 128 bits: a division would round, and a product
-		// of two amounts may overflow 64 bits.
-		aHi, aLo := bits.Mul64(uint64(d.Remaining), uint64(leastCapacity))
-		bHi, bLo := bits.Mul64(uint64(max(0, least)), uint64(cost.Limit.Capacity()))
-		if least < 0 || aHi < bHi || aHi == bHi && aLo < bLo {
-			least, leastCapacity = d.Remaining, cost.Limit.Capacity()
+		capacity := cost.Limit.Capacity()
+		if least < 0 || algorithms.IsSmallerFraction(d.Remaining, capacity, least, leastCapacity) {
+			least, leastCapacity = d.Remaining, capacity
 		}
 	}
 

@@ -14,10 +14,9 @@ import (
 //
 // Usually a single subtable holds all of them. But anyone who can predict where
 // subjects land can put millions into one shard, and rehashing that many at
-// once would stall the shard's other subjects. So a subtable that outgrows
-// Table.maxSubtableSlots is split in two by the next bit of Key.Counter, and
-// each half grows on its own. So the lock is never held for moving or scanning
-// more slots than that.
+// once would stall the shard's other subjects. Therefore a subtable that
+// outgrows Table.maxSubtableSlots is split in two by the next bit of Key.Counter,
+// and each half grows on its own, which bounds how long the lock is held.
 type shard struct {
 	// A Take of an existing counter reads only the first of these cache lines: the
 	// fields from here to the groups of single.

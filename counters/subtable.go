@@ -5,6 +5,7 @@ import (
 	"math/bits"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters/notes"
 )
 
 // subtable is an open-addressing hash table of counters. The search for a key
@@ -40,7 +41,7 @@ type logSlot struct {
 	log          algorithms.Log
 	kindFullness kindFullness
 	freshAt      uint32
-	dirty        readers
+	dirty        notes.Readers
 }
 
 // location says where a counter is. A later move of the subtable's records

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters/notes"
 )
 
 // Sweep drops expired counters and notes from the next fraction (0…1) of the
@@ -21,7 +22,7 @@ func (t *Table) Sweep(now algorithms.Instant, fraction float64) {
 	t.memory.tidy()
 }
 
-func (t *Table) sweepShard(s *shard, second int64, readers readers) {
+func (t *Table) sweepShard(s *shard, second int64, by notes.Readers) {
 	s.forEach(func(sub *subtable) {
 		before := sub.count()
 
@@ -33,7 +34,7 @@ func (t *Table) sweepShard(s *shard, second int64, readers readers) {
 				}
 
 				// Once all readers have received a reset, its record is no longer needed.
-				reported := g.dirty>>slot&uint64(readers) == 0
+				reported := g.dirty&bitsOf(slot, by) == 0
 				if int64(g.freshAt[slot]) <= second || reported && g.records[slot].state.Fresh() {
 					s.remove(sub.locationAt(i*groupSlots + slot))
 				}
@@ -41,7 +42,7 @@ func (t *Table) sweepShard(s *shard, second int64, readers readers) {
 		}
 
 		for k, e := range sub.logs {
-			if int64(e.freshAt) <= second || e.dirty&readers == 0 && e.log.Fresh() {
+			if int64(e.freshAt) <= second || e.dirty&by == 0 && e.log.Fresh() {
 				t.dropLog(s, k)
 			}
 		}

@@ -5,12 +5,12 @@ import "github.com/rlnode/rlnode/algorithms"
 // Verdict is the outcome of a check.
 type Verdict uint8
 
-// The verdicts. After Undecided, the table has decided nothing, and the
-// Decisions of the ops are meaningless.
 const (
-	Refused   Verdict = iota // a limit other than a Shadow limit refused; nothing was taken
-	Admitted                 // everything was taken, or would have been for a peek
-	Undecided                // the gate of one of the partitions is shut
+	Refused  Verdict = iota // a limit other than a Shadow limit refused; nothing was taken
+	Admitted                // everything was taken, or would have been for a peek
+	// Undecided: the gate of one of the partitions is shut. The table has decided
+	// nothing, and the Decisions of the ops are meaningless.
+	Undecided
 )
 
 // String returns "refused", "admitted" or, for Undecided, "shut".

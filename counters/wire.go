@@ -13,13 +13,17 @@ import (
 // The encoding of a record, for another node or for disk:
 //
 //	byte 0      algorithm (3 bits; 7 is a note) and fullness (5 bits)
-//	8 + 8       Key.Subject, Key.Counter, big endian; of a note: Key.Subject, Key.ID, followed by the rest of it
+//	8 + 8       Key.Subject, Key.Counter, big endian; of a note: Key.Subject,
+//	            Key.ID, followed by the rest of it
 //	uvarint     seconds until it is fresh, rounded up; 0 if it has expired
-//	state       Count and Part as uvarints. Unless both are 0, then follows, for buckets, the time since the last change as a
-//	            uvarint, for a FirstWindow the time since it began, for a CellBucket how far ahead it is, or, for other windows, the
-//	            window's number as a varint
-//	or log      number of entries as a uvarint; then for each entry the time since the previous one as a uvarint (for the
-//	            first: how long ago it was, as a varint), and N as a uvarint
+//	state       Count and Part as uvarints. Unless both are 0, then follows,
+//	            for buckets, the time since the last change as a uvarint, for a
+//	            FirstWindow the time since it began, for a CellBucket how far
+//	            ahead it is, or, for other windows, the window's number as a
+//	            varint
+//	or log      number of entries as a uvarint; then for each entry the time
+//	            since the previous one as a uvarint (for the first: how long
+//	            ago it was, as a varint), and N as a uvarint
 //
 // A window that a queue put ahead of the clock is marked in its number. Times
 // are in nanoseconds before the moment of writing. The receiver counts them

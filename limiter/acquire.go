@@ -36,7 +36,8 @@ const (
 // errors, ErrNoSlots, ErrSlotTTL, ErrTooManySlots, ErrRequestIDReused or
 // ErrTryAgain.
 func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
-	defer a.addOptions(func(o *options) { o.takesSlots = true })()
+	restore := a.addOptions(func(o *options) { o.takesSlots = true })
+	defer restore()
 	done, err := l.prepare(l.clock.Now(), q, a)
 	if err != nil {
 		return Slot{}, err
@@ -56,7 +57,9 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 func (l *Limiter) acquire(q *Query, a *Answer, acq *acquisition, done bool) (slot Slot, err error) {
 	// A lease has no slots. In a cluster, a check that bypasses leases is always a
 	// cluster check, whose subjects confirmHere reads.
-	defer a.addOptions(func(o *options) { o.isRevocable = true })()
+	restore := a.addOptions(func(o *options) { o.isRevocable = true })
+	defer restore()
+
 	if !done {
 		err = l.resolveAcquisition(q, a, acq, func() error { return l.resolve(q, a) })
 	}
@@ -96,7 +99,7 @@ func (a *Answer) validateSlots(q *Query) error {
 	case !acquires && named && len(a.scratch.ops) > 0 && !a.scratch.matchDecides:
 		return ErrNoSlots
 	case acquires && q.SlotTTL > longest:
-		return fmt.Errorf("%w is %d; the limit's ttl is %d ms", ErrSlotTTL,
+		return fmt.Errorf("%w: %d; the limit's ttl is %d ms", ErrSlotTTL,
 			q.SlotTTL.Milliseconds(), longest.Milliseconds())
 	}
 
@@ -122,7 +125,8 @@ func (l *Limiter) resolveAcquisition(q *Query, a *Answer, acq *acquisition, reso
 func (l *Limiter) acquireConfirmed(q *Query, a *Answer, acq *acquisition, attempt func() error) error {
 	began := time.Now()
 	if a.scratch.deadline.IsZero() {
-		defer a.addOptions(func(o *options) { o.deadline = began.Add(checkTimeout - replySlack) })()
+		restore := a.addOptions(func(o *options) { o.deadline = began.Add(checkTimeout - replySlack) })
+		defer restore()
 	}
 
 	for pause := firstAcquirePause; ; pause *= 4 {
@@ -148,7 +152,9 @@ const firstAcquirePause = time.Millisecond
 
 // tryAcquire makes one attempt of acquireConfirmed.
 func (l *Limiter) tryAcquire(q *Query, a *Answer, acq *acquisition, attempt func() error) error {
-	defer a.addOptions(func(o *options) { o.acquiring = acq })()
+	restore := a.addOptions(func(o *options) { o.acquiring = acq })
+	defer restore()
+
 	err := attempt()
 	switch {
 	case err != nil:

@@ -48,9 +48,8 @@ func (l *Limiter) Adjust(q *Query) (*Usage, error) {
 	ch := newChange(verbAdjust, u, costs)
 	if q.Bill {
 		if !u.Rule.CountsMonthly {
-			return nil,
-				fmt.Errorf("%w must be false: the rule %q is in no bill, for it has no usage: monthly",
-					ErrNotBilled, u.Rule.Name)
+			return nil, fmt.Errorf(`bill must be false: rule %q is %w (it lacks "usage: monthly")`,
+				u.Rule.Name, ErrNotBilled)
 		}
 		ch.bill = billOf(u)
 		if len(ch.ops) == 0 {

@@ -1,7 +1,6 @@
 package limiter
 
 import (
-	"math/bits"
 	"slices"
 	"time"
 
@@ -142,10 +141,7 @@ func (la *LimitAnswer) Tighter(b *LimitAnswer) bool {
 		return uint64(la.RetryAfter) > uint64(b.RetryAfter)
 	}
 
-	// Compare the fractions without division. The products need 128 bits.
-	aHi, aLo := bits.Mul64(uint64(la.Remaining), uint64(b.Limit.Capacity()))
-	bHi, bLo := bits.Mul64(uint64(b.Remaining), uint64(la.Limit.Capacity()))
-	return aHi < bHi || aHi == bHi && aLo < bLo
+	return algorithms.IsSmallerFraction(la.Remaining, la.Limit.Capacity(), b.Remaining, b.Limit.Capacity())
 }
 
 func tightestOf(limits []LimitAnswer) *LimitAnswer {

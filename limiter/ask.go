@@ -15,9 +15,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// ask is one check's question to one node, and the answer. It owns everything
-// it refers to, because the answer may arrive after the check was decided
-// without it.
+// ask is one check's question to one node, and the answer. It owns its ops,
+// because the answer may arrive after the check was decided without it.
 type ask struct {
 	to    ring.NodeID
 	owner ring.NodeID // the node whose grants the answer may bring

@@ -2,7 +2,6 @@ package limiter
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
@@ -27,7 +26,7 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 	}
 	unit, cost := a.soleCost()
 	if !isDone && unit == "" || len(q.Subjects) > 1 {
-		return fmt.Errorf("%w; this one asks %d limits", ErrAtMost, a.countLimits())
+		return ErrAtMost
 	}
 
 	// If matching decides the check, or the limit's cost is 0, nothing is taken
@@ -41,13 +40,13 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 		return err
 	}
 
-	defer a.addOptions(func(o *options) {
+	restore := a.addOptions(func(o *options) {
 		o.isRevocable = true
 		o.isAtMost = true
-	})()
+	})
+	defer restore()
 
 	for range maxPeeks {
-		// Peek to learn how much is left.
 		peek := q.withCost(counters.PeekMode, unit, 0)
 		if err := l.Check(peek, a); err != nil {
 			return err

@@ -41,7 +41,7 @@ type backlog struct {
 type waitingTask struct {
 	task
 	until time.Duration // by Boottime: when it is late
-	next  time.Duration // likewise: when to try it again
+	next  time.Duration // by Boottime: when to try it again
 }
 
 // newBacklog returns a backlog whose tasks are tried until the limiter is closed.

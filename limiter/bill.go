@@ -21,7 +21,7 @@ type billCorrection struct {
 
 func (bi *billCorrection) code(c *wire.Coder) {
 	wire.Fixed(c, &bi.hashLo)
-	c.Text(&bi.rule, maxUnitBytes)
+	c.Text(&bi.rule, maxRuleBytes)
 	c.Texts(&bi.key, maxKeyValues, document.MaxShownBytes)
 	c.Texts(&bi.units, maxSubjectOps, maxUnitBytes)
 	wire.List(c, &bi.billedOnly, MaxCosts, 2, func(cost *UnitCost) {

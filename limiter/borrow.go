@@ -375,25 +375,26 @@ func (lo *loans) handleReply(ln *loan, body []byte, err error) {
 	// see what this one has brought.
 	waiters := lo.recordAnswer(ln, answer, credited, now.Steady)
 
-	// If a loan was made, but could not be credited, no other region is asked. The
-	// waiters learn nothing, and their checks stay refused.
-	lentNothing := answer == nil || answer.status != loanMade
 	next := ln.nextRequest(lo, now)
-	switch {
-	case credited > 0:
+
+	if credited > 0 {
 		// Follow up an expected need for borrowHorizon only. If it lasts longer, it is
 		// reported anew.
 		if next != nil && next.need.expectedUse > 0 && now.Steady-next.neededSince < int64(borrowHorizon) {
 			lo.borrowFor(next, now, nil)
 		}
 		waiters.note(lo, borrowReply{gotMore: true})
+	}
 
-	case next != nil && lentNothing:
+	// If a loan was made, but could not be credited, no other region is asked. The
+	// waiters learn nothing, and their checks stay refused.
+	lentNothing := answer == nil || answer.status != loanMade
+	if lentNothing && next != nil {
 		lo.borrowFromNext(next, now, waiters)
 	}
 
-	// This comes last: a waiter that has joined the next loan must wait for that
-	// loan, too, and not be answered yet.
+	// Waiters are answered last, because one that has joined the next loan must
+	// wait for that loan, too.
 	for _, bw := range waiters {
 		lo.finish(bw)
 	}

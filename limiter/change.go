@@ -59,8 +59,13 @@ type change struct {
 	hops   int
 	ticket *ticket
 	ops    []counters.Op // their decisions are part of the result
-	made   int64         // for verbCharge: when the reservation was made, in Unix nanoseconds; its limits are as old
-	leased []leasedPart  // by op; part of the result
+	// limitOps, blockOps and loanOps are parts of ops, on the node where newChange
+	// made the change. loanOps has two ops for each loanable limit: what it has lent
+	// and what it has borrowed.
+	limitOps, blockOps, loanOps []counters.Op
+
+	made   int64        // for verbCharge: when the reservation was made, in Unix nanoseconds; its limits are as old
+	leased []leasedPart // by op; part of the result
 	// holders, by op, is part of the result of verbUsage.
 	holders []heldSlots
 	// applied, by op, is part of the result of an adjustment.
@@ -342,20 +347,26 @@ func newChange(v verb, u *Usage, costs []UnitCost) *change {
 		ch.ops = append(ch.ops, op)
 	}
 
-	if len(ch.ops) > 0 {
+	numLimits := len(ch.ops)
+
+	if numLimits > 0 {
 		for _, block := range u.blocks {
 			ch.ops = append(ch.ops, counters.Op{Key: counterKey(&h, block), Limit: &block.Limit, Block: true})
 		}
 	}
+	endOfBlocks := len(ch.ops)
 
 	for i := range u.Limits {
 		if limit := u.Limits[i].Limit; isLoanable(u.Rule, limit) {
 			key := counterKey(&h, limit)
-			ch.ops = append(ch.ops, counters.Op{Key: key.LentKey(), Limit: &limit.Limit},
-				counters.Op{Key: key.BorrowedKey(), Limit: &limit.Limit})
+			ch.ops = append(ch.ops, counters.Op{Key: key.LentKey(), Limit: &limit.Limit})
+			ch.ops = append(ch.ops, counters.Op{Key: key.BorrowedKey(), Limit: &limit.Limit})
 		}
 	}
 
+	ch.limitOps = ch.ops[:numLimits]
+	ch.blockOps = ch.ops[numLimits:endOfBlocks]
+	ch.loanOps = ch.ops[endOfBlocks:]
 	return ch
 }
 
@@ -376,24 +387,25 @@ func (l *Limiter) applyChange(ch *change, u *Usage) error {
 // u. Every answer about a subject's usage is made here.
 func (l *Limiter) fillUsage(u *Usage, ch *change) {
 	u.At = l.clock.Now()
-	rest := ch.ops[len(u.Limits):]
-	for i := range u.blocks {
-		u.Blocked = max(u.Blocked, rest[i].BlockLeft())
+	for i := range ch.blockOps {
+		u.Blocked = max(u.Blocked, ch.blockOps[i].BlockLeft())
 	}
 	u.Blocked = max(u.Blocked, l.handBlockLeft(u))
-	loans := rest[len(u.blocks):]
 
+	loans := ch.loanOps
 	for i := range u.Limits {
 		lu := &u.Limits[i]
-		lu.Decision = ch.ops[i].Decision
+		op := &ch.limitOps[i]
+		lu.Decision = op.Decision
 		if isLoanable(u.Rule, lu.Limit) {
-			lu.Lent = loans[0].Decision.Used
-			lu.Borrowed = loans[1].Decision.Used
+			lent, borrowed := &loans[0], &loans[1]
 			loans = loans[2:]
+			lu.Lent = lent.Decision.Used
+			lu.Borrowed = borrowed.Decision.Used
 		}
 
 		lu.Share = max(0, l.capacityHere(u.Rule, lu.Limit)+lu.Loaned)
-		lu.setUsed(&ch.ops[i].Decision, &ch.leased[i])
+		lu.setUsed(&op.Decision, &ch.leased[i])
 		lu.Applied = ch.applied[i]
 		lu.Holders, lu.NumHolders = ch.holders[i].list, ch.holders[i].all
 
@@ -471,18 +483,24 @@ func hashChange(ch *change, u *Usage, costs []UnitCost) uint64 {
 	}
 
 	slices.SortFunc(unitCosts, func(x, y UnitCost) int { return cmp.Compare(x.Unit, y.Unit) })
-	b := wire.AppendText(binary.AppendVarint(nil, int64(ch.verb)), u.Rule.Name)
-	b = wire.AppendBool(wire.AppendText(b, u.limitName), ch.bill != nil)
-	b = binary.AppendVarint(wire.AppendTexts(b, u.Key), n)
+
+	b := binary.AppendVarint(nil, int64(ch.verb))
+	b = wire.AppendText(b, u.Rule.Name)
+	b = wire.AppendText(b, u.limitName)
+	b = wire.AppendBool(b, ch.bill != nil)
+	b = wire.AppendTexts(b, u.Key)
+	b = binary.AppendVarint(b, n)
 	for _, cost := range unitCosts {
-		b = binary.AppendVarint(wire.AppendText(b, cost.Unit), cost.Cost)
+		b = wire.AppendText(b, cost.Unit)
+		b = binary.AppendVarint(b, cost.Cost)
 	}
 
 	if u.Namespace != "" {
 		b = wire.AppendText(b, u.Namespace)
 		for i := range u.Limits {
 			limit := u.Limits[i].Limit
-			b = limit.Append(binary.LittleEndian.AppendUint64(b, limit.ID), 0)
+			b = binary.LittleEndian.AppendUint64(b, limit.ID)
+			b = limit.Append(b, 0)
 		}
 	}
 

@@ -28,7 +28,8 @@ const (
 	// another node has and it does not.
 	catchUpTimeout = 50 * time.Millisecond
 	// maxBackground bounds the goroutines of background: for messages that must
-	// wait, loans and notices. Further messages are refused.
+	// wait, loans, notices, questions about activity and use, and places in queues.
+	// Further messages are refused.
 	maxBackground = 4096
 	// maxAttempts bounds how often a check looks again for the node that decides a
 	// subject, while the cluster is moving its counters.

@@ -12,14 +12,8 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// clusterCheck is a check that a single Take on this node can't decide. Its
-// Answer keeps it for the next check.
-//
-// A cluster check routes each subject: to the counters here, to a lease, to
-// another node, or, if all else fails, to this node alone. It first takes what
-// this node decides, in one Take. Then it asks the other nodes, all at once, with
-// one message each. If a node could not decide a subject, the check routes this
-// subject again. If one subject is refused, the check rolls back the others.
+// clusterCheck is a check that a single Take on this node can't decide. The
+// package comment says how it goes. Its Answer keeps it for the next check.
 type clusterCheck struct {
 	limiter       *Limiter
 	answer        *Answer

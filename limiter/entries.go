@@ -66,7 +66,7 @@ func (a *Answer) refuseHit(q *Query, h *rules.Hit, until int64) {
 		la.Blocked = true
 		la.ByHand = true
 
-		if a.TightestIndex < 0 || la.comesBefore(&a.Limits[a.TightestIndex]) {
+		if a.isTightestSoFar(la) {
 			a.TightestIndex = i
 		}
 	}

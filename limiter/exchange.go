@@ -69,7 +69,12 @@ func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
 		l.noteRatesMayChange()
 	}
 
-	if x.refuseOldRules(l) || !mustWait && x.decideAsOwner(l) {
+	isReady := x.refuseOldRules(l)
+	if !isReady && !mustWait {
+		isReady = x.decideAsOwner(l)
+	}
+
+	if isReady {
 		x.sendReply(to)
 		m.release(x)
 		return
@@ -108,9 +113,9 @@ func (x *exchange) refuseOldRules(l *Limiter) bool {
 }
 
 // waitAndAnswer answers a question that must wait, or that another node must
-// decide. It does not look at the asker's rules again. A version is recorded
-// with a time that is a second after all authority without it has ended (see
-// docs/design/regions.md), and no question waits that long.
+// decide. It need not check the asker's rules again: a version counts as
+// recorded only one second after every node without it has lost authority (see
+// docs/design/regions.md), and no question waits for a second.
 func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 	m := l.membership
 	qn := &x.question
@@ -200,8 +205,11 @@ func (x *exchange) forward(ctx context.Context, l *Limiter, route partitions.Rou
 	}
 
 	next, ownerAsks := x.nextOwner(route)
-	if !next.IsZero() && next != m.Self && qn.hops < maxHops && x.forwardTo(ctx, l, next, to) {
-		return true
+	if !next.IsZero() && next != m.Self && qn.hops < maxHops {
+		answered := x.forwardTo(ctx, l, next, to)
+		if answered {
+			return true
+		}
 	}
 
 	problem := partitions.Unreachable
@@ -209,9 +217,12 @@ func (x *exchange) forward(ctx context.Context, l *Limiter, route partitions.Rou
 		problem = partitions.WithoutAuthority
 	}
 
-	if qn.flags&flagStandby != 0 && x.decideAsStandby(l, problem) {
-		x.sendReply(to)
-		return true
+	if qn.flags&flagStandby != 0 {
+		isDecided := x.decideAsStandby(l, problem)
+		if isDecided {
+			x.sendReply(to)
+			return true
+		}
 	}
 
 	if ownerAsks && !m.Authority() {

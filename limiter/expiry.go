@@ -19,7 +19,7 @@ import (
 
 // ErrOnExpiry means that a rule forbids what a reservation asks for at its end,
 // or that it asks to be charged more than it reserves.
-var ErrOnExpiry = errors.New("on_expiry")
+var ErrOnExpiry = errors.New("on_expiry is not allowed")
 
 // validateOnExpiry returns an error if a rule forbids what q asks for at its
 // end, or if that is more than q reserves. a must be prepared for q.
@@ -31,7 +31,7 @@ func (a *Answer) validateOnExpiry(q *Query) error {
 	for _, hits := range [...][]rules.Hit{a.scratch.match.Hits, a.Unlimited()} {
 		for i := range hits {
 			if rule := hits[i].Rule; rule.ChargesExpired {
-				return fmt.Errorf("%w must be charge: rule %q allows nothing else", ErrOnExpiry, rule.Name)
+				return fmt.Errorf("%w: rule %q allows only charge", ErrOnExpiry, rule.Name)
 			}
 		}
 	}
@@ -39,7 +39,7 @@ func (a *Answer) validateOnExpiry(q *Query) error {
 	for _, cost := range q.OnExpiry.Costs {
 		most := a.reservedIn(q, cost.Unit)
 		if cost.Cost > most {
-			return fmt.Errorf("%w.costs.%s is %d; it must not be more than the %d that are reserved",
+			return fmt.Errorf("%w: costs.%s is %d, more than the %d that are reserved",
 				ErrOnExpiry, cost.Unit, cost.Cost, most)
 		}
 	}
@@ -99,8 +99,8 @@ func (rs *reservations) keepExpiry(table *counters.Table, subj *reservedSubject,
 
 	// If the home took no cost from this table, it has no place here yet: make it
 	// now. Its counters are then in the fallback table, or there are none.
-	makes := table == rs.limiter.table && (subj.life.Lineage == localLineage || len(subj.ops) == 0)
-	err := table.SetExpiry(now, place, req.signedID, makes)
+	create := table == rs.limiter.table && (subj.life.Lineage == localLineage || len(subj.ops) == 0)
+	err := table.SetExpiry(now, place, req.signedID, create)
 
 	switch {
 	case errors.Is(err, notes.ErrReservations):

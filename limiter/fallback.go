@@ -36,9 +36,9 @@ func (c *clusterCheck) decideAlone(subjects []int, by DecidedBy) {
 	countersAdmit := c.takeAlone(subjects, c.aloneOps[start:], refused)
 	admitted := countersAdmit && !refused
 
-	// After a refusal by the fallback counters, Remaining excludes this check's
-	// cost. In all other cases it includes it, even if a copy refuses below and the
-	// cost comes back; dropUndecided then corrects it.
+	// If the fallback counters refused, Remaining already excludes this check's
+	// cost. Otherwise Remaining includes the cost. If a copy refuses below, the cost
+	// comes back, and dropUndecided corrects Remaining.
 	withdrawn := !countersAdmit
 
 	if admitted && by == ByFallback {

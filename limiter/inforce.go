@@ -15,10 +15,9 @@ type activeRules struct {
 	stats      []*ruleStats // by Rule.Index
 	overall    *ruleStats   // counts each check once, however many rules applied
 	hasMonthly bool         // some rule has `usage: monthly`
-	// hasGlobal is true if regions divide some limits of the set. recordedVersion
-	// is the latest version that the primary has recorded as honoured by all
-	// regions; zero if there is none.
-	hasGlobal       bool
+	hasGlobal  bool         // regions divide some limits of the set
+	// recordedVersion is the latest version that the primary has recorded as
+	// honoured by all regions; zero if there is none.
 	recordedVersion int64
 	// steps holds, by Rule.Index, the step in force plus one; zero if there is
 	// none. It is nil if no rule is adaptive.

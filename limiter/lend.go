@@ -67,10 +67,16 @@ func answerLoan(to Responder, r LoanReply) { to.Reply(wire.Encode(nil, &r)) }
 // and answers loanLater.
 func (lo *loans) lendInBackground(req *LoanRequest, to Responder) {
 	m := lo.limiter.membership
-	if lo.lending.Add(1) > maxLending || !m.background.Go(func() {
-		defer lo.lending.Add(-1)
-		answerLoan(to, lo.lend(req))
-	}) {
+	started := false
+	inFlight := lo.lending.Add(1)
+	if inFlight <= maxLending {
+		started = m.background.Go(func() {
+			defer lo.lending.Add(-1)
+			answerLoan(to, lo.lend(req))
+		})
+	}
+
+	if !started {
 		lo.lending.Add(-1)
 		m.counts.turnedAway.Add(1)
 		answerLoan(to, LoanReply{status: loanLater})
@@ -127,11 +133,13 @@ func (lo *loans) lend(req *LoanRequest) LoanReply {
 	return reply
 }
 
+// debitLoan debits what the region asks for, as far as there is something to
+// lend.
 func (lo *loans) debitLoan(
 	d *dividedLimit, now algorithms.Instant, window, want int64,
 ) (int64, counters.LoanBalance, error) {
 	n, balance, err := lo.limiter.table.DebitLoan(now, d.key, &d.limit.Limit, window, want)
-	if !debitFirst {
+	if !debitFirst { // only in a test of the checkers: see debit_on.go
 		lo.limiter.table.Unlend(now, d.key, &d.limit.Limit, window, n, lo.limiter.table.Life(d.partition))
 	}
 	return n, balance, err

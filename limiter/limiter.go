@@ -114,7 +114,9 @@ func (l *Limiter) resolve(q *Query, a *Answer) error {
 // resolveInQueue is resolve for a caller that waits for its turn. The check
 // spends no lease: if the caller stops waiting, all of the cost can come back.
 func (l *Limiter) resolveInQueue(q *Query, a *Answer) error {
-	defer a.addOptions(func(o *options) { o.isRevocable = true })()
+	restore := a.addOptions(func(o *options) { o.isRevocable = true })
+	defer restore()
+
 	if l.membership == nil { // in a cluster, takeHere reads the life of each subject
 		a.readLives(l)
 	}
@@ -155,7 +157,10 @@ func (l *Limiter) tryDecide(q *Query, a *Answer) (done bool) {
 	c.begin(unauthorized)
 
 	// With questions in flight, finish waits for the replies, and folds then.
-	return len(c.asks) == 0 && c.fold()
+	if len(c.asks) > 0 {
+		return false
+	}
+	return c.fold()
 }
 
 // mayDecideHere reports whether this node's table may decide all ops of a
@@ -214,7 +219,8 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 			continue
 		}
 
-		if c.fold() {
+		isDecided := c.fold()
+		if isDecided {
 			break
 		}
 

@@ -17,7 +17,9 @@ func (l *Limiter) prepare(now algorithms.Instant, q *Query, a *Answer) (done boo
 	if err := l.match(now.Wall, q, a); err != nil {
 		return false, err
 	}
-	return a.scratch.matchDecides, l.listOps(now, q, a)
+
+	err = l.listOps(now, q, a)
+	return a.scratch.matchDecides, err
 }
 
 // match finds the rules and limits for q. (It is one function because a split
@@ -49,10 +51,10 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 			return err
 		}
 
-		if !l.refuseByZero(q, a) {
+		refused := l.refuseByZero(q, a)
+		if !refused {
 			l.prefetch(match)
 		}
-
 		return nil
 	}
 
@@ -95,12 +97,20 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 	case len(match.Hits) == 0:
 		a.decideByMatching(true, ByOwner)
 		return nil
-	case active.set.HasZero() && l.refuseByZero(q, a):
-		return nil
 	}
 
-	if active.set.HasBlocks() && l.refuseBlocked(q, a) {
-		return nil
+	// A limit of 0 refuses before a block by hand does.
+	if active.set.HasZero() {
+		refused := l.refuseByZero(q, a)
+		if refused {
+			return nil
+		}
+	}
+	if active.set.HasBlocks() {
+		refused := l.refuseBlocked(q, a)
+		if refused {
+			return nil
+		}
 	}
 
 	l.prefetch(match)

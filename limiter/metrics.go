@@ -120,7 +120,7 @@ func (l *Limiter) showForwards(sink metrics.Sink) {
 	count("given_back_total",
 		"Answers from other nodes that were taken back, because another limit refused the check or the answer came too late.",
 		&f.givenBack)
-	count("busy_total", "Questions from other nodes turned away because too many were waiting.", &f.turnedAway)
+	count("busy_total", "Messages from other nodes and regions turned away because too many were waiting.", &f.turnedAway)
 	sink.Gauge("leases",
 		"Grants that this node holds from other nodes. A subject's lease has at most two.",
 		float64(l.membership.leases.held.GrantCount()))

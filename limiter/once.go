@@ -51,7 +51,8 @@ func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id s
 	req := &onceRequest{query: q, ttl: ttl}
 	req.ticket = ticketOf(q.RequestID, req.hashContent(), 0)
 	until := time.Now().Add(checkTimeout - replySlack)
-	defer a.addOptions(func(o *options) { o.deadline = until })()
+	restore := a.addOptions(func(o *options) { o.deadline = until })
+	defer restore()
 
 	id, err = rs.attemptAtHome(until, req, a)
 	if !errors.Is(err, ErrNoOwner) {
@@ -460,12 +461,18 @@ func (q *Query) code(c *wire.Coder) {
 	codeCosts(c, &q.Costs)
 	codeOnExpiry(c, &q.OnExpiry)
 
-	// These fields exist since feature level 2.
-	if c.Reads() && c.In.More() || !c.Reads() && (len(q.Subjects) > 0 || q.Mode != counters.CheckMode) {
-		wire.Number(c, &q.Mode, int64(counters.NumModes-1))
-		wire.List(c, &q.Subjects, rules.MaxInlineSubjects, 6, func(subj *Subject) { subj.code(c) })
-		c.Require(len(q.Subjects) > 0 || q.Mode != counters.CheckMode)
+	// The other fields exist since feature level 2, and only if one of them is set.
+	hasMore := len(q.Subjects) > 0 || q.Mode != counters.CheckMode
+	if c.Reads() {
+		hasMore = c.In.More()
 	}
+	if !hasMore {
+		return
+	}
+
+	wire.Number(c, &q.Mode, int64(counters.NumModes-1))
+	wire.List(c, &q.Subjects, rules.MaxInlineSubjects, 6, func(subj *Subject) { subj.code(c) })
+	c.Require(len(q.Subjects) > 0 || q.Mode != counters.CheckMode)
 }
 
 func (subj *Subject) code(c *wire.Coder) {

@@ -17,7 +17,7 @@ import (
 
 // When a reservation is made, its home adds a place for it to the home's notes,
 // under the lock that a settlement takes. So a settlement never lacks room, and
-// a missing place means that the reservation is over.
+// a missing place means, in the same lineage, that the reservation is over.
 
 // ErrTooManyReservations means that the subject's owner keeps too many
 // reservations: in all, or of this rule or subject. Nothing was taken.

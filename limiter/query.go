@@ -22,18 +22,15 @@ type Query struct {
 	Attributes []rules.Attribute // at most 32
 	Costs      []UnitCost        // by unit; in a check, requests default to 1 or to the rule's cost table
 	Mode       counters.Mode     // a reservation can neither peek nor count
-	// Subjects come with their own limits, or with the node of a descriptor tree
-	// that they matched. If there are any, Rule, Key, Attributes, Costs and Mode
-	// are ignored.
+	// If there are Subjects, Rule, Key, Attributes, Costs and Mode are ignored.
 	Subjects []Subject // at most rules.MaxInlineSubjects with limits of their own
 	// Slots is how many slots an acquire or a reservation takes of each limit of
-	// slots; 0 means the cost in the limit's unit, or 1 if that is 0. SlotTTL is
-	// how long the slots of an acquire last unless they are renewed. It is at most
-	// their limit's Window; 0 means the Window. Who names the holder of the slots,
-	// in at most MaxWho bytes.
-	Slots   int64
+	// slots; 0 means the cost in the limit's unit, or 1 if that is 0.
+	Slots int64
+	// SlotTTL is how long the slots of an acquire last unless they are renewed. It
+	// is at most their limit's Window; 0 means the Window.
 	SlotTTL time.Duration
-	Who     string
+	Who     string // names the holder of the slots, in at most MaxWho bytes
 	// RequestID makes a reservation, an acquire, a change or a counting check
 	// idempotent. It has at most MaxRequestID bytes; empty means none.
 	RequestID string
@@ -135,10 +132,8 @@ type SubjectError struct {
 	Err     error
 }
 
-// Error names the subject.
 func (e *SubjectError) Error() string { return fmt.Sprintf("subjects[%d]: %v", e.Subject, e.Err) }
 
-// Unwrap returns Err.
 func (e *SubjectError) Unwrap() error { return e.Err }
 
 // Errors of Usage, Adjust and Reset.

@@ -233,14 +233,15 @@ func (l *Limiter) takeRecord(t *takenCosts, i int, maxAge time.Duration) algorit
 	return taken
 }
 
-// fastestSince returns the highest rate at which op's bucket has drained since
-// a steady time. It returns 0, for unknown, if the rate of a configured limit
-// may have changed since then. (While a bucket has reservations, a note has its
-// highest rate.)
+// A refund must not assume that a bucket drained more slowly than it did.
+// fastestSince returns the highest rate at which op's bucket has drained since a
+// steady time, or 0 if it does not know: the rate of a configured limit may have
+// changed since then. (While a bucket has reservations, a note has its highest
+// rate.)
 //
-// For an inline limit, it returns op's own rate. Other callers may have drained
-// the bucket faster. That is safe: a reservation's note has the highest rate, and
-// any other cost is at most a lease old, which the guarantee allows for.
+// For an inline limit, fastestSince returns op's own rate. Other callers may have
+// drained the bucket faster. That is safe: a reservation's note has the highest
+// rate, and any other cost is at most a lease old, which the guarantee allows for.
 func (l *Limiter) fastestSince(op *counters.Op, steady int64) int64 {
 	// A check in flight keeps the limits that were in force when it began.
 	changed := l.ratesChangedAt.Load() + int64(checkTimeout+pendingTimeout)

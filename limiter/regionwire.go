@@ -12,7 +12,6 @@ import (
 
 const (
 	maxRuleBytes  = 1024
-	maxNamedKey   = 32
 	maxValueBytes = 8192
 	// maxShares bounds the limits in a reply about shares. It is also the bound on
 	// the limits of a rule.
@@ -30,7 +29,7 @@ type subjectRef struct {
 func (ref *subjectRef) Code(c *wire.Coder) {
 	wire.Number(c, &ref.version, maxVersion)
 	c.Text(&ref.Rule, maxRuleBytes)
-	c.Texts(&ref.Key, maxNamedKey, maxValueBytes)
+	c.Texts(&ref.Key, maxKeyValues, maxValueBytes)
 }
 
 // LoanRequest asks another region for a loan. It is the body of MethodLend.

@@ -41,7 +41,7 @@ func TestFarMessages(t *testing.T) {
 // An invalid message is rejected, whatever length it claims.
 func TestBadFarMessages(t *testing.T) {
 	long := subjectRef{Rule: strings.Repeat("r", maxRuleBytes+1)}
-	wide := subjectRef{Key: make([]string, maxNamedKey+1)}
+	wide := subjectRef{Key: make([]string, maxKeyValues+1)}
 	deep := subjectRef{Key: []string{strings.Repeat("v", maxValueBytes+1)}}
 	for name, n := range map[string]subjectRef{"rule": long, "key": wide, "value": deep} {
 		if have, err := read[subjectRef](wire.Encode(nil, &n)); err == nil {

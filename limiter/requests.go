@@ -30,8 +30,8 @@ const (
 	// request that a node retries by itself.
 	retryGrace = 2 * time.Second
 	// maxRetryLife is the longest time for which the answer to such a request is
-	// kept. It is below answerLife, by which ticket.kind tells these requests from
-	// others.
+	// kept. It is below answerLife, because ticket.kind recognizes such requests by
+	// a shorter keepFor.
 	maxRetryLife = answerLife - time.Second
 )
 
@@ -42,7 +42,7 @@ var (
 	ErrRequestIDReused = errors.New("request_id: another request about this subject has used this id within the last minute; choose a new id for each request")
 	// ErrTooManyRequestIDs means that the owner keeps too many answers to writes.
 	// The owner has changed nothing.
-	ErrTooManyRequestIDs = fmt.Errorf("request_id: at the subject's owner, %w", notes.ErrWrites)
+	ErrTooManyRequestIDs = fmt.Errorf("request_id: the subject's owner has %w", notes.ErrWrites)
 )
 
 // ticket identifies a request to the owner of its subject.

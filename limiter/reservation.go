@@ -50,9 +50,9 @@ type reservation struct {
 	nonce    [nonceBytes]byte // begins with the ID of the place
 	hasPlace bool             // the home's owner made a place for it
 	inline   bool             // of the place
-	group    uint32           // likewise
+	group    uint32           // of the place
 	made     int64            // Unix nanoseconds, by the wall clock
-	until    int64            // likewise; when it expires
+	until    int64            // Unix nanoseconds, by the wall clock: when it expires
 	onExpiry *OnExpiry
 	units    []string
 	subjects []reservedSubject // the first is the home, where the settlement is recorded
@@ -90,13 +90,18 @@ func (rv *reservation) home() *reservedSubject { return &rv.subjects[0] }
 
 // Code implements wire.Message.
 func (rv *reservation) Code(c *wire.Coder) {
-	life := rv.until - rv.made
 	c.Raw(rv.nonce[:])
 	c.Flags(&rv.hasPlace, &rv.inline)
 	wire.Number(c, &rv.group, math.MaxUint32)
 	wire.Fixed(c, &rv.made)
+
+	// The id has until as the time after made.
+	life := rv.until - rv.made
 	wire.Number(c, &life, int64(MaxReservationTime))
-	rv.until = rv.made + life
+	if c.Reads() {
+		rv.until = rv.made + life
+	}
+
 	codeOnExpiry(c, &rv.onExpiry)
 	c.Texts(&rv.units, MaxReserved, maxUnitBytes)
 	wire.List(c, &rv.subjects, MaxReserved, 4*8+3+1+1+1, func(reserved *reservedSubject) {
@@ -107,7 +112,7 @@ func (rv *reservation) Code(c *wire.Coder) {
 			wire.Number(c, &cost.cost, algorithms.MaxAmount)
 		})
 
-		c.Text(&reserved.rule, maxUnitBytes)
+		c.Text(&reserved.rule, maxRuleBytes)
 		if reserved.rule != "" {
 			wire.Fixed(c, &reserved.hashLo)
 			c.Texts(&reserved.key, maxKeyValues, document.MaxShownBytes)

@@ -45,7 +45,8 @@ type reservations struct {
 // ErrTooManyReservations, ErrTooManySlots, ErrRequestIDReused, or ErrNoOwner:
 // an owner decided q but could not keep the answer, so nothing is reserved.
 func (l *Limiter) Reserve(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
-	defer a.addOptions(func(o *options) { o.takesSlots = true })()
+	restore := a.addOptions(func(o *options) { o.takesSlots = true })
+	defer restore()
 	return l.reserve(q, ttl, a)
 }
 
@@ -57,7 +58,7 @@ func (l *Limiter) reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 		return "", err
 	}
 	if len(a.scratch.ops) > MaxReserved {
-		return "", fmt.Errorf("reserve: %w: the check has %d; at most %d are allowed",
+		return "", fmt.Errorf("%w: the check has %d, counting blocks; at most %d are allowed",
 			ErrTooManyLimits, len(a.scratch.ops), MaxReserved)
 	}
 
@@ -79,7 +80,8 @@ func (l *Limiter) reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 func (rs *reservations) makeReservation(
 	q *Query, ttl time.Duration, a *Answer, done bool,
 ) (id string, err error) {
-	defer a.addOptions(func(o *options) { o.isRevocable = true })()
+	restore := a.addOptions(func(o *options) { o.isRevocable = true })
+	defer restore()
 	defer func() { a.scratch.place = nil }()
 
 	resolve := func() error {

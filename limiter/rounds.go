@@ -74,7 +74,12 @@ func (c *clusterCheck) advance() {
 				c.routeSubject(s, &c.answer.scratch.match.Hits[i])
 			}
 		}
-		if c.isOver || !c.selectSubjects(stateHere) {
+		if c.isOver {
+			return
+		}
+
+		someHere := c.selectSubjects(stateHere)
+		if !someHere {
 			break
 		}
 
@@ -83,13 +88,14 @@ func (c *clusterCheck) advance() {
 		c.takeHere(c.selected)
 	}
 
-	if c.isOver || c.decided == len(c.subjects) {
+	if c.decided == len(c.subjects) {
 		return
 	}
 
 	// This node decides before others are asked. So a refusal here costs no
 	// message, and leaves nothing to give back elsewhere.
-	if c.selectSubjects(stateAlone) {
+	someAlone := c.selectSubjects(stateAlone)
+	if someAlone {
 		c.decideAlone(c.selected, ByFallback)
 		if c.isOver {
 			return
@@ -99,49 +105,71 @@ func (c *clusterCheck) advance() {
 	// What a standby admits is a debt, which can't be taken back. So this node acts
 	// as a standby last: only when no answer that could refuse the check is
 	// outstanding.
-	if !c.askOthers() {
+	asked := c.askOthers()
+	if !asked {
 		c.actAsStandby()
 	}
 }
 
 // routeSubject routes an open subject, or decides it from its lease. It may wait
-// first: while the subject's partition is pending, until it is known which nodes
-// can be reached (awaitPath), or while the owner moves (awaitOwner). Each time
-// that it looks again counts as an attempt.
+// first: while the subject's partition is pending (awaitHandOver), until it is
+// known which nodes can be reached (awaitPath), or while the owner moves
+// (awaitOwner). Each time that it looks again counts as an attempt.
 func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
-	m := c.limiter.membership
-	for ; ; s.attempts++ {
-		place := s.locate(c.limiter)
-		if place == partitions.Here {
-			s.state = stateHere
-			return
-		}
-		if place == partitions.Elsewhere && c.spendLease(s, h) {
-			return
-		}
-
-		// The clock is read only now, because a check that a lease decides needs no
-		// deadline.
-		now := time.Now()
-		c.setDeadlines(now)
-
-		// Without authority, waiting is of no use: this node could not decide then.
-		if place == partitions.Pending && now.Before(c.pendingDeadline) && m.Authority() {
-			c.wait(c.pendingDeadline,
-				func(ctx context.Context) { m.Ownership.WaitWhilePending(ctx, ring.PartitionOf(s.subject)) })
-			continue
-		}
-
-		if c.chooseNode(s, now) {
-			continue
-		}
-
-		isMoving := len(s.redirected) > 0 // nodes that can be reached have named each other
-		if s.state != stateAlone || !isMoving || !now.Before(c.pendingDeadline) {
-			return
-		}
-		c.awaitOwner(s, now)
+	isRouted := c.tryRoute(s, h)
+	for !isRouted {
+		s.attempts++
+		isRouted = c.tryRoute(s, h)
 	}
+}
+
+// tryRoute is one attempt of routeSubject. It returns false if s must be located
+// again, because tryRoute has waited or knows more of a node.
+func (c *clusterCheck) tryRoute(s *subject, h *rules.Hit) (isRouted bool) {
+	place := s.locate(c.limiter)
+	if place == partitions.Here {
+		s.state = stateHere
+		return true
+	}
+
+	if place == partitions.Elsewhere {
+		isDecided := c.spendLease(s, h)
+		if isDecided {
+			return true
+		}
+	}
+
+	// The clock is read only now, because a check that a lease decides needs no
+	// deadline.
+	now := time.Now()
+	c.setDeadlines(now)
+	mayWait := now.Before(c.pendingDeadline)
+
+	// Without authority, waiting is of no use: this node could not decide then.
+	if place == partitions.Pending && mayWait && c.limiter.membership.Authority() {
+		c.awaitHandOver(s)
+		return false
+	}
+
+	again := c.chooseNode(s, now)
+	if again {
+		return false
+	}
+
+	isMoving := len(s.redirected) > 0 // nodes that can be reached have named each other
+	if s.state == stateAlone && isMoving && mayWait {
+		c.awaitOwner(s, now)
+		return false
+	}
+
+	return true
+}
+
+// awaitHandOver waits while s's partition is pending.
+func (c *clusterCheck) awaitHandOver(s *subject) {
+	c.wait(c.pendingDeadline, func(ctx context.Context) {
+		c.limiter.membership.Ownership.WaitWhilePending(ctx, ring.PartitionOf(s.subject))
+	})
 }
 
 // chooseNode sets how, and by which node, s is decided next. It returns true if
@@ -153,7 +181,15 @@ func (c *clusterCheck) chooseNode(s *subject, now time.Time) (again bool) {
 	}
 	m := c.limiter.membership
 	s.state, s.to = s.next(m)
-	return s.state != stateAskOwner && (s.findLost(m) || c.awaitPath(s))
+	if s.state == stateAskOwner {
+		return false
+	}
+
+	isBack := s.findLost(m)
+	if isBack {
+		return true
+	}
+	return c.awaitPath(s)
 }
 
 // awaitOwner waits for a newer ring, but no longer than a pause. Then the nodes

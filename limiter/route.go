@@ -18,13 +18,13 @@ type subjectState uint8
 
 const (
 	stateOpen     subjectState = iota // not known yet
-	stateHere                         // from the counters here
-	stateAskOwner                     // by another node, asked as the owner
-	// stateAskStandby: by another node, asked as the standby or as the node that
-	// handed the partition over.
+	stateHere                         // decide it from the counters here
+	stateAskOwner                     // ask another node as the owner
+	// stateAskStandby: ask another node as the standby or as the node that handed
+	// the partition over.
 	stateAskStandby
-	stateActAsStandby // by this node, as the standby or as the node that handed the partition over
-	stateAlone        // by this node alone
+	stateActAsStandby // decide it as the standby or as the node that handed the partition over
+	stateAlone        // decide it alone
 	stateAwaitReply   // the question is in flight
 	stateDecided
 )

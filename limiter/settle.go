@@ -386,8 +386,8 @@ func (subj *reservedSubject) billedCosts() (billed []reservedCost) {
 	return billed
 }
 
-// delta returns the real cost minus what is charged for the reserved cost now.
-// It is negative if cost comes back.
+// delta returns the real cost minus what is charged now. It is negative if cost
+// comes back.
 func (req *settleRequest) delta(reserved reservedCost) int64 {
 	charged := reserved.cost
 	if req.hadEnded {
@@ -441,11 +441,8 @@ func (req *settleRequest) plan(l *Limiter, subj *reservedSubject, now algorithms
 		Late:          isLate,
 		TooLate:       now.Wall > req.until+int64(maxLateness),
 		CarriesOutEnd: req.verb == settleVerbExpire,
-		// If the home's lineage has changed since the reservation was made, the home
-		// may have forgotten an earlier settlement. Then nothing is given back, here or
-		// elsewhere.
-		Life:   subj.life,
-		Answer: req.encodeSettlement,
+		Life:          subj.life,
+		Answer:        req.encodeSettlement,
 	}
 
 	// localLineage is only a mark; the table compares real lineages.

@@ -109,7 +109,12 @@ type pace struct {
 func claimTurn(last *atomic.Int64, steady int64) (passed time.Duration, due bool) {
 	before := last.Load()
 	passed = time.Duration(steady - before)
-	return passed, (passed >= ownerNoticePause || passed < 0) && last.CompareAndSwap(before, steady)
+	if passed >= 0 && passed < ownerNoticePause {
+		return passed, false
+	}
+
+	due = last.CompareAndSwap(before, steady)
+	return passed, due
 }
 
 // expectedUse returns how much of the limit may be needed within borrowHorizon,
@@ -201,7 +206,8 @@ func (l *Limiter) resolveAfterLoan(began int64, q *Query, a *Answer, resolve fun
 
 	if a.scratch.deadline.IsZero() {
 		passed := time.Duration(l.clock.Now().Steady - began)
-		defer a.addOptions(func(o *options) { o.deadline = now.Add(checkTimeout - replySlack - passed) })()
+		restore := a.addOptions(func(o *options) { o.deadline = now.Add(checkTimeout - replySlack - passed) })
+		defer restore()
 	}
 
 	for range maxLoanRounds {

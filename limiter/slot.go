@@ -32,9 +32,9 @@ var (
 	// ErrAcquire means that a check or a count names a limit of slots.
 	ErrAcquire = errors.New("the rule limits how many slots are held at once: use POST /v1/acquire, or /v1/reserve (mode peek works here)")
 	// ErrNoSlots means that an acquire names only limits of another kind.
-	ErrNoSlots = errors.New("the rule has no limit of algorithm: concurrency: use POST /v1/check")
+	ErrNoSlots = errors.New(`the rule has no limit with "algorithm: concurrency"; use POST /v1/check`)
 	// ErrSlotTTL means that the caller asks for a longer ttl than the limit allows.
-	ErrSlotTTL = errors.New("ttl_ms")
+	ErrSlotTTL = errors.New("ttl_ms is too long")
 	// ErrUnknownSlot means that the ID is not a slot's, or that the slot is over:
 	// the caller holds it no longer.
 	ErrUnknownSlot = errors.New("the slot has ended or was released")

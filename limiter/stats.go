@@ -101,11 +101,11 @@ func (st *ruleStats) ownerAllowed() (n int64) {
 	return n
 }
 
-// absorb adds what the removed rule gone has counted in ownerAllowed to st,
-// which is activeRules.overall. It misses checks that are still in flight under
-// the old rules.
-func (st *ruleStats) absorb(gone *ruleStats) {
-	st.stripe[0].checks[DecisionAllowed][ByOwner].Add(gone.ownerAllowed())
+// absorb adds what the removed rule's ownerAllowed counted to st, which is
+// activeRules.overall. It misses checks that are still in flight under the old
+// rules.
+func (st *ruleStats) absorb(removed *ruleStats) {
+	st.stripe[0].checks[DecisionAllowed][ByOwner].Add(removed.ownerAllowed())
 }
 
 // checks returns the numbers of checks by decision, counting each check once.

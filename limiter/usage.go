@@ -237,7 +237,7 @@ var (
 	// ErrUnknownLimit means that the subject has no limit with that name.
 	ErrUnknownLimit = errors.New("unknown limit")
 	// ErrNotBilled means that the rule is in no bill.
-	ErrNotBilled = errors.New("bill")
+	ErrNotBilled = errors.New("not billed")
 )
 
 // Applied returns what an adjustment applied in each unit that has a cost. If

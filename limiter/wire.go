@@ -79,9 +79,11 @@ func codeOps(c *wire.Coder, ops *[]counters.Op, buf []algorithms.Limit, belowZer
 			op.Limit = &buf[len(buf)-1]
 		}
 
-		codeLimit(c, op)
+		modeFollows := codeLimit(c, op)
 		wire.Varint(c, &op.Cost)
-		codeMode(c, op)
+		if modeFollows {
+			codeMode(c, op)
+		}
 		c.Require(op.Cost >= least && op.Cost <= algorithms.MaxAmount &&
 			!(op.Block && op.Cost != 0) && len(before) < maxSubjectOps)
 		i++
@@ -96,12 +98,9 @@ const opLends = 1 << 2
 // codeMode writes or reads the byte after an op's cost. An op in CheckMode that
 // does not lend has no such byte.
 func codeMode(c *wire.Coder, op *counters.Op) {
-	mode := op.Mode // when reading: NumModes if codeLimit has found that the byte follows
+	mode := op.Mode
 	if op.Lends {
 		mode |= opLends
-	}
-	if mode == counters.CheckMode {
-		return
 	}
 	wire.Number(c, &mode, opLends+int64(counters.NumModes-1))
 	c.Require(mode != counters.CheckMode)
@@ -111,7 +110,8 @@ func codeMode(c *wire.Coder, op *counters.Op) {
 }
 
 // codeLimit writes or reads an op's limit and flags. It rejects invalid limits.
-func codeLimit(c *wire.Coder, op *counters.Op) {
+// modeFollows means that the byte of codeMode follows the op's cost.
+func codeLimit(c *wire.Coder, op *counters.Op) (modeFollows bool) {
 	if c.Reads() {
 		flags := op.Limit.Decode(&c.In, limitShadow|limitBlock|limitMode)
 		op.Shadow = flags&limitShadow != 0
@@ -119,14 +119,10 @@ func codeLimit(c *wire.Coder, op *counters.Op) {
 		op.Mode = counters.CheckMode
 		op.Lends = false
 
-		if flags&limitMode != 0 {
-			op.Mode = counters.NumModes // until codeMode has read the byte
-		}
-
 		limit := op.Limit
 		c.Require(!op.Block || limit.Kind == algorithms.TokenBucket && limit.Amount == 1 && limit.Burst == 1 &&
 			limit.MaxDelay < limit.Window)
-		return
+		return flags&limitMode != 0
 	}
 
 	flags := byte(0)
@@ -136,11 +132,13 @@ func codeLimit(c *wire.Coder, op *counters.Op) {
 	if op.Block {
 		flags |= limitBlock
 	}
-	if op.Mode != counters.CheckMode || op.Lends {
+	modeFollows = op.Mode != counters.CheckMode || op.Lends
+	if modeFollows {
 		flags |= limitMode
 	}
 
 	c.Out = op.Limit.Append(c.Out, flags)
+	return modeFollows
 }
 
 // codeLife writes or reads the life of a subject's counters.

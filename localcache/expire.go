@@ -107,7 +107,10 @@ func (ls *Leases) expire(sh *leaseShard, le *lease, now time.Duration) {
 		return
 	}
 	ls.schedule(sh, le)
-	if le.due <= now { // the second grant ended before the first
+
+	// The second grant ended before the first. Both end, because grants end in
+	// order. What is left of the first goes back, too, and costs only a question.
+	if le.due <= now {
 		ls.endAll(sh, le, now)
 		ls.schedule(sh, le)
 	}

@@ -54,7 +54,6 @@ func NewLeases(bound int64) *Leases {
 // Outcome is the result of a Spend.
 type Outcome uint8
 
-// The outcomes.
 const (
 	AskOwner Outcome = iota // only the owner can decide
 	Spent                   // the whole cost was spent from a lease

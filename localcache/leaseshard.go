@@ -91,14 +91,12 @@ func (q leaseQueue) Swap(i, j int) {
 	q[i].index, q[j].index = i, j
 }
 
-// Push implements heap.Interface.
 func (q *leaseQueue) Push(x any) {
 	e := x.(*lease)
 	e.index = len(*q)
 	*q = append(*q, e)
 }
 
-// Pop implements heap.Interface.
 func (q *leaseQueue) Pop() any {
 	last := len(*q) - 1
 	e := (*q)[last]

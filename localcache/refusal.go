@@ -75,10 +75,10 @@ func ageDecision(decision algorithms.Decision, passed time.Duration) algorithms.
 	return decision
 }
 
-// predictRefusal returns a refusal that the node makes up at the time sent, so
-// that it pauses before it asks again. It applies to costs of more than the
-// owner had left after its grant: the owner would refuse them, too. It is empty
-// if the node is not under pressure, or if no limit calls for a pause.
+// predictRefusal invents a refusal at the time sent, so that a node under
+// pressure pauses before it asks again. The refusal applies to costs of more than
+// the owner had left after its grant: the owner would refuse them, too. It is
+// empty if the node is not under pressure, or if no limit calls for a pause.
 func (le *lease) predictRefusal(sent time.Duration, ops []counters.Op) refusal {
 	if !le.pressure.isHigh(sent, le.lastPolicy.TTL) {
 		return refusal{}

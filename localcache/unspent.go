@@ -57,8 +57,8 @@ func (eg *EndedGrant) report() HeldGrant {
 // the decisions of ops: nobody else can spend it. from made the decisions after
 // its steady clock read steady. Only grants of earlier questions count. from
 // may have debited the grant of such a question only after these decisions.
-// What remains is then reported too high, by that grant. A cost that was
-// refused stays refused.
+// In that case Remaining is too high by that grant. A cost that was refused
+// stays refused.
 func (ls *Leases) AddUnspent(from Source, steady int64, ops []counters.Op) {
 	sh, le := ls.lockLease(ops)
 	defer sh.mu.Unlock()

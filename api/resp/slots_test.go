@@ -78,7 +78,7 @@ func TestSlots(t *testing.T) {
 		step{"RL.RENEW " + second + " TTL 1",
 			"-ERR bad-value TTL must be a whole number of milliseconds from 10 to 86400000"},
 		step{"RL.ACQUIRE render acme N 0", "-ERR bad-value N must be a whole number from 1 to 1000000"},
-		step{"RL.ACQUIRE a u", "-ERR bad-value the rule has no limit of algorithm: concurrency: use POST /v1/check"},
+		step{"RL.ACQUIRE a u", `-ERR bad-value the rule has no limit with "algorithm: concurrency"; use POST /v1/check`},
 	)
 	if got := c.ask("RL.CHECK render acme"); !strings.HasPrefix(got,
 		`-ERR bad-value rule "render": the rule limits how many slots are held at once`) {

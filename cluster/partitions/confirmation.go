@@ -97,7 +97,8 @@ func (k *Keeper) completeConfirms() {
 // checkConfirmation reports whether c's result is known, and returns the
 // result. The result is nil once all copy targets of the partition have a
 // complete copy and have acknowledged the messages up to c.lastMessages. A copy
-// begun after these messages includes all changes. The caller must hold mu.
+// begun after these messages includes all changes, because the copy was read
+// after them. The caller must hold mu.
 func (k *Keeper) checkConfirmation(state *adoptedState, c *confirmation) (decided bool, err error) {
 	pt := &k.parts[c.p]
 	if pt.phase != owning || pt.lineage != c.lineage {

@@ -109,9 +109,9 @@ func (ds *debts) debitMissing(d *debt, noted debtorNote, now algorithms.Instant)
 	}
 }
 
-// maxDebtsOfOne bounds the debts of one counter. Each copy sent makes the
-// unreported debt final, so the next cost begins another. Beyond maxDebtsOfOne,
-// debts stay unreported and out of the copy.
+// maxDebtsOfOne bounds the debts of one counter. Sending a copy makes the
+// unreported debt final, so the next cost begins a new debt. After maxDebtsOfOne,
+// the last one stays unreported, and out of the copy.
 const maxDebtsOfOne = 16
 
 // debitIntoCopy debits all of this node's debts of p from the counters here,

@@ -25,8 +25,8 @@ func (k *Keeper) handOver() {
 		return
 	}
 	for _, p := range k.freeze(state) {
-		// No counter of a frozen partition changes: its gate is shut, and debts are
-		// debited only in phase owning. So these are the last changes, also without
+		// No counter of a frozen partition changes: its gate is shut, and no debt is
+		// debited in phase freezing. So these are the last changes, also without
 		// debitMu.
 		k.pushTo(p, k.config.Table.ReplicatePartition(p, nil))
 	}

@@ -101,8 +101,8 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 		state, hasRevision = k.awaitRevision(h.revision, arrived)
 	}
 
-	// If this node was ended, neither node's agreed state matters, because the
-	// copies that this node had then are final.
+	// An ended node's copies are final, so it answers whatever state either node has
+	// applied.
 	if !ended {
 		code, why := k.refusal(state, c, h.generation, hasRevision)
 		if code != 0 {

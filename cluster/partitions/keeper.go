@@ -29,8 +29,12 @@ type Keeper struct {
 	// lock of the table must not call the Keeper. For this reason, Table.Copy and
 	// Table.Replicate yield without a lock.
 
-	// debitMu is held while a debt is debited and while changes are collected, so
-	// a copy has either a debt and its number, or neither.
+	// A copy must have both a debt and its number, or neither. Code that reads
+	// changes or a copy for copy targets holds debitMu, and so does acceptDebt. Other
+	// code debits debts without debitMu, in one of three cases: it holds sendMu,
+	// without which nothing is read; it makes this node forget the copies
+	// elsewhere, which are then sent as a whole (forgetCopies); or this node does
+	// not send the partition's changes, because it is not the owner or was ended.
 	debitMu sync.Mutex
 
 	mu            sync.Mutex // guards the fields from here to boundedConfirms
@@ -50,9 +54,9 @@ type Keeper struct {
 	dropPending      bool      // there may still be counters here of partitions that no longer concern this node
 	stats            Stats
 	// collecting is set while changes are collected for copy targets. A collection
-	// pushes only the partitions that were pushed when it began, and discards the
-	// changes in others. So after a token arrives meanwhile, its copy targets need
-	// whole copies.
+	// pushes only the partitions that this node pushed when the collection began.
+	// Changes elsewhere are discarded, so the copy targets of a token that arrives
+	// meanwhile need whole copies.
 	collecting bool
 	// hadOthers is set once another node has been in a ring since this process
 	// began. Before that, changes need not be sent. Afterwards they are collected

@@ -19,14 +19,15 @@ import (
 //	                                 or lacks the copy
 //	flipping    here or at receiver  handedOver or owning after the answer;
 //	                                 doubtful without one
-//	handedOver  at receiver          see below
+//	handedOver  at receiver          see the last two rows
 //	doubtful    here or at the       handedOver, recovering or owning after its
 //	            other side           answer
 //	recovering  here                 owning after the search
-//
-// If the other side is gone or no longer the target, recovering or owning
-// follows on flipping, handedOver and doubtful. If a state says that the token is elsewhere, or this
-// process was ended, away follows on any other phase.
+//	flipping,   as above             recovering or owning once the other side is
+//	handedOver,                      gone or no longer the target
+//	doubtful
+//	any         as above             away once a state says that the token is
+//	                                 elsewhere, or this process was ended
 type phase uint32
 
 const (
@@ -63,9 +64,9 @@ type partState struct {
 	// source is the node whose counters these are a copy of: the node that pushes
 	// them, took the token, or sent them. It is zero if there is no copy.
 	source ring.NodeID
-	// complete, while this node is not the owner, means that no counter is missing
-	// here: the counters are a full copy of source's or, without a source, all that
-	// this node had when it froze the partition. hasAllCounters covers the owner.
+	// complete means that no counter is missing here: as a copy, none of source's;
+	// without a source, none of what this node froze. It is unused while this node
+	// is the owner: see hasAllCounters.
 	complete   bool
 	pusherBoot uint64 // boot of the process that pushed last
 	lastPush   uint64 // number of its last push

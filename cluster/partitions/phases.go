@@ -59,9 +59,9 @@ func (k *Keeper) release(p int) {
 	k.setPhase(p, away)
 }
 
-// ownOrSearch continues a partition whose token is certainly here. Unless the copy
-// here is known to be the newest, it first searches for newer ones.
-// The caller must hold mu.
+// ownOrSearch continues a partition whose token is certainly here. Unless the
+// copy here is known to be the newest, it first searches for newer ones. The
+// caller must hold mu.
 func (k *Keeper) ownOrSearch(state *adoptedState, p int, newest bool) {
 	var buf [3]ring.NodeID
 	// Nobody can have newer counters if there is no other holder, and no node was ever ended.

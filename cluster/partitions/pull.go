@@ -267,6 +267,8 @@ func (k *Keeper) adoptCopy(from ring.NodeID, arriving *incomingCopy) {
 		for _, rec := range arriving.records {
 			table.Merge(now, rec, apart <= mergeTolerance)
 		}
+
+	default: // the copy here is as new or newer
 	}
 }
 

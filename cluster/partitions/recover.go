@@ -181,12 +181,12 @@ func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 }
 
 // nextToFetch returns the node to fetch a copy from next, or zero if there is
-// none. It picks whole copies first: the newest one of each lineage, unless
-//   - the copy here is whole, of the same lineage, and as new or newer, or
-//   - an ended node has the copy, and the copy is outdated.
+// none. First come the whole copies, the newest of each lineage. Then come the
+// incomplete ones, such as those from a checkpoint.
 //
-// Then it picks incomplete copies, such as those from a checkpoint, unless a
-// whole one is here or has come from a node that was not ended.
+// A whole copy is skipped if the copy here is whole, of the same lineage, and as
+// new or newer. So is an outdated one of an ended node. Incomplete copies are
+// skipped if a whole one is here, or has come from a node that was not ended.
 func (s *search) nextToFetch(state *adoptedState, pt *partState, nodes []ring.NodeID) ring.NodeID {
 	for i, node := range nodes {
 		f := s.found[node]
@@ -339,7 +339,7 @@ func (k *Keeper) finishCall(call singleCall, err error) bool {
 	k.wake() // the loop goes on once mu is free
 	if err != nil {
 		k.backOff(call.node)
-		k.config.Logger.Debug("a node did not answer about its copies", "node", call.node.String(), "error", err)
+		k.config.Logger.Debug("asking a node about its copies failed", "node", call.node.String(), "error", err)
 	}
 	return err == nil
 }

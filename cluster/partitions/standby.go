@@ -9,7 +9,6 @@ import (
 // OwnerProblem is why an owner does not decide.
 type OwnerProblem uint8
 
-// Why an owner does not decide.
 const (
 	Unreachable      OwnerProblem = iota // this node can't reach it
 	WithoutAuthority                     // it answered that it has no authority

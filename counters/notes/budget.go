@@ -12,7 +12,7 @@ var (
 	// no more for one of that rule or subject.
 	ErrReservations = errors.New("too many reservations are open")
 	// ErrWrites means that the node keeps too many answers to writes and can drop none.
-	ErrWrites = fmt.Errorf("%d MiB of answers to writes from the last minute are kept already, the most allowed", maxWrites>>20)
+	ErrWrites = fmt.Errorf("no room to keep another answer (%d MiB for the last minute)", maxWrites>>20)
 )
 
 // Budgets, in bytes.
@@ -76,7 +76,7 @@ type budget struct {
 	made, madeInline madeNotes
 
 	byRule    map[uint32]int64 // of reservations, rates and slots: bytes by rule
-	bySubject map[uint64]int64 // likewise, by subject
+	bySubject map[uint64]int64 // of reservations, rates and slots: bytes by subject
 	refused   atomic.Int64
 }
 

@@ -11,7 +11,7 @@ import (
 // Kind says what a note is about.
 type Kind uint8
 
-// The kinds. Rank and Minor order two notes of one key.
+// The kinds. See yieldsTo for the order of two notes of one key.
 const (
 	// Reservation: a reservation was made, at this home. Rank is Open, Ended or
 	// Settled. While it is open, Minor is how long after At it ends, in
@@ -29,7 +29,8 @@ const (
 	Answer
 	// Write: the answer to a write with a request id, with the fields of an Answer.
 	Write
-	// Retry: the answer to a request that a node repeats by itself, likewise.
+	// Retry: the answer to a request that a node repeats by itself, with the fields
+	// of an Answer.
 	Retry
 	// Reset: a subject was reset at At, or only its counter ID; ID is 0 if all
 	// counters were. It was the Rank-th reset in its partition.

@@ -26,7 +26,7 @@ type due struct {
 	k  Key
 }
 
-// dueList implements heap.Interface.
+// dueList is a heap with the reservation that ends first in front.
 type dueList []due
 
 func (l dueList) Len() int           { return len(l) }

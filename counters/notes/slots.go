@@ -42,7 +42,7 @@ type SlotInfo struct {
 	Granted  bool   // the attempt that acquired it was admitted as a whole, and has paid
 	Repeated bool   // another request with the same id was answered with it
 	Acquired int64  // steady nanoseconds
-	End      int64  // likewise: unless it is renewed before
+	End      int64  // steady nanoseconds; unless it is renewed before
 	Who      string // at most MaxWho bytes
 }
 
@@ -131,7 +131,7 @@ func (e slotEnd) compare(o slotEnd) int {
 	return cmp.Or(cmp.Compare(e.at, o.at), cmp.Compare(e.id, o.id))
 }
 
-// endList implements heap.Interface.
+// endList is a heap with the first end in front.
 type endList []slotEnd
 
 func (l endList) Len() int           { return len(l) }
@@ -368,17 +368,15 @@ func (lp Locked) ListSlots(key SlotsKey, steady int64, bound int) (list []SlotIn
 	return list, slots.count
 }
 
-// ReleaseSlots removes all slots of key, and returns how many units they had.
-func (lp Locked) ReleaseSlots(key SlotsKey) (units int64) {
+// ReleaseSlots removes all slots of key.
+func (lp Locked) ReleaseSlots(key SlotsKey) {
 	slots := lp.part.slots[key]
 	if slots == nil {
-		return 0
+		return
 	}
-	units = slots.held
 	for _, e := range slices.Clone(slots.ends) {
 		lp.Remove(Key{Subject: key.Subject, ID: e.id, Kind: Slot})
 	}
-	return units
 }
 
 // CountersWithSlots returns the Counter of each limit of subject that has slots, inline or not.

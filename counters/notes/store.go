@@ -80,10 +80,10 @@ type partition struct {
 	mu    sync.Mutex
 	notes map[Key]entry
 	most  int // the most notes that the map has held; its memory does not shrink with them
-	// unsaved and unsent list, once each, the notes that changed since checkpoints
-	// and replicas last received changes. Some may be gone. Until checkpoints first
-	// receive changes, which never happens on a node without a disk, unsaved is
-	// empty.
+	// unsaved and unsent list the notes that changed since checkpoints and replicas
+	// last received changes. Some may be gone. A note that was removed and put again
+	// may be listed twice. Until checkpoints first receive changes, which never
+	// happens on a node without a disk, unsaved is empty.
 	unsaved, unsent []Key
 	isSaved         bool // checkpoints receive changes
 	// released lists the slots that are gone, but still on disk. The next
@@ -94,7 +94,7 @@ type partition struct {
 	rates  atomic.Int64  // notes of kind Rate
 
 	slots      map[SlotsKey]*limitSlots // derived from the notes of kind Slot; nil before the first
-	slotGroups map[uint32]int64         // likewise: units by rule
+	slotGroups map[uint32]int64         // derived from the same notes: units by rule
 }
 
 // entry is a note in a store, without its key.
@@ -126,12 +126,13 @@ func (e *entry) note(k Key) Note {
 }
 
 // Readers is a set of readers of changes.
-type Readers uint8
+type Readers uint16
 
-// The readers.
+// The table of counters has a byte for each reader, with a bit for each of eight
+// counters. These are the bits of the first one: see counters.bitsOf.
 const (
-	Checkpoints Readers = 1 << iota
-	Replicas
+	Checkpoints Readers = 1      // what DrainChanges writes to disk
+	Replicas    Readers = 1 << 8 // what Replicate sends to other nodes
 )
 
 // in returns partition p, creating it if need be.
@@ -172,9 +173,9 @@ func (s *Store) Wait(p int) {
 	defer part.mu.Unlock()
 }
 
-// Locked is a partition that its user has locked. Who holds a shard of counters
-// may lock a partition of notes, but not the other way round. A Locked must not
-// be used after Unlock.
+// Locked is a partition that its user has locked. A caller that holds a shard
+// may lock a partition, never the reverse. A Locked must not be used after
+// Unlock.
 type Locked struct {
 	store  *Store
 	part   *partition

@@ -85,7 +85,7 @@ var floorPlan = []struct {
 
 	// Deciding.
 	{"limiter/loads", []string{"rules", "rules/document"}},
-	{"limiter/top", []string{"rules"}},
+	{"limiter/top", []string{"algorithms", "rules"}},
 	{"limiter", []string{"algorithms", "counters", "counters/notes", "rules", "rules/document", "rules/entries",
 		"ring", "cluster/peer", "cluster/partitions", "limiter/top", "localcache"}},
 	{"replay", []string{"algorithms", "counters", "rules", "rules/document", "limiter"}},

@@ -13,6 +13,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -44,7 +45,6 @@ var ErrFull = errors.New("too many sources of load")
 // ReportError says which field of a report is wrong, and its bounds.
 type ReportError string
 
-// Error returns the text.
 func (e ReportError) Error() string { return string(e) }
 
 // Config describes the node that keeps the loads.
@@ -92,13 +92,6 @@ func New(c Config) *Loads {
 // Changed returns a channel that has a value if the result of Steps may have
 // changed since the last value was received.
 func (l *Loads) Changed() <-chan struct{} { return l.changed }
-
-func (l *Loads) signal() {
-	select {
-	case l.changed <- struct{}{}:
-	default:
-	}
-}
 
 // Check returns a ReportError if a report is invalid.
 func Check(source string, load float64, ttl time.Duration) error {
@@ -148,7 +141,7 @@ func (l *Loads) put(now time.Duration, source string, r report) bool {
 	}
 	r.sends = l.sends()
 	l.known[strings.Clone(source)] = &r
-	l.signal()
+	wake.Signal(l.changed)
 	return true
 }
 
@@ -166,8 +159,11 @@ func (l *Loads) evict(now time.Duration, source string) bool {
 			first = name
 		}
 	}
+	if first == "" {
+		return false
+	}
 	delete(l.known, first)
-	return first != ""
+	return true
 }
 
 // sends returns how many packets almost surely carry a report to every node.
@@ -185,7 +181,7 @@ func (l *Loads) Measure(cpu float64) {
 	defer l.mu.Unlock()
 	l.cpu = min(1, max(0, cpu))
 	l.cpuSet = true
-	l.signal()
+	wake.Signal(l.changed)
 }
 
 // load is Load at now. The caller must hold l.mu.
@@ -263,7 +259,7 @@ func (l *Loads) Steps(set *rules.Set) []int {
 		if h == nil || !h.follows(r.Adaptive) {
 			// Followed becomes true, and Changed must say so.
 			if len(l.steps) == 0 {
-				l.signal()
+				wake.Signal(l.changed)
 			}
 			h = newRuleSteps(r.Adaptive)
 			l.steps[r.Name] = h

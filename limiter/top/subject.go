@@ -2,9 +2,9 @@ package top
 
 import (
 	"cmp"
-	"math/bits"
 	"slices"
 
+	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/internal/wire"
 )
 
@@ -39,8 +39,8 @@ type Subject struct {
 	Rule  string
 	Key   []string
 	Count int64
-	// Checks is the number of checks since the subject entered the list, plus those
-	// that the refusing counter held before. It is at least Count.
+	// Checks counts the subject's checks since it entered the list, plus priorChecks
+	// of Record. It is at least Count.
 	Checks int64
 	// Recent is the number of events in the last five minutes, to within half a
 	// minute.
@@ -90,9 +90,16 @@ func compareNear(used, limit, otherUsed, otherLimit int64) int {
 	if limit <= 0 || otherLimit <= 0 {
 		return cmp.Compare(otherLimit, limit)
 	}
-	aHi, aLo := bits.Mul64(uint64(max(used, 0)), uint64(otherLimit))
-	bHi, bLo := bits.Mul64(uint64(max(otherUsed, 0)), uint64(limit))
-	return cmp.Or(cmp.Compare(aHi, bHi), cmp.Compare(aLo, bLo))
+
+	used = max(used, 0)
+	otherUsed = max(otherUsed, 0)
+	switch {
+	case algorithms.IsSmallerFraction(used, limit, otherUsed, otherLimit):
+		return -1
+	case algorithms.IsSmallerFraction(otherUsed, otherLimit, used, limit):
+		return 1
+	}
+	return 0
 }
 
 // Merge adds up the counts of several nodes for the same subject. It reuses the
