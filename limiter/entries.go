@@ -52,9 +52,7 @@ func (l *Limiter) refuseBlocked(q *Query, a *Answer) bool {
 
 // refuseHit makes the limits of a's only hit refuse until a wall time, in Unix ms.
 func (a *Answer) refuseHit(q *Query, h *rules.Hit, until int64) {
-	a.Allowed = false
-	a.DecidedBy = ByOwner
-	a.scratch.matchDecides = true
+	a.decideByMatching(false, ByOwner)
 
 	for i, limit := range h.Limits {
 		op := a.addOp(h, limit, 0, costOf(q.Costs, h, limit))

@@ -74,6 +74,36 @@ func TestEntriesChangeNoCounters(t *testing.T) {
 	check(false, 1)
 }
 
+// The latency of a check that is blocked by hand counts for the rule that blocks
+// it, whatever the Answer was used for before.
+func TestLatencyOfABlockByHand(t *testing.T) {
+	l := standalone(t)
+	l.SetRules(compile(t, 1, entryRules))
+	l.SetEntries(with(t, entries.New(), &entries.Entry{Kind: entries.Block, Rule: "login",
+		Key: []string{"192.0.2.7"}, Until: time.Now().Add(time.Hour).UnixMilli()}))
+	counted := func(rule string) (n int64) {
+		active := l.inForce.Load()
+		stats := active.stats[active.set.Rule(rule).Index]
+		for i := range stats.stripe {
+			for j := range stats.stripe[i].latency {
+				n += stats.stripe[i].latency[j].Load()
+			}
+		}
+		return n
+	}
+
+	var a Answer
+	for _, q := range []*Query{
+		{Rule: "tenant", Key: []string{"acme"}, ByKey: true},
+		{Rule: "login", Key: []string{"192.0.2.7"}, ByKey: true},
+	} {
+		expect.NoError(t, l.Check(q, &a))
+		a.CountLatency(time.Millisecond)
+	}
+	expect.Equal(t, counted("tenant"), 1, "checks counted for the rule that allowed")
+	expect.Equal(t, counted("login"), 1, "checks counted for the rule that blocks")
+}
+
 func TestBlockByHand(t *testing.T) {
 	l := standalone(t)
 	l.SetRules(compile(t, 1, entryRules))
