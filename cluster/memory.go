@@ -158,8 +158,8 @@ func (r *appliedRecorder) recordOnce() {
 
 	err := r.config.AppliedStore.Write(binary.LittleEndian.AppendUint64(s.Cluster[:], s.Index))
 	if err != nil && !r.failing {
-		r.config.Logger.Warn("can't record applied entries; after a restart without contact to the others, this node will know less",
-			"error", err)
+		r.config.Logger.Warn("can't record applied entries; "+
+			"after a restart without contact to the others, this node will know less", "error", err)
 	}
 	r.failing = err != nil
 	if r.failing {
