@@ -171,7 +171,7 @@ func parseResult(b []byte, err error) (r agreement.Result, _ error) {
 
 // CatchUp waits until this node has applied everything that was agreed on
 // before the call. The error wraps ErrLeaderUnavailable, ErrClosed or the
-// context's error, or is that of [core.StuckError]. If ctx has no deadline,
+// context's error, or is that of StuckError. If ctx has no deadline,
 // CatchUp takes at most Timings.Write.
 func (c *Cluster) CatchUp(ctx context.Context) error {
 	ctx, cancel := c.withWriteTimeout(ctx)

@@ -23,8 +23,8 @@ const (
 	holderPatience = 5 * time.Second
 	// copyGrace is how long this node's ledgers may be without a whole copy before it warns.
 	copyGrace = time.Minute
-	// givenUpTime is how long a holder that was given up is chosen only if all others
-	// were, too.
+	// givenUpTime is how long a node that was given up as the holder is chosen again
+	// only if all others were given up, too.
 	givenUpTime = 30 * time.Second
 	// sendBytes is the approximate size of a message with changes, in bytes.
 	sendBytes = 1 << 20

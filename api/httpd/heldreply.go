@@ -55,8 +55,8 @@ func appendHeader(b []byte, name string, value []byte) []byte {
 }
 
 // append appends the answer in wire format. date is for the Date header. left is
-// the rest of the delay. If it is 0, the answer has the original delay_ms, and waited: true;
-// otherwise its delay_ms is left.
+// the rest of the delay. If it is 0, the answer has the original delay_ms, and
+// waited: true; otherwise its delay_ms is left.
 func (r *heldReply) append(b, date []byte, left time.Duration, closes bool) []byte {
 	var room [64]byte
 	delay := room[:0]

@@ -56,8 +56,8 @@ func (lo *loggedOnce) isDue(what string, pause time.Duration) bool {
 }
 
 // shouldLog reports whether to log an error with a node. It returns false if
-// this reason was already logged for where. A mismatch of releases is logged once a minute for each node, whichever of
-// the two ends dials.
+// this reason was already logged for where. A mismatch of releases is logged
+// once a minute for each node, whichever of the two ends dials.
 func (p *Peers) shouldLog(err error, node ring.NodeID, logged *loggedOnce, where string) bool {
 	if errors.As(err, new(*versionError)) {
 		return p.loggedOnce.isDue("versions "+node.String(), loggedOncePeriod)
