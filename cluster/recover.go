@@ -36,8 +36,8 @@ func Recover(store Store, build agreement.Build, self ring.NodeID, address strin
 	config.Logger = log
 	_, transport := raft.NewInmemTransport(raft.ServerAddress("recovery"))
 
-	// GetConfiguration sets a private field of its Config, skipStartup. RecoverCluster
-	// therefore gets a Config of its own.
+	// GetConfiguration sets a private field of its Config, by which Raft would start
+	// nothing. RecoverCluster therefore gets a Config of its own.
 	conf, err := raft.GetConfiguration(raftConfig(&config), newMachine(build, func() {}), store.Logs(), store.Stable(),
 		store.Snapshots(), transport)
 	if err != nil {
