@@ -73,9 +73,9 @@ func (nt *nodeTracker) askForAuthority(ctx context.Context, r authority.Request)
 }
 
 // errDiverged means that a node's state differs from the majority's state after the same entries.
+// docs/operations.md says what to do about it ("A node is stuck").
 var errDiverged = errors.New("its state differs from the majority's after the same entries: " +
-	"stop it, take it out with rlnode remove, move its data directory away and keep it, because it has what this node counted for bills, " +
-	"start it with a new one, and report this, with the releases of all nodes")
+	"see \"A node is stuck\" in docs/operations.md")
 
 // stopDiverged makes this node's machine stuck, because its state differs from
 // the majority's. If this node leads, it first hands over the lead.

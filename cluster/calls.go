@@ -99,24 +99,32 @@ func (c *core) serveCommitted(ctx context.Context, _ noBody) (uint64, error) {
 // ctx ends. It calls try with unknown set if an earlier attempt may have
 // succeeded.
 func (c *core) retry(ctx context.Context, try func(unknown bool) error) error {
-	for unknown := false; ; {
+	unknown := false
+	for {
 		err := try(unknown)
-		unknown = unknown || errors.Is(err, ErrOutcomeUnknown)
-		// Once an outcome is unknown, only another attempt can tell what it was. So the
-		// primary is tried again even when it can't be reached.
-		again := errors.Is(err, ErrLeaderUnavailable) || errors.Is(err, ErrOutcomeUnknown) ||
+		if errors.Is(err, ErrOutcomeUnknown) {
+			unknown = true
+		}
+
+		// Once an outcome is unknown, only another attempt can tell what it was. The
+		// primary is then tried again even when it can't be reached.
+		canRetry := errors.Is(err, ErrLeaderUnavailable) || errors.Is(err, ErrOutcomeUnknown) ||
 			unknown && errors.Is(err, ErrNoPrimary)
-		if again && c.pauseBeforeRetry(ctx) {
+		if !canRetry {
+			return err
+		}
+
+		inTime := c.pauseBeforeRetry(ctx)
+		if inTime {
 			continue
 		}
 
-		if again && unknown && !errors.Is(err, ErrOutcomeUnknown) {
+		if unknown && !errors.Is(err, ErrOutcomeUnknown) {
 			err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 		}
-		if again && c.ctx.Err() != nil {
+		if c.ctx.Err() != nil {
 			err = errors.Join(err, ErrClosed)
 		}
-
 		return err
 	}
 }

@@ -92,10 +92,12 @@ func (ch *chronicle) noteContact() {
 	switch {
 	case ch.lost != noMajority && missing >= lostAfter && !ch.reachesMajority():
 		ch.lost = noMajority
-		ch.config.Logger.Warn(fmt.Sprintf("no majority: %s; rules can't be written, limits are kept by shares", ch.missingVoters()))
+		ch.config.Logger.Warn(fmt.Sprintf(
+			"no majority: %s. Rules can't be written; this node allows only its share of each limit", ch.missingVoters()))
 	case ch.lost == "" && missing >= leaderlessAfter:
 		ch.lost = noLeader
-		ch.config.Logger.Warn("no leader gives this node authority: it decides by shares what it owns, and asks the others about the rest")
+		ch.config.Logger.Warn("no leader has granted this node authority: " +
+			"it allows only its share of what it owns, and asks other owners for the rest")
 	}
 }
 

@@ -109,7 +109,8 @@ func (c *Cluster) makeAuthority() {
 	})
 }
 
-// localHandlers returns the handlers for calls from this region.
+// localHandlers returns the handlers by method. Handle lets other regions call
+// only the methods in crossRegionMethods, through this region's leader.
 func (c *Cluster) localHandlers() map[peer.Method]handler {
 	return map[peer.Method]handler{
 		MethodPromise:             c.founder.servePromise,

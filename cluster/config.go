@@ -41,7 +41,7 @@ var (
 	// ErrClosed means that the Cluster has been closed.
 	ErrClosed = errors.New("this node's part of the cluster has been closed")
 	// ErrConfig means that a Config is invalid. Errors that wrap it name the field.
-	ErrConfig = errors.New("cluster")
+	ErrConfig = errors.New("invalid cluster configuration")
 )
 
 const (

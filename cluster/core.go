@@ -80,14 +80,28 @@ func (c *core) Authority() bool { return c.holder.Valid() }
 func (c *core) loop(every time.Duration, wake <-chan struct{}, step func() (last bool)) {
 	t := time.NewTicker(every)
 	defer t.Stop()
-	for last := false; !last; last = step() {
+	for {
 		select {
 		case <-t.C:
 		case <-wake:
 		case <-c.ctx.Done():
 			return
 		}
+
+		last := step()
+		if last {
+			return
+		}
 	}
+}
+
+// agree is propose, but it also fails if the entry was rejected.
+func (c *core) agree(ctx context.Context, e agreement.Entry) (agreement.Result, error) {
+	r, err := c.propose(ctx, e)
+	if err == nil {
+		err = r.Err
+	}
+	return r, err
 }
 
 // waitAtMost waits until all channels are closed, for at most bound. It reports

@@ -174,9 +174,6 @@ func entryIn(r *entries.Record) *entries.Entry {
 	return r.Before
 }
 
-// LastEntry returns the entry that the last change wrote or removed.
-func LastEntry(s *entries.State) *entries.Entry { return entryIn(s.RecordAt(s.Version())) }
-
 // maxUnknownClocks is how many times in a row endEntries waits for the clock of
 // another node. After that, this node's own clock decides: the other nodes may
 // all be too far away for their clocks to be known.

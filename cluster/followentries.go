@@ -67,11 +67,7 @@ func (sr *sharedRules) adoptEntries(ctx context.Context, b []byte) error {
 		e.Page.Version, e.Page.Digest = paging.first.Version, paging.first.Digest
 	}
 
-	r, err := sr.propose(ctx, e)
-	if err == nil {
-		err = r.Err
-	}
-
+	_, err := sr.agree(ctx, e)
 	switch {
 	case err != nil:
 		*paging = entriesPaging{} // this region begins again with the first page

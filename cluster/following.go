@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -99,8 +98,8 @@ func (sr *sharedRules) adoptRules(ctx context.Context, b []byte) error {
 	}
 
 	before := sr.State()
-	r, err := sr.propose(ctx, e)
-	if err = errors.Join(err, r.Err); err != nil {
+	_, err = sr.agree(ctx, e)
+	if err != nil {
 		return fmt.Errorf("follow the primary region: %w", err)
 	}
 

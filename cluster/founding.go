@@ -115,47 +115,62 @@ func (f *founder) bootstrap(founders []ring.NodeID) error {
 
 // foundCluster is the loop of a node whose Raft is empty. It ends once Raft has data.
 func (f *founder) foundCluster() {
-	var heldBackSince time.Time // when this node last began to hold back
-	lastLogged := time.Now()    // at most one line a second is logged, the first after a second
-	lastReason := ""
-	f.loop(f.config.Timings.Founding, f.gossipChanged, func() (last bool) {
-		empty, err := f.isRaftEmpty()
-		switch {
-		case err != nil:
-			f.config.Logger.Warn("founding a cluster failed, retrying", "error", err)
-			return false
-		case !empty:
-			f.announce()
-			return true
-		case time.Since(heldBackSince) < deferTimeout:
-			return false
-		case f.config.BootstrapExpect == 1 && time.Since(f.startedAt) < seedPatience:
-			return false
-		}
+	l := foundingLoop{founder: f, lastLogged: time.Now()}
+	f.loop(f.config.Timings.Founding, f.gossipChanged, l.step)
+}
 
-		holdBack, err := f.foundOnce()
-		if holdBack {
-			heldBackSince = time.Now()
-		}
-		if err == nil {
-			return false
-		}
+// foundingLoop is what foundCluster keeps between its steps.
+type foundingLoop struct {
+	*founder
+	heldBackSince time.Time // when this node last began to hold back
+	lastLogged    time.Time // at most one line a second is logged, the first after a second
+	lastReason    string    // the last one logged
+}
 
-		f.waitReason.Store(&err)
-
-		since := time.Since(lastLogged)
-		if since > remindInterval || since > time.Second && err.Error() != lastReason {
-			lastLogged = time.Now()
-			lastReason = err.Error()
-			level := slog.LevelInfo
-			if errors.Is(err, ErrRefused) {
-				level = slog.LevelError // needs an operator
-			}
-			f.config.Logger.Log(f.ctx, level, "no cluster yet", "reason", lastReason)
-		}
-
+// step takes the next step towards a founding, and logs what this node waits
+// for. last means that Raft has data now.
+func (l *foundingLoop) step() (last bool) {
+	empty, err := l.isRaftEmpty()
+	switch {
+	case err != nil:
+		l.config.Logger.Warn("founding a cluster failed, retrying", "error", err)
 		return false
-	})
+	case !empty:
+		l.announce()
+		return true
+	case time.Since(l.heldBackSince) < deferTimeout:
+		return false
+	case l.config.BootstrapExpect == 1 && time.Since(l.startedAt) < seedPatience:
+		return false
+	}
+
+	holdBack, err := l.foundOnce()
+	if holdBack {
+		l.heldBackSince = time.Now()
+	}
+	if err != nil {
+		l.waitReason.Store(&err)
+		l.logReason(err)
+	}
+	return false
+}
+
+// logReason logs what this node waits for, if that is new or needs a reminder.
+func (l *foundingLoop) logReason(err error) {
+	reason := err.Error()
+	since := time.Since(l.lastLogged)
+	isDue := since > remindInterval || since > time.Second && reason != l.lastReason
+	if !isDue {
+		return
+	}
+
+	l.lastLogged = time.Now()
+	l.lastReason = reason
+	level := slog.LevelInfo
+	if errors.Is(err, ErrRefused) {
+		level = slog.LevelError // needs an operator
+	}
+	l.config.Logger.Log(l.ctx, level, "no cluster yet", "reason", reason)
 }
 
 // foundOnce takes the next step towards a founding. holdBack means that another
@@ -251,10 +266,10 @@ func waitError(expect int, missing []string, members []gossip.Member) error {
 	return fmt.Errorf("waiting for %s (%d of %d found%s)", cmp.Or(awaited, "more nodes"), found, expect, others)
 }
 
-// checkExpect returns an error if so many nodes are about to start that each
-// half of them could found a cluster: twice --bootstrap-expect or more. If the
-// network split now, there would be two clusters. It also returns an error
-// while the names in --join are being resolved.
+// checkExpect returns an error if at least 2 × --bootstrap-expect nodes are
+// starting: after a split of the network, each half would have enough nodes to
+// found its own cluster. It also returns an error while the names in --join are
+// being resolved.
 func (f *founder) checkExpect() error {
 	return expectError(f.config.BootstrapExpect, f.gossip.Load().NamedNodes(), f.gossip.Load().Members())
 }

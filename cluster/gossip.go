@@ -66,7 +66,9 @@ func (c *Cluster) followGossip() {
 	})
 }
 
-// updateAddresses updates the nodes' addresses from gossip and Raft's configuration.
+// updateAddresses updates the nodes' addresses from gossip and Raft's
+// configuration. It passes gossip's addresses to Config.OnAddresses if they have
+// changed, and wakes the loops that follow gossip's members.
 func (c *Cluster) updateAddresses() {
 	known := map[ring.NodeID]string{}
 	conf, _ := c.configuration()
@@ -80,7 +82,7 @@ func (c *Cluster) updateAddresses() {
 	}
 
 	delete(known, c.config.Self.ID)
-	delete(known, ring.NodeID{})
+	delete(known, ring.NodeID{}) // of a server in Raft's configuration whose ID can't be read
 	c.nodeAddresses.Store(&known)
 	c.config.Peers.SetNodes(known)
 

@@ -13,7 +13,9 @@ import (
 )
 
 // hashReports collects the state hashes that nodes report with requests for
-// authority, while this node leads.
+// authority. Nodes send these to the leader. When the lead moves on, the reports
+// stay: nodes that have applied the same entries have the same state, whoever
+// leads.
 type hashReports struct {
 	// mu guards the fields below.
 	mu sync.Mutex

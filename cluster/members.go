@@ -85,13 +85,28 @@ func (h nodeHealth) updated(now time.Time, m *member, caughtUp bool) nodeHealth 
 // state, sorted by name. Names and addresses come from gossip if possible,
 // since it has the newest ones.
 func (nt *nodeTracker) listMembers(s *agreement.State) []member {
+	byID := stateMembers(s)
+	nt.mergeGossip(byID)
+	nt.mergeServers(byID)
+	list := nt.describe(byID, s)
+	slices.SortFunc(list, func(a, b member) int { return cmp.Or(cmp.Compare(a.Name, b.Name), a.ID.Compare(b.ID)) })
+	return list
+}
+
+// stateMembers returns the members of the agreed state.
+func stateMembers(s *agreement.State) map[ring.NodeID]member {
 	byID := map[ring.NodeID]member{}
 	for id, m := range s.Members {
 		byID[id] = member{inState: true,
 			Member: Member{ID: id, Name: m.Name, Address: m.Address, Region: m.Region, Zone: m.Zone,
 				State: gossip.Failed}}
 	}
+	return byID
+}
 
+// mergeGossip adds gossip's members. What gossip says replaces what the agreed
+// state says, because it is newer.
+func (nt *nodeTracker) mergeGossip(byID map[ring.NodeID]member) {
 	for _, g := range nt.gossipMembers() {
 		byID[g.ID] = member{
 			inState: byID[g.ID].inState, inGossip: true, boot: g.Boot,
@@ -99,7 +114,11 @@ func (nt *nodeTracker) listMembers(s *agreement.State) []member {
 			Member: Member{ID: g.ID, Name: g.Name, Address: g.Address, Region: g.Region, Zone: g.Zone, State: g.State},
 		}
 	}
+}
 
+// mergeServers adds the servers in Raft's configuration, and what it says of nodes
+// that are already there.
+func (nt *nodeTracker) mergeServers(byID map[ring.NodeID]member) {
 	conf, _ := nt.configuration()
 	remembered := nt.memory.state.Load() // it has the names of nodes not heard of since this node started
 	for _, server := range conf.Servers {
@@ -119,7 +138,11 @@ func (nt *nodeTracker) listMembers(s *agreement.State) []member {
 		m.Voter = server.Suffrage == raft.Voter
 		byID[id] = m
 	}
+}
 
+// describe returns the members with what this node and the agreed state s know
+// about each: whether it leads, is in the ring, is behind, or leaves.
+func (nt *nodeTracker) describe(byID map[ring.NodeID]member, s *agreement.State) []member {
 	leader := nt.Leader()
 	behind := *nt.behind.Load()
 	nt.mu.Lock()
@@ -143,8 +166,6 @@ func (nt *nodeTracker) listMembers(s *agreement.State) []member {
 		m.excluded = m.excluded || m.departure != nil
 		list = append(list, m)
 	}
-
-	slices.SortFunc(list, func(a, b member) int { return cmp.Or(cmp.Compare(a.Name, b.Name), a.ID.Compare(b.ID)) })
 	return list
 }
 

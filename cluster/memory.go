@@ -126,33 +126,48 @@ func (c *Cluster) recordApplied() {
 	t := time.NewTicker(recordInterval)
 	defer t.Stop()
 
-	noted := agreement.New()
-	for failing, last := false, false; !last; {
+	r := appliedRecorder{core: c.core, recorded: agreement.New()}
+	for {
 		select {
 		case <-t.C:
+			r.recordOnce()
 		case <-c.ctx.Done():
-			last = true
-		}
-
-		s := c.State()
-		// After a restart, the state being applied again may be older than the recorded one.
-		isNew := s.Index > c.memory.recordedIndex
-		hasChanged := ringChanged(noted, s) || s.History.Set() != noted.History.Set() ||
-			s.Regions != noted.Regions || s.Entries != noted.Entries
-		if s.Cluster.IsZero() || !isNew || !hasChanged {
-			continue
-		}
-
-		err := c.config.AppliedStore.Write(binary.LittleEndian.AppendUint64(s.Cluster[:], s.Index))
-		if err != nil && !failing {
-			c.config.Logger.Warn("can't record applied entries; after a restart without contact to the others, this node will know less", "error", err)
-		}
-		failing = err != nil
-		if !failing {
-			noted = s
-			c.memory.recordedIndex = s.Index
+			r.recordOnce()
+			return
 		}
 	}
+}
+
+// appliedRecorder is what recordApplied's loop keeps between its rounds.
+type appliedRecorder struct {
+	*core
+	recorded *agreement.State // the last one recorded
+	failing  bool             // the last write failed
+}
+
+// recordOnce records the applied index if the state has changed.
+func (r *appliedRecorder) recordOnce() {
+	s := r.State()
+	// After a restart, the state being applied again may be older than the recorded one.
+	isNew := s.Index > r.memory.recordedIndex
+	hasChanged := ringChanged(r.recorded, s) || s.History.Set() != r.recorded.History.Set() ||
+		s.Regions != r.recorded.Regions || s.Entries != r.recorded.Entries
+	if s.Cluster.IsZero() || !isNew || !hasChanged {
+		return
+	}
+
+	err := r.config.AppliedStore.Write(binary.LittleEndian.AppendUint64(s.Cluster[:], s.Index))
+	if err != nil && !r.failing {
+		r.config.Logger.Warn("can't record applied entries; "+
+			"after a restart without contact to the others, this node will know less", "error", err)
+	}
+	r.failing = err != nil
+	if r.failing {
+		return
+	}
+
+	r.recorded = s
+	r.memory.recordedIndex = s.Index
 }
 
 // watchContact is the loop of a node with a memory that waits for contact with

@@ -53,8 +53,8 @@ func (sr *sharedRules) becomePrimary(ctx context.Context, primaryEpoch int64) er
 	e := agreement.Primary{Region: sr.config.Self.Region, PrimaryEpoch: primaryEpoch, When: time.Now().UnixMilli()}
 	_, _ = rand.Read(e.World[:]) // never fails
 	before := sr.State().Regions.Primary
-	r, err := sr.propose(ctx, e)
-	if err = errors.Join(err, r.Err); err != nil {
+	_, err := sr.agree(ctx, e)
+	if err != nil {
 		return fmt.Errorf("become the primary region: %w", err)
 	}
 

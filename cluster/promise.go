@@ -32,7 +32,6 @@ type promise struct {
 	Used uint64 `json:"used"`
 }
 
-// equal reports whether two promises are equal.
 func (p promise) equal(q promise) bool {
 	return p.Proposer == q.Proposer && p.Attempt == q.Attempt && p.Decided == q.Decided && p.Used == q.Used &&
 		slices.Equal(p.Set, q.Set)
@@ -110,14 +109,12 @@ func (p promise) nextStep(self ring.NodeID, view foundingView) (promise, foundin
 	return promise{Proposer: self, Attempt: p.Used + 1, Set: view.set, Used: p.Used + 1}, stepAsk
 }
 
-// promiseRequest asks for a promise.
 type promiseRequest struct {
 	Proposer ring.NodeID   `json:"proposer"`
 	Attempt  uint64        `json:"attempt"`
 	Set      []ring.NodeID `json:"set"`
 }
 
-// promiseReply answers a promiseRequest.
 type promiseReply struct {
 	Given   bool        `json:"given"`
 	Cluster bool        `json:"cluster"` // refused: there is a cluster

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -27,7 +26,10 @@ type reconciler struct {
 	changeSlot chan struct{}
 }
 
-// reconcileMembers is the loop that makes Raft's configuration match the members, on the leader.
+// reconcileMembers is a loop. Every node makes gossip forget dead outsiders, and
+// notes how many voters there are. The leader also turns away nodes that have
+// departed, raises the feature level when it is due, and makes Raft's
+// configuration match the members.
 func (rc *reconciler) reconcileMembers() {
 	var health map[ring.NodeID]nodeHealth
 	outsiders := map[ring.NodeID]time.Time{}
@@ -35,7 +37,7 @@ func (rc *reconciler) reconcileMembers() {
 	var rising pendingRaise
 	rc.loop(rc.config.Timings.Reconcile, rc.reconcileNeeded, func() (last bool) {
 		rc.dropOutsiders(outsiders)
-		rc.noteVoters()
+		rc.NoteVoters()
 
 		if !rc.leads() || rc.State().Cluster.IsZero() {
 			// When this node leads again, it starts over, because it does not watch the
@@ -172,8 +174,8 @@ func (rc *reconciler) carryOut(ch change, index uint64) error {
 		if err := rc.recordDeparture(ctx, ch.node.ID); err != nil {
 			return err
 		}
-		result, err := rc.propose(ctx, agreement.Forget{Node: ch.node.ID})
-		return cmp.Or(err, result.Err)
+		_, err := rc.agree(ctx, agreement.Forget{Node: ch.node.ID})
+		return err
 	}
 
 	return nil
@@ -187,8 +189,8 @@ func (rc *reconciler) recordDeparture(ctx context.Context, id ring.NodeID) error
 	if d == nil {
 		return nil
 	}
-	r, err := rc.propose(ctx, agreement.Depart{Departure: *d})
-	return cmp.Or(err, r.Err)
+	_, err := rc.agree(ctx, agreement.Depart{Departure: *d})
+	return err
 }
 
 // turnAway tells the nodes that have departed, but were started again, that

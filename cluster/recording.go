@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -12,10 +11,9 @@ import (
 )
 
 const (
-	// recordMargin is added to the latest clock that a region reported when it
-	// honoured a version. The record counts from that time on. A node that was cut
-	// off after its last report decides by an older version until its authority
-	// ends, while its clock goes on. The second covers that node's last check.
+	// A version is recorded with the latest reported clock plus recordMargin. A node
+	// that was cut off right after its report may use the older version until its
+	// authority ends (EndingWait); the extra second is for its last check.
 	recordMargin = authority.EndingWait + time.Second
 	// maxMarksPerRound bounds the marks proposed in one round. The next round
 	// follows within a second.
@@ -128,8 +126,8 @@ func (sr *sharedRules) addRegions(ctx context.Context, list []string) error {
 				agreement.MaxRegions)
 		}
 
-		r, err := sr.propose(ctx, agreement.Region{Name: name, By: "region " + name, When: time.Now().UnixMilli()})
-		if err = errors.Join(err, r.Err); err != nil {
+		_, err := sr.agree(ctx, agreement.Region{Name: name, By: "region " + name, When: time.Now().UnixMilli()})
+		if err != nil {
 			return fmt.Errorf("add region %q: %w", name, err)
 		}
 		sr.config.Logger.Info("a region was added", "region", name, "rules_version", rulesVersion(sr.State()))
@@ -150,8 +148,8 @@ func (sr *sharedRules) recordVersions(ctx context.Context) error {
 		}
 
 		wasRecorded := r.Held[len(r.Held)-1].RecordedAt != 0
-		result, err := sr.propose(ctx, m)
-		if err = errors.Join(err, result.Err); err != nil {
+		_, err := sr.agree(ctx, m)
+		if err != nil {
 			return fmt.Errorf("record that version %d is honoured: %w", m.Version, err)
 		}
 
@@ -175,29 +173,36 @@ func (sr *sharedRules) nextMark(r *agreement.Regions) (m agreement.Mark, ok bool
 	defer sr.mu.Unlock()
 	clocks, known := sr.reports.clocks(r.Names, now)
 
-	for _, held := range r.Held {
-		if !held.Candidate {
-			continue
-		}
-		version := rulesPosition{World: r.World, PrimaryEpoch: r.PrimaryEpoch, Version: held.Version}
-		if !known || !sr.reports.allHonour(r.Names, version) {
-			return m, false
-		}
-		if !clocks.isNarrow() {
-			sr.warnAboutClocks(&clocks, now)
-			return m, false
-		}
-		return agreement.Mark{Version: held.Version, RecordedAt: clocks.latest + recordMargin.Milliseconds()}, true
-	}
-
 	last := r.Held[len(r.Held)-1]
-	// No candidate is left, so the version in force becomes one.
-	if last.RecordedAt == 0 {
+	candidate := slices.IndexFunc(r.Held, func(h agreement.Held) bool { return h.Candidate })
+	switch {
+	case candidate >= 0:
+		return sr.markRecorded(r, r.Held[candidate].Version, &clocks, known, now)
+	case last.RecordedAt == 0:
+		// No candidate is left, so the version in force becomes one.
 		return agreement.Mark{Version: last.Version}, true
 	}
 
 	// The earliest clock says which windows have ended everywhere.
 	return agreement.Mark{Version: last.Version, RecordedAt: clocks.earliest}, known && len(r.Held) > 1
+}
+
+// markRecorded returns the mark that records a candidate, if all regions honour
+// it and their clocks agree. It warns if only the clocks are in the way. known
+// means that all clocks are known. The caller must hold sr.mu.
+func (sr *sharedRules) markRecorded(
+	r *agreement.Regions, version int64, clocks *clockRange, known bool, now time.Time,
+) (m agreement.Mark, ok bool) {
+	position := rulesPosition{World: r.World, PrimaryEpoch: r.PrimaryEpoch, Version: version}
+	if !known || !sr.reports.allHonour(r.Names, position) {
+		return m, false
+	}
+	if !clocks.isNarrow() {
+		sr.warnAboutClocks(clocks, now)
+		return m, false
+	}
+
+	return agreement.Mark{Version: version, RecordedAt: clocks.latest + recordMargin.Milliseconds()}, true
 }
 
 // warnAboutClocks logs that regions' clocks differ too much. The caller must hold

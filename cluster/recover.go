@@ -34,9 +34,10 @@ func Recover(store Store, build agreement.Build, self ring.NodeID, address strin
 	config := DefaultConfig()
 	config.Self.ID = self
 	config.Logger = log
-	rc := raftConfig(&config)
 	_, transport := raft.NewInmemTransport(raft.ServerAddress("recovery"))
 
+	// GetConfiguration sets a private field of its Config, by which Raft would start
+	// nothing. RecoverCluster therefore gets a Config of its own.
 	conf, err := raft.GetConfiguration(raftConfig(&config), newMachine(build, func() {}), store.Logs(), store.Stable(),
 		store.Snapshots(), transport)
 	if err != nil {
@@ -54,7 +55,7 @@ func Recover(store Store, build agreement.Build, self ring.NodeID, address strin
 	}
 
 	onlyVoter := raft.Configuration{Servers: []raft.Server{{Suffrage: raft.Voter, ID: id, Address: server.Address}}}
-	err = raft.RecoverCluster(rc, newMachine(build, func() {}), store.Logs(), store.Stable(),
+	err = raft.RecoverCluster(raftConfig(&config), newMachine(build, func() {}), store.Logs(), store.Stable(),
 		store.Snapshots(), transport, onlyVoter)
 	if err != nil {
 		return errors.Join(errors.New("make this node the only voter"), err)

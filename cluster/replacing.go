@@ -59,12 +59,13 @@ func (c *core) ReplacingError() error {
 // mostVotersKnown returns the highest number of voters that this process has
 // noted, including the number of now.
 func (c *core) mostVotersKnown() int {
-	c.noteVoters()
+	c.NoteVoters()
 	return int(c.mostVoters.Load())
 }
 
-// noteVoters notes how many voters there are now, for mostVotersKnown.
-func (c *core) noteVoters() { c.noteReportedVoters(0) }
+// NoteVoters notes how many voters there are now. ReplacingError compares later
+// numbers with the highest.
+func (c *core) NoteVoters() { c.noteReportedVoters(0) }
 
 // noteReportedVoters notes how many voters there are now, and how many another
 // node has just reported, for mostVotersKnown.

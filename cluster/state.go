@@ -42,19 +42,18 @@ func (c *core) reliesOnMemory() bool {
 	return c.memory.inUse.Load() && !c.holder.EverValid()
 }
 
-// skipForMemory reports whether s is older than the remembered state in
-// force. The rules of such a state are not passed on, so that rules never go
-// back. Once s has caught up, skipForMemory drops the remembered state.
-func (c *core) skipForMemory(s *agreement.State) bool {
+// isBehindMemory reports whether s is older than the remembered state in force.
+func (c *core) isBehindMemory(s *agreement.State) bool {
 	m := c.memory.state.Load()
-	if m == nil || !c.memory.inUse.Load() {
-		return false
+	return m != nil && c.memory.inUse.Load() && s.Index < m.Index
+}
+
+// dropMemoryInUse drops the remembered state if it is in force: from now on,
+// StateInUse returns the applied state.
+func (c *core) dropMemoryInUse() {
+	if c.memory.inUse.Load() {
+		c.memory.state.Store(nil)
 	}
-	if s.Index < m.Index {
-		return true
-	}
-	c.memory.state.Store(nil) // from now on, StateInUse returns the applied state
-	return false
 }
 
 // stateFeed passes applied states on to the rest of the node, in order, from

@@ -39,7 +39,10 @@ func (c *Cluster) publish(before, now *agreement.State) {
 		c.config.OnState(now)
 	}
 
-	if !c.skipForMemory(now) {
+	// Until this node has applied all that it remembers, no rules are passed on:
+	// rules must never go back.
+	if !c.isBehindMemory(now) {
+		c.dropMemoryInUse()
 		c.publishRules(now)
 		c.publishEntries(now)
 	}

@@ -155,7 +155,7 @@ func (c *Cluster) Metrics(s metrics.Sink) {
 		"Live nodes that were taken out of the ring within the last hour, and must stay healthy for a while before they come back.",
 		c.Suspended())
 
-	members := map[gossip.State]int{gossip.Alive: 0, gossip.Suspect: 0, gossip.Left: 0, gossip.Failed: 0}
+	members := map[gossip.State]int{gossip.Alive: 0, gossip.Left: 0, gossip.Failed: 0}
 	for i := range v.Members {
 		members[v.Members[i].State]++
 	}

@@ -19,8 +19,8 @@ type WriteOptions struct {
 	By      string // the author
 	Message string // why, in the author's words; at most rules.MaxMessage bytes
 	Via     string // how it is written; see rules.ViaApply
-	// Readopt means that a whole document was in force before. It is then written
-	// even if a review objects to it.
+	// Readopt is set for a rollback or restore: the document was in force once, so
+	// it is written even if a review objects.
 	Readopt bool
 }
 
@@ -81,6 +81,9 @@ func (c *Cluster) Write(ctx context.Context, change document.Change, o WriteOpti
 		c.awaitPrimaryVersion(ctx, result.Version)
 		return result.Version, nil
 	}
+
+	// The caller can't rely on the version here, whatever kept it away. The text
+	// says that the write itself has succeeded.
 	if c.awaitState(ctx, func(s *agreement.State) bool { return rulesVersion(s) >= result.Version }) != nil {
 		return 0, fmt.Errorf("%w: version %d was agreed on, but is not in force on this node yet",
 			ErrOutcomeUnknown, result.Version)
@@ -109,8 +112,8 @@ func checkDocument(text []byte, readopt bool) error {
 }
 
 // servePropose proposes a write of rules on the leader, one at a time. propose
-// computes the result beforehand. If Raft's goroutine did so, a large document
-// would block it, and authority depends on that goroutine.
+// computes the new rules before the entry is agreed on: compiling a large
+// document on Raft's goroutine would delay authority.
 func (sr *sharedRules) servePropose(ctx context.Context, r request) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, sr.config.Timings.Write)
 	defer cancel()
@@ -167,8 +170,9 @@ func parseResult(b []byte, err error) (r agreement.Result, _ error) {
 }
 
 // CatchUp waits until this node has applied everything that was agreed on
-// before the call. The error wraps ErrLeaderUnavailable or the context's error.
-// If ctx has no deadline, CatchUp takes at most Timings.Write.
+// before the call. The error wraps ErrLeaderUnavailable, ErrClosed or the
+// context's error, or is that of StuckError. If ctx has no deadline,
+// CatchUp takes at most Timings.Write.
 func (c *Cluster) CatchUp(ctx context.Context) error {
 	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()

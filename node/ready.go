@@ -63,7 +63,7 @@ func (n *Node) awaitDeciding() bool {
 
 	var copiesSince time.Time // since when nothing but copies can be missing
 	decides := n.pollUntilNil(func() error {
-		_ = n.cluster.ReplacingError() // records the number of voters
+		n.cluster.NoteVoters()
 
 		err := n.missingToDecide(&copiesSince)
 		if err != nil {

@@ -53,7 +53,6 @@ func (b *base) add(bytes, n int64) {
 	b.written += bytes
 }
 
-// beginBase begins a new base.
 func (cf *CounterFile) beginBase() {
 	b := &cf.base
 	b.firstFrame = cf.lastFrame + 1

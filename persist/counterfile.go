@@ -276,7 +276,7 @@ func (cf *CounterFile) inspect() error {
 				// No node writes so many frames, so the number is damaged. If it were used and
 				// later wrapped around, the newest frames would count as the oldest.
 				if cf.lastFrame > math.MaxInt64 {
-					return pageError("frame %d", cf.lastFrame)
+					return contentError("frame %d", cf.lastFrame)
 				}
 				return nil
 			case b != nil && (bytes.Equal(name, olderFramesBucket) || len(name) == 8):
@@ -285,7 +285,7 @@ func (cf *CounterFile) inspect() error {
 				return errOlderFormat
 			}
 
-			return pageError("unknown bucket %x", name)
+			return contentError("unknown bucket %x", name)
 		})
 	})
 }

@@ -137,8 +137,28 @@ func (f *file) hasDamagedMeta() bool {
 	return err == nil && m.verifyBoth(f.handle) != nil
 }
 
-// isDamaged reports whether err says that the file's content can't be trusted.
-func isDamaged(err error) bool { return errors.Is(err, errPages) || errors.Is(err, errBroken) }
+var (
+	// errContent: the pages form a database, but what it holds contradicts itself,
+	// or rlnode does not write such a thing.
+	errContent = errors.New("inconsistent content")
+
+	// errDamaged: a snapshot is damaged, or an entry of Raft's log can't be read.
+	errDamaged = errors.New("stored data is damaged")
+)
+
+func contentError(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", errContent, fmt.Sprintf(format, args...))
+}
+
+// isDamaged reports whether err says that what is stored can't be trusted.
+func isDamaged(err error) bool {
+	for _, damage := range []error{errPages, errBroken, errContent, errChecksum, errDamaged} {
+		if errors.Is(err, damage) {
+			return true
+		}
+	}
+	return false
+}
 
 // update makes a change in one guarded transaction. It does not use bbolt's own
 // Update, which rolls back after a panic: the rollback walks the damaged file

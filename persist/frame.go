@@ -55,7 +55,6 @@ func appendFrame(b []byte, records []counters.Record, now algorithms.Instant, le
 	return b, taken
 }
 
-// addChecksum writes the checksum into a frame.
 func addChecksum(number, frame []byte) {
 	binary.LittleEndian.PutUint32(frame, frameSum(number, frame))
 }
@@ -80,18 +79,18 @@ func readFrame(number, frame []byte, now algorithms.Instant, each func(r *counte
 
 	written := int64(binary.BigEndian.Uint64(frame[4:]))
 	wall := written + int64(binary.BigEndian.Uint64(frame[12:]))
+
 	age := max(0, now.Wall-written)
-	if age > 0 {
-		now.Wall -= age
-		now.Steady -= age
-	}
+	writtenAt := now
+	writtenAt.Wall -= age
+	writtenAt.Steady -= age
 
 	var r counters.Record
 	var log []algorithms.Entry // reused
 	for d := wire.NewDecoder(frame[frameHeader:]); d.More(); {
 		before := d.Len()
 		r.Log = log
-		counters.DecodeRecord(d, &r, now)
+		counters.DecodeRecord(d, &r, writtenAt)
 		if d.Failed() {
 			return false
 		}

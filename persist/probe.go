@@ -71,7 +71,7 @@ func (p *probe) check() error {
 	}
 
 	result := make(chan error, 1)
-	if !p.workers.Go(func() {
+	write := func() {
 		p.health.begin()
 		err := p.write()
 		isFirst := p.health.end(err)
@@ -85,7 +85,10 @@ func (p *probe) check() error {
 		// as it has the result.
 		<-p.busy
 		result <- err
-	}) {
+	}
+
+	started := p.workers.Go(write)
+	if !started {
 		<-p.busy
 		return ErrClosed
 	}

@@ -116,7 +116,7 @@ func (r *Raft) wrapOpenError(err error) error {
 		return nil
 	case errors.Is(err, ErrInUse):
 		return fmt.Errorf("%w: %s", ErrInUse, r.config.Dir)
-	case isDamaged(err), errors.Is(err, errChecksum):
+	case isDamaged(err):
 		return corruptError(r.path, err)
 	}
 	return fmt.Errorf("open %s: %w", r.path, err)
@@ -143,7 +143,7 @@ func checkBuckets(tx *bolt.Tx) error {
 
 	logs, conf := tx.Bucket(logsBucket), tx.Bucket(confBucket)
 	if buckets != 2 || logs == nil || conf == nil {
-		return pageError("not the buckets of a Raft log")
+		return contentError("not the buckets of a Raft log")
 	}
 
 	err = conf.ForEach(func(key, stored []byte) error {
@@ -156,12 +156,12 @@ func checkBuckets(tx *bolt.Tx) error {
 
 	format, err := verifyChecksum(formatKey, conf.Get(formatKey))
 	if err != nil || string(format) != string(formatValue) {
-		return pageError("format is not %s", formatValue)
+		return contentError("format is not %s", formatValue)
 	}
 
 	return logs.ForEach(func(key, value []byte) error {
 		if len(key) != 8 || value == nil {
-			return pageError("a key of %d bytes in the log", len(key))
+			return contentError("a key of %d bytes in the log", len(key))
 		}
 		return nil
 	})
@@ -179,7 +179,7 @@ func (r *Raft) checkContent() error {
 	}
 
 	err = guard(func() error { return r.checkEntries(at) })
-	if isDamaged(err) || errors.Is(err, errChecksum) {
+	if isDamaged(err) {
 		return corruptError(r.path, err)
 	}
 	return err
@@ -206,7 +206,7 @@ func (r *Raft) checkEntries(at snapshotPosition) error {
 	}
 
 	if first > at.index+1 {
-		return pageError("entries %d to %d are missing", at.index+1, first-1)
+		return contentError("entries %d to %d are missing", at.index+1, first-1)
 	}
 
 	term := uint64(0)
@@ -220,11 +220,11 @@ func (r *Raft) checkEntries(at snapshotPosition) error {
 
 		if err != nil {
 			// Whatever the error, Raft can't do without the entry.
-			return fmt.Errorf("%w: %w", errChecksum, err)
+			return fmt.Errorf("%w: %w", errDamaged, err)
 		}
 
 		if l.Term < term {
-			return pageError("entry %d is of term %d, behind one of term %d", i, l.Term, term)
+			return contentError("entry %d is of term %d, behind one of term %d", i, l.Term, term)
 		}
 		term = l.Term
 	}
@@ -239,7 +239,7 @@ func (r *Raft) checkTerm(term uint64) error {
 		return err
 	}
 	if have < term {
-		return pageError("term %d was saved, but there is an entry of term %d", have, term)
+		return contentError("term %d was saved, but there is an entry of term %d", have, term)
 	}
 	return nil
 }
@@ -318,7 +318,7 @@ func (r *Raft) newestSnapshot() (snapshotPosition, error) {
 
 	dir := filepath.Join(r.config.Dir, snapshotsDir, name)
 	if err := checkSnapshot(dir, name, newest); err != nil {
-		if errors.Is(err, errChecksum) || errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, errDamaged) || errors.Is(err, fs.ErrNotExist) {
 			return newest, corruptError(dir, err)
 		}
 		return newest, fmt.Errorf("check snapshot: %w", err)
@@ -333,7 +333,7 @@ type snapshotMeta struct {
 }
 
 func checkSnapshot(dir, name string, at snapshotPosition) error {
-	broken := func(what any) error { return fmt.Errorf("%w: %v", errChecksum, what) }
+	broken := func(what any) error { return fmt.Errorf("%w: %v", errDamaged, what) }
 
 	text, err := readBoundedFile(filepath.Join(dir, "meta.json"), maxSnapshotMeta)
 	if err != nil {
@@ -375,7 +375,7 @@ func readBoundedFile(path string, bound int64) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > bound {
-		return nil, fmt.Errorf("%w: %s is not a file of at most %d bytes", errChecksum, path, bound)
+		return nil, fmt.Errorf("%w: %s is not a file of at most %d bytes", errDamaged, path, bound)
 	}
 	return os.ReadFile(path)
 }

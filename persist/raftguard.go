@@ -173,8 +173,8 @@ func (g *guardedLogs) StoreLogs(logs []*raft.Log) error {
 	})
 }
 
-// takeReplaceFrom returns and clears replaceFrom. Whether what replaces the end
-// of the log is then stored or not, Raft deletes no less before it tries again.
+// takeReplaceFrom returns and clears replaceFrom. Clearing it is safe even if
+// the write fails: before the next attempt, Raft deletes at least as much again.
 func (g *guardedLogs) takeReplaceFrom() uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()

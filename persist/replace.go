@@ -8,7 +8,9 @@ import (
 
 // ReplaceFile replaces a file atomically: it writes the content to another file
 // first, and then renames that file. Even after a crash, the file has either
-// the old content or the new. Only its owner may read it.
+// the old content or the new. Only its owner may read it. ReplaceFile does not
+// sync the directory: a power failure shortly after it may bring the old
+// content back. For a file that must not go back, see [SmallFile.Save].
 func ReplaceFile(name string, content []byte) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*") // mode 0600
 	if err != nil {

@@ -96,57 +96,58 @@ func (ix *index) attribute(n int) *attributeIndex {
 	return &ix.attributes[n]
 }
 
-// insert files item i under its most selective condition; among equals, under
-// the one whose keys are shared with the fewest other items.
-func (ix *index) insert(i int32, e *indexed, counts map[listKey]int, nets map[int]map[netip.Prefix][]int32) {
-	var best *condition
-	attribute := -1
-	class := byPresence + 1
-	crowd := 0
-	count := func(key listKey) int { return counts[key] }
-	better := func(otherClass, otherCrowd int) bool {
-		return cmp.Or(cmp.Compare(otherClass, class), cmp.Compare(otherCrowd, crowd)) < 0
-	}
+// filing says under what an item is filed.
+type filing struct {
+	attribute int        // -1: none
+	condition *condition // of the attribute; nil: it is only present, as a key
+	class     int        // as returned by selectivity
+	crowd     int        // the most items that share one of its keys
+}
 
+// improve replaces f with another filing that is more selective or, among
+// equals, shares its keys with fewer items.
+func (f *filing) improve(other filing) {
+	if cmp.Or(cmp.Compare(other.class, f.class), cmp.Compare(other.crowd, f.crowd)) < 0 {
+		*f = other
+	}
+}
+
+// chooseFiling returns the best filing for an item.
+func chooseFiling(e *indexed, counts map[listKey]int) filing {
+	best := filing{attribute: -1, class: byPresence + 1}
+	count := func(key listKey) int { return counts[key] }
 	for j := range e.match {
 		c := &e.match[j]
-		worst, most := selectivity(keysOf(c), count)
-		if better(worst, most) {
-			best = c
-			attribute = c.attribute
-			class = worst
-			crowd = most
-		}
+		class, crowd := selectivity(keysOf(c), count)
+		best.improve(filing{attribute: c.attribute, condition: c, class: class, crowd: crowd})
 	}
-
 	for _, k := range e.key {
-		n := counts[presenceKey(k.number)]
-		if better(byPresence, n) {
-			best = nil
-			attribute = k.number
-			class = byPresence
-			crowd = n
-		}
+		best.improve(filing{attribute: k.number, class: byPresence, crowd: counts[presenceKey(k.number)]})
 	}
+	return best
+}
 
-	if attribute < 0 {
+// insert files item i. It adds the item's CIDRs to nets, by attribute.
+func (ix *index) insert(i int32, e *indexed, counts map[listKey]int, nets map[int]map[netip.Prefix][]int32) {
+	best := chooseFiling(e, counts)
+	if best.attribute < 0 {
 		ix.always = append(ix.always, i)
 		return
 	}
 
-	a := ix.attribute(attribute)
-	if class == byPresence {
+	a := ix.attribute(best.attribute)
+	if best.class == byPresence {
 		a.present = append(a.present, i)
 		return
 	}
 
-	a.insert(i, best)
+	a.insert(i, best.condition)
 
-	for _, p := range best.nets {
-		if nets[attribute] == nil {
-			nets[attribute] = map[netip.Prefix][]int32{}
+	for _, p := range best.condition.nets {
+		if nets[best.attribute] == nil {
+			nets[best.attribute] = map[netip.Prefix][]int32{}
 		}
-		nets[attribute][p] = append(nets[attribute][p], i)
+		nets[best.attribute][p] = append(nets[best.attribute][p], i)
 	}
 }
 

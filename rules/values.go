@@ -86,9 +86,9 @@ type value struct {
 	parsed       bool // valid and the addresses are known
 	valid        bool // text is an address
 	address      netip.Addr
-	// embedding is the IPv6 address in the text if that embeds address, an IPv4
-	// one: a CIDR may be that of either. It is invalid otherwise, and for an
-	// IPv4-mapped address.
+	// If text is an IPv6 address that embeds address (an IPv4 one), embedding is that
+	// IPv6 address, because a CIDR may be written for either. It is invalid
+	// otherwise, and for an IPv4-mapped address.
 	embedding netip.Addr
 	canonical string // canonical notation of the address, in Match.canonical; set on first use
 }

@@ -23,6 +23,9 @@ const (
 	holderPatience = 5 * time.Second
 	// copyGrace is how long this node's ledgers may be without a whole copy before it warns.
 	copyGrace = time.Minute
+	// givenUpTime is how long a node that was given up as the holder is chosen again
+	// only if all others were given up, too.
+	givenUpTime = 30 * time.Second
 	// sendBytes is the approximate size of a message with changes, in bytes.
 	sendBytes = 1 << 20
 	// lastTimeout bounds sendLast.
@@ -168,7 +171,7 @@ func (t *Totals) chooseHolder() (Member, error) {
 	}
 
 	now := time.Now()
-	maps.DeleteFunc(c.givenUp, func(id ring.NodeID, at time.Time) bool { return now.Sub(at) > copyGrace/2 })
+	maps.DeleteFunc(c.givenUp, func(id ring.NodeID, at time.Time) bool { return now.Sub(at) > givenUpTime })
 	if present >= 0 {
 		c.givenUp[c.holder.ID] = now
 	}

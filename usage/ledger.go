@@ -241,9 +241,8 @@ func (l *ledger) add(h rowHash, row *Row) outcome {
 	return l.addIn(rowHash{hash.Hi, hash.Lo}, &rest, &l.otherCount, maxOthers, outcomeOther)
 }
 
-// addIn is add without the row of others. count is the number of rows of row's
-// kind, of which there may be bound. addIn returns ifCounted if it has counted
-// the row, outcomeLost if there is no room, or outcomeClosed.
+// addIn adds to row h, or creates it while fewer than bound rows are counted in
+// count. It returns ifCounted, outcomeLost (no room) or outcomeClosed.
 func (l *ledger) addIn(h rowHash, row *Row, count *atomic.Int64, bound int64, ifCounted outcome) outcome {
 	sh := l.shard(h)
 	sh.mu.Lock()

@@ -136,11 +136,13 @@ func (t *Totals) writeMerged(header *pageHeader, s *Stream) error {
 	p := &pager{limit: pageBytes}
 	for {
 		row, ok := s.Next()
-		if ok && p.add(&row) {
-			continue
-		}
 		if !ok {
 			return t.writeLastMerged(header, s, p.page)
+		}
+
+		added := p.add(&row)
+		if added {
+			continue
 		}
 
 		// The page is full, so the row goes on the next one.

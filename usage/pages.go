@@ -178,7 +178,7 @@ func (t *Totals) storePage(body []byte) ([]byte, error) {
 		return nil, err
 	}
 	if header.Page < 0 || header.Page > m.maxNameBytes()/pageBytes*2 || header.Round == 0 || !header.Merged.isValid() {
-		return nil, errors.New("invalid ledger")
+		return nil, errors.New("the page's number, round or merged list is out of range")
 	}
 	if err := eachRow(page, func(*Row) bool { return true }); err != nil {
 		return nil, err
@@ -210,10 +210,10 @@ func (t *Totals) storePage(body []byte) ([]byte, error) {
 	return reply, nil
 }
 
-// checkCopy reports whether this node may hold a copy of a ledger.
+// checkCopy returns an error unless this node may hold a copy of a ledger.
 func (m *Meter) checkCopy(id ledgerID) error {
 	if id.Source == m.config.Self || id.Source.IsZero() || id.Month < firstYear*12 || id.Month > lastYear*12+11 {
-		return errors.New("invalid ledger")
+		return errors.New("a node can't hold a copy of its own or an undated ledger")
 	}
 	return nil
 }

@@ -97,9 +97,9 @@ func (r *processRecord) observe(now int64, ofMember, dead bool) *processRecord {
 }
 
 // chooseNewer returns the record that takes r's place when next, a later one of
-// the same process, has come. If r is complete and next is not, that is r,
-// marked as alive: the bill needs the last statement of which everything is
-// here. Otherwise it is next.
+// the same process, has come. It keeps r if r is complete and next is not,
+// because a bill needs the last complete statement. r then counts as alive.
+// Otherwise chooseNewer returns next.
 func (r *processRecord) chooseNewer(next *processRecord) *processRecord {
 	if !r.isComplete || next.isComplete {
 		return next

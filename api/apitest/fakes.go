@@ -1,6 +1,7 @@
 package apitest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,7 +93,12 @@ func (r *MemoryRules) WriteEntries(_ context.Context, changes []cluster.EntryCha
 
 	r.entries = next
 	r.Limiter.SetEntries(next)
-	return next.Version(), cluster.LastEntry(next), nil
+
+	record := next.RecordAt(next.Version())
+	if record == nil {
+		return next.Version(), nil, nil
+	}
+	return next.Version(), cmp.Or(record.After, record.Before), nil
 }
 
 // Versions lists the versions.

@@ -63,12 +63,10 @@ func (h *fastHead) read(b []byte) (r fastRequest, ok bool) {
 		h.tokenCache = api.TokenCache{}
 		r.tokenCache = &h.tokenCache
 
-		h.from = 0
-		h.to = 0
-		if len(r.authorization) > 0 {
-			h.from = cap(b) - cap(r.authorization) // authorization is a slice of b
-			h.to = h.from + len(r.authorization)
-		}
+		// The head contains the value. If it has the same bytes somewhere else, too,
+		// either place will do.
+		h.from = bytes.Index(h.text, r.authorization)
+		h.to = h.from + len(r.authorization)
 	}
 
 	return r, ok
@@ -228,28 +226,8 @@ func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 
 	x := s.handlers.getExchange()
 	defer s.handlers.putExchange(x)
+	s.decideFast(c, x, r)
 
-	ownBuffer := x.request.body
-	defer func() { x.request.body = ownBuffer }() // b is the caller's, which puts it back
-
-	x.began = time.Now()
-	x.method = "POST"
-	x.path = r.path
-	x.request.body = r.body
-	x.authorization = codec.UnsafeString(r.authorization)
-	x.tokenCache = r.tokenCache
-	x.conn = c.Connection
-
-	if route, refusal := s.handlers.admit(x); refusal != nil {
-		x.SetError(refusal)
-	} else {
-		s.handlers.serve(route, x)
-	}
-
-	// The exchange's own buffer is put back before the answer is charged.
-	// Otherwise the charge would count the input, which goes back to the pool
-	// anyway.
-	x.request.body = ownBuffer
 	closes := x.hangUp || c.closesAfterAnswer() || c.HasUsedUpRequests()
 	_ = c.SetWriteDeadline(x.began.Add(s.server.WriteTimeout)) // only records it, so it can't fail
 
@@ -262,6 +240,29 @@ func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 
 	c.BeginWait(x.began)
 	return true, c.SetReadDeadline(x.began.Add(c.IdleTimeout(s.server.IdleTimeout)))
+}
+
+// decideFast decides r, a request on c, and puts the answer into x.
+func (s *Server) decideFast(c *connection, x *exchange, r fastRequest) {
+	// The exchange's own buffer comes back before the answer is charged: the charge
+	// must not count the input, which belongs to the connection.
+	ownBuffer := x.request.body
+	defer func() { x.request.body = ownBuffer }()
+
+	x.began = time.Now()
+	x.method = "POST"
+	x.path = r.path
+	x.request.body = r.body
+	x.authorization = codec.UnsafeString(r.authorization)
+	x.tokenCache = r.tokenCache
+	x.conn = c.Connection
+
+	route, refusal := s.handlers.admit(x)
+	if refusal != nil {
+		x.SetError(refusal)
+		return
+	}
+	s.handlers.serve(route, x)
 }
 
 // maxOneWrite is the size in bytes up to which a body is copied behind its

@@ -141,18 +141,16 @@ func (ha *heldAnswers) release(w *heldAnswer, callerGone bool) {
 	defer ha.mu.Unlock()
 	// The timer, the watch and the drain may all come for w. The first one
 	// sends its answer.
-	if _, here := ha.all[w]; here {
+	_, isHeld := ha.all[w]
+	if isHeld {
 		w.hungUp = callerGone
 		ha.releaseLocked(w, callerGone)
 	}
 }
 
-// releaseLocked removes w and starts sending its answer. The caller must hold
-// ha.mu, so that no goroutine starts once close waits.
+// releaseLocked removes w, which must be in ha.all, and starts sending its answer.
+// The caller must hold ha.mu, so that no goroutine starts once close waits.
 func (ha *heldAnswers) releaseLocked(w *heldAnswer, closes bool) {
-	if _, here := ha.all[w]; !here {
-		return
-	}
 	delete(ha.all, w)
 	if w.timer != nil {
 		w.timer.Stop()

@@ -54,10 +54,10 @@ func appendHeader(b []byte, name string, value []byte) []byte {
 	return append(append(b, value...), "\r\n"...)
 }
 
-// append appends the answer in wire format as of now. left is the rest of the
-// delay. If it is 0, the answer has the original delay_ms, and waited: true;
-// otherwise its delay_ms is left.
-func (r *heldReply) append(b []byte, now time.Time, left time.Duration, closes bool) []byte {
+// append appends the answer in wire format. date is for the Date header. left is
+// the rest of the delay. If it is 0, the answer has the original delay_ms, and
+// waited: true; otherwise its delay_ms is left.
+func (r *heldReply) append(b, date []byte, left time.Duration, closes bool) []byte {
 	var room [64]byte
 	delay := room[:0]
 	if left > 0 {
@@ -67,7 +67,7 @@ func (r *heldReply) append(b []byte, now time.Time, left time.Duration, closes b
 	}
 
 	b = append(b, "HTTP/1.1 200 OK\r\nDate: "...)
-	b = now.UTC().AppendFormat(b, "Mon, 02 Jan 2006 15:04:05 GMT")
+	b = append(b, date...)
 	b = append(b, "\r\nContent-Length: "...)
 	b = strconv.AppendInt(b, int64(len(r.text)-r.bodyStart-(r.delayEnd-r.delayStart)+len(delay)), 10)
 	b = append(append(b, "\r\n"...), r.text[:r.bodyStart]...)

@@ -81,10 +81,15 @@ func readBuffered(c net.Conn) (unread []byte, err error) {
 func (s *Server) sendHeld(w *heldAnswer, left time.Duration) {
 	now := time.Now()
 	c := w.conn
-	// Resume comes last: it may cost a stranger its seat, which is in vain if
-	// the connection closes anyway.
-	closes := w.closes || s.handlers.ClosesConnections() || c.closesAfterAnswer() || !s.conns.Resume(c.Connection)
-	text := w.reply.append(make([]byte, 0, len(w.reply.text)+256), now, left, closes)
+	closes := w.closes || s.handlers.ClosesConnections() || c.closesAfterAnswer()
+	if !closes {
+		// Resume comes last: it may cost a stranger its seat, which is in vain if the
+		// connection closes anyway.
+		resumed := s.conns.Resume(c.Connection)
+		closes = !resumed
+	}
+
+	text := w.reply.append(make([]byte, 0, len(w.reply.text)+256), s.date.at(now), left, closes)
 	w.reply = heldReply{}
 	err := c.SetWriteDeadline(now.Add(s.server.WriteTimeout))
 	if err == nil {
@@ -96,12 +101,19 @@ func (s *Server) sendHeld(w *heldAnswer, left time.Duration) {
 	s.handlers.Budget.Give(w.charged)
 	s.held.freeRoom()
 
-	w.endWait(w.hungUp && (err != nil || awaitReset(w)))
+	gone := w.hungUp
+	if gone && err == nil {
+		gone = awaitReset(w)
+	}
+	w.endWait(gone)
 
-	if err == nil && !closes && c.end() {
-		_ = c.SetReadDeadline(now.Add(c.IdleTimeout(s.server.IdleTimeout))) // receive returns the error
-		s.goOn(c, w.unread)
-		return
+	if err == nil && !closes {
+		goesOn := c.end()
+		if goesOn {
+			_ = c.SetReadDeadline(now.Add(c.IdleTimeout(s.server.IdleTimeout))) // receive returns the error
+			s.goOn(c, w.unread)
+			return
+		}
 	}
 
 	if err == nil && hasUnreadInput(w) {

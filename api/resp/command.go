@@ -22,8 +22,8 @@ type spec struct {
 	asks func(*session, [][]byte, *check) failure
 	// run executes the command and writes its reply. An error closes the connection.
 	run func(*session, [][]byte) error
-	// alone reports whether run executes a command that has asks, because of its
-	// other words. May be nil.
+	// alone, if set, reports that these arguments must not be batched: the command is
+	// then executed by run although it has asks.
 	alone func([][]byte) bool
 	// firstKey, lastKey and keyStep say which words are keys, as COMMAND does; 0: none.
 	firstKey, lastKey, keyStep int
@@ -68,10 +68,7 @@ func findSpec(name []byte) *spec {
 	var buffer [maxCommandName]byte
 	lower := buffer[:len(name)]
 	for i, c := range name {
-		if 'A' <= c && c <= 'Z' {
-			c |= 0x20
-		}
-		lower[i] = c
+		lower[i] = toLower(c)
 	}
 	return specs[string(lower)]
 }
@@ -82,14 +79,19 @@ func is(word []byte, text string) bool {
 		return false
 	}
 	for i, c := range word {
-		if 'A' <= c && c <= 'Z' {
-			c |= 0x20
-		}
-		if c != text[i] {
+		if toLower(c) != text[i] {
 			return false
 		}
 	}
 	return true
+}
+
+// toLower returns an ASCII letter in lower case, and any other byte as it is.
+func toLower(c byte) byte {
+	if 'A' <= c && c <= 'Z' {
+		return c | 0x20
+	}
+	return c
 }
 
 // execute executes a command, or adds it to the run of checks. An error closes

@@ -75,7 +75,7 @@ func (b *Build) appendOrigin(to []byte, needs Level) []byte {
 	return wire.AppendText(binary.AppendUvarint(to, uint64(needs)), b.Release[:min(len(b.Release), MaxRelease)])
 }
 
-var errOrigin = errors.New("invalid signature")
+var errOrigin = errors.New("invalid origin (level and release)")
 
 // decodeOrigin is the inverse of appendOrigin.
 func decodeOrigin(d *wire.Decoder) (needs Level, release string, err error) {

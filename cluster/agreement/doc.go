@@ -4,13 +4,10 @@
 // A [State] contains the cluster's ID, its nodes, the owner of each partition,
 // each node's generation (how many times it was ended), the process of each
 // node that may have authority, the rules in force, and the entries beside
-// them. [State.Apply] builds the next State from an entry: [FoundCluster],
-// [Empty], [Reign], [Ring], [Leave], [Settled], [Ended], [RegisterProcess],
-// [Forget], [Rules], [Primary], [Region], [Mark], [Adopt], [ChangeEntries],
-// [EndEntries], [AdoptEntries], [Depart], [Raise] or [Skipped], encoded by
-// [Build.Encode]. The result depends only on the State and the entry, not on a
-// clock, the environment or map order. So nodes that apply the same entries
-// have the same State.
+// them. [Build.Apply] builds the next State from an [Entry] that [Build.Encode]
+// has encoded. The result depends only on the State and the entry, not on a
+// clock, the environment or map order. Nodes that apply the same entries
+// therefore have the same State.
 //
 // The nodes of a cluster may run different releases. Each entry and each
 // snapshot states the feature level needed to read it and the release that
@@ -45,7 +42,7 @@
 // is applied, so its proposer must check that.
 //
 // States are immutable and share unchanged parts. They are safe for concurrent
-// use. [State.AppendBinary] and [Build.Parse] write and read Raft's snapshots:
+// use. [Build.AppendSnapshot] and [Build.Parse] write and read Raft's snapshots:
 // a State that was read back behaves exactly like the one written.
 //
 // Bounds: a ring has at most [ring.MaxMembers] members, State.Members at most

@@ -87,7 +87,7 @@ func (b *Build) Prepare(s *State, e Entry) ([]byte, *Prepared, error) {
 	next.Index++
 	p := &Prepared{before: s.History}
 	write, isRules := e.(Rules)
-	// A write that has its answer already changes nothing: no case holds for it.
+	// A repeated write changes nothing: it falls through both cases.
 	switch {
 	case !isRules:
 		p.refusal = e.apply(&next).Err

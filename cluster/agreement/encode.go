@@ -122,7 +122,7 @@ func appendBody(b []byte, e Entry) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %w", ErrEntry, err)
 	}
 	if len(text) > most {
-		return nil, fmt.Errorf("%w: without the rules it has %d bytes, more than %d", ErrEntry, len(text), most)
+		return nil, fmt.Errorf("%w: its JSON has %d bytes, more than %d", ErrEntry, len(text), most)
 	}
 
 	b = slices.Grow(b, binary.MaxVarintLen64+len(text)+len(tail))
@@ -149,7 +149,8 @@ type stampedEntry struct {
 
 func (b *Build) decode(entry []byte) (stampedEntry, error) {
 	if len(entry) < 3 || entry[0] != entryMark {
-		return stampedEntry{}, b.unreadable(0, "", fmt.Errorf("%w of a release with feature levels", ErrEntry))
+		err := fmt.Errorf("%w: it is damaged, or of a release without feature levels", ErrEntry)
+		return stampedEntry{}, b.unreadable(0, "", err)
 	}
 
 	d := wire.NewDecoder(entry[3:])
@@ -159,7 +160,7 @@ func (b *Build) decode(entry []byte) (stampedEntry, error) {
 	case err != nil:
 		err = fmt.Errorf("%w: %w", ErrEntry, err)
 	case level > b.Level:
-		err = fmt.Errorf("%w that this build knows: kind %d", ErrEntry, entry[1])
+		err = fmt.Errorf("%w: kind %d needs a newer build", ErrEntry, entry[1])
 	case entry[2] != entryFormat:
 		err = fmt.Errorf("%w: unknown format %d of kind %d", ErrEntry, entry[2], entry[1])
 	default:

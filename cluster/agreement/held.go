@@ -14,10 +14,9 @@ import (
 // knows in which windows the older versions still count.
 const MaxClockSpread = time.Minute
 
-// windowSlack, in ms, is how long, beyond the longest window, an old version is
-// kept once the next one is recorded. Clocks may differ by MaxClockSpread. The
-// further minute covers recordMargin of package cluster, by which a recorded
-// time is ahead of the latest clock.
+// windowSlack is how much longer than the longest window an old version is kept,
+// in ms: MaxClockSpread, plus a minute for recordMargin (package cluster), which
+// records a time ahead of every clock.
 const windowSlack = int64((MaxClockSpread + time.Minute) / time.Millisecond)
 
 // errTooManyHeld means that no further version can be held.
@@ -202,24 +201,30 @@ func (r *Regions) recordCandidate(i int, at int64) {
 	}
 
 	r.Held[i].Candidate = false
-	var recorded []Held
-	for _, h := range r.Held[:i+1] {
-		if h.RecordedAt == 0 {
-			// h is the candidate, or an earlier version that was never a candidate. A
-			// region may have used an earlier one in this window, so it counts as recorded
-			// at the same time.
-			h.RecordedAt = at
+	for j := range r.Held[:i+1] {
+		// A version without a time is the candidate, or an earlier one that was never a
+		// candidate. A region may have used an earlier one in this window, so it counts
+		// as recorded at the same time.
+		if r.Held[j].RecordedAt == 0 {
+			r.Held[j].RecordedAt = at
 		}
-
-		// Versions that divide all limits alike count as one, recorded when the first
-		// of them was. A doubtful one stays, because its doubt lowers shares.
-		n := len(recorded)
-		if n > 0 && !recorded[n-1].Doubtful && recorded[n-1].sameShares(&h) {
-			h.RecordedAt = recorded[n-1].RecordedAt
-			recorded = recorded[:n-1]
-		}
-		recorded = append(recorded, h)
 	}
 
+	recorded := joinAlike(r.Held[:i+1])
 	r.Held = pruneHeld(append(recorded, r.Held[i+1:]...), now)
+}
+
+// joinAlike returns recorded versions with those joined that divide all limits
+// alike: they count as one, recorded when the first of them was. A doubtful
+// version stays, because its doubt lowers shares.
+func joinAlike(list []Held) (joined []Held) {
+	for _, h := range list {
+		n := len(joined)
+		if n > 0 && !joined[n-1].Doubtful && joined[n-1].sameShares(&h) {
+			h.RecordedAt = joined[n-1].RecordedAt
+			joined = joined[:n-1]
+		}
+		joined = append(joined, h)
+	}
+	return joined
 }

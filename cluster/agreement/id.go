@@ -17,7 +17,8 @@ type (
 	ClusterID = ID[ofCluster]
 	// WorldID identifies a group of regions that share their rules.
 	WorldID = ID[ofWorld]
-	// RequestID identifies a write of rules, so that a retry doesn't write twice.
+	// RequestID identifies a write of rules or entries, so that a retry doesn't
+	// write twice.
 	RequestID = ID[ofRequest]
 
 	ofCluster struct{}

@@ -25,6 +25,16 @@ import (
 // Every release writes the format, the origin and the checksum in this way.
 const snapshotFormat = 5
 
+// The parts of a snapshot, in their order.
+const (
+	partFields = iota
+	partFrom
+	partTo
+	partDocuments
+	partEntries
+	numParts
+)
+
 // ErrSnapshot means that bytes are not a snapshot, or that the snapshot is damaged.
 var ErrSnapshot = errors.New("not a snapshot")
 
@@ -34,30 +44,32 @@ func (s *State) AppendBinary(b []byte) ([]byte, error) { return ThisBuild.Append
 // AppendSnapshot appends the whole state to buf. The same build encodes equal
 // states as equal bytes. On an error, it returns buf unchanged.
 func (b *Build) AppendSnapshot(buf []byte, s *State) ([]byte, error) {
-	parts := [5][]byte{}
+	parts := [numParts][]byte{}
 	var err error
 
-	parts[0], err = json.Marshal(s)
+	parts[partFields], err = json.Marshal(s)
 	if err != nil {
 		return buf, fmt.Errorf("write the agreed state: %w", err)
 	}
 
-	parts[3], err = s.Regions.documents()
+	parts[partDocuments], err = s.Regions.documents()
 	if err != nil {
 		return buf, fmt.Errorf("write the held versions of the rules: %w", err)
 	}
 
-	parts[4], err = s.Entries.AppendBinary(nil)
+	parts[partEntries], err = s.Entries.AppendBinary(nil)
 	if err != nil {
 		return buf, fmt.Errorf("write the entries beside the rules: %w", err)
 	}
 
-	for i, t := range []*ring.Table{s.From, s.To} {
-		if t == nil || i == 1 && t == s.From {
-			continue
+	if s.From != nil {
+		parts[partFrom], err = s.From.AppendBinary(nil)
+		if err != nil {
+			return buf, fmt.Errorf("write a ring: %w", err)
 		}
-
-		parts[1+i], err = t.AppendBinary(nil)
+	}
+	if s.To != nil && s.To != s.From {
+		parts[partTo], err = s.To.AppendBinary(nil)
 		if err != nil {
 			return buf, fmt.Errorf("write a ring: %w", err)
 		}
@@ -144,7 +156,7 @@ func (b *Build) Parse(data []byte) (*State, error) {
 
 // parse reads the bytes between the origin and the checksum.
 func parse(d *wire.Decoder) (_ *State, err error) {
-	var parts [5][]byte
+	var parts [numParts][]byte
 	for i := range parts {
 		parts[i] = d.View(math.MaxInt)
 	}
@@ -156,26 +168,26 @@ func parse(d *wire.Decoder) (_ *State, err error) {
 	s := New()
 	s.Regions.cache = &regionCache{}
 
-	if err := wire.StrictJSON(parts[0], s); err != nil {
+	if err := wire.StrictJSON(parts[partFields], s); err != nil {
 		return nil, err
 	}
 
-	if len(parts[1]) > 0 {
-		s.From, err = ring.Parse(parts[1])
+	if len(parts[partFrom]) > 0 {
+		s.From, err = ring.Parse(parts[partFrom])
 		if err != nil {
 			return nil, err
 		}
 	}
 
 	s.To = s.From
-	if len(parts[2]) > 0 {
-		s.To, err = ring.Parse(parts[2])
+	if len(parts[partTo]) > 0 {
+		s.To, err = ring.Parse(parts[partTo])
 		if err != nil {
 			return nil, err
 		}
 	}
 
-	s.Entries, err = entries.Parse(parts[4])
+	s.Entries, err = entries.Parse(parts[partEntries])
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +200,7 @@ func parse(d *wire.Decoder) (_ *State, err error) {
 	if s.Members == nil || s.Generations == nil || s.Processes == nil || s.Regions == nil {
 		return nil, errors.New("a required field is missing")
 	}
-	if err := s.Regions.compile(parts[3], s.History); err != nil {
+	if err := s.Regions.compile(parts[partDocuments], s.History); err != nil {
 		return nil, err
 	}
 

@@ -28,9 +28,11 @@ const (
 // State is the agreed state of the cluster. It is immutable: its fields and
 // everything that they point to are read-only.
 type State struct {
-	Cluster ClusterID `json:"cluster"`          // zero before FoundCluster
-	Secret  []byte    `json:"secret,omitempty"` // 32 bytes, for signatures; nil before FoundCluster
-	Index   uint64    `json:"index"`            // index of the last entry applied
+	Cluster ClusterID `json:"cluster"` // zero before FoundCluster
+	// Secret is 32 bytes; nil before FoundCluster. Signatures are made with it, and
+	// it is the key of all hashes of subjects.
+	Secret []byte `json:"secret,omitempty"`
+	Index  uint64 `json:"index"` // index of the last entry applied
 	// Hash is chained over all entries and their outcomes: nodes with the same
 	// Index but different Hashes have diverged. ComparedHash is the Hash after all
 	// entries below the last multiple of HashEvery. In JSON, ComparedHash and

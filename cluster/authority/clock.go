@@ -46,7 +46,6 @@ type anchor struct {
 	reading time.Duration
 }
 
-// NewClock returns a clock.
 func NewClock() *Clock { return &Clock{start: time.Now()} }
 
 // Boottime returns the time since the machine (or, without such a clock, the process) started.

@@ -126,18 +126,25 @@ func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
 		return // the records are full, and the node was refused
 	}
 
-	why := agreement.Reason("")
 	switch {
 	case len(in.members) == 1:
 		rec.ending = false // nobody could take over from the only member
 	case in.nodes[id].Removed:
-		why = agreement.Removed
+		rec.startEnding(in.now, agreement.Removed)
 	case rec.ending:
 		// endEntry waits until the node's authority has expired. Until then, a node
 		// that is well again is spared.
 		rec.ending = !rec.isBack(in, id)
 	default:
-		why = rs.whyEnd(in, rec, id)
+		rs.endIfUnwell(in, rec, id)
+	}
+}
+
+// endIfUnwell decides to end id, the node of rec, if there is a reason.
+func (rs *reignState) endIfUnwell(in *decisionInput, rec *record, id ring.NodeID) {
+	why := rs.whyEnd(in, rec, id)
+	if why == "" {
+		return
 	}
 
 	if why == agreement.Behind {
@@ -149,11 +156,14 @@ func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
 		}
 	}
 
-	if why != "" {
-		rec.ending = true
-		rec.endingSince = in.now
-		rec.endingReason = why
-	}
+	rec.startEnding(in.now, why)
+}
+
+// startEnding records the decision to end rec's node.
+func (rec *record) startEnding(now time.Duration, why agreement.Reason) {
+	rec.ending = true
+	rec.endingSince = now
+	rec.endingReason = why
 }
 
 // isBack reports whether id, the node of rec, is well again although the leader
@@ -181,7 +191,8 @@ func (rs *reignState) whyEnd(in *decisionInput, rec *record, id ring.NodeID) agr
 	return ""
 }
 
-// isFailing reports whether there is reason to end rec's node.
+// isFailing reports whether the node asks without success, asks nothing although
+// it can be reached, or lags.
 func (rs *reignState) isFailing(in *decisionInput, rec *record) bool {
 	// It asks without success.
 	failing := rec.failingSince != never && in.now-rec.failingSince >= failingPatience &&

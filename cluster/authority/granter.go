@@ -54,9 +54,8 @@ type GranterConfig struct {
 	Confirm func(ctx context.Context, reign uint64) error
 	// Nodes returns this node, those that gossip has seen, and the other agreed members.
 	Nodes func() []Node
-	// RulesIndex returns an index at or after the entry with the newest rules
-	// applied here. A node that has applied that index uses these rules or newer
-	// ones.
+	// RulesIndex returns the index of the newest rules applied here, or a later one.
+	// Whoever has applied it uses those rules or newer ones.
 	RulesIndex func() uint64
 	// TransferLead begins to transfer the lead to another node, if one can take it.
 	TransferLead func()
@@ -289,7 +288,6 @@ func (g *Granter) beginReign() {
 	g.propose(agreement.Reign{Number: r.number})
 }
 
-// endReign ends the reign, if there is one.
 func (g *Granter) endReign() {
 	r := g.reign
 	if r == nil {

@@ -240,7 +240,6 @@ func (list attempts) withoutDone() attempts {
 	})
 }
 
-// startAttempt starts an attempt.
 func (h *Holder) startAttempt() *attempt {
 	ctx, cancel := context.WithTimeout(h.ctx, askTimeout)
 	a := &attempt{began: time.Now(), cancel: cancel}

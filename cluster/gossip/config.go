@@ -17,7 +17,7 @@ import (
 )
 
 // ErrConfig means that a Config is invalid. The errors that wrap it name the field.
-var ErrConfig = errors.New("gossip")
+var ErrConfig = errors.New("invalid gossip configuration")
 
 // Config describes this node, its addresses, and the nodes to join. A duration
 // of 0 means its default.

@@ -32,8 +32,8 @@
 //
 // Caveats:
 //
-//   - memberlist does not report suspicions, so [Suspect] is not used: a member
-//     is [Alive] until it is [Failed].
+//   - memberlist does not report suspicions: a member is [Alive] until it is
+//     [Failed].
 //   - memberlist 0.6 trusts its input: one message may exhaust memory or end
 //     the process. So each message is decrypted and inspected before memberlist
 //     gets it. Messages that no node sends are dropped, counted

@@ -34,14 +34,13 @@ type Member struct {
 type State uint8
 
 const (
-	Alive   State = iota
-	Suspect       // gossip reports none: cluster uses it for a member that gossip has not seen yet
-	Left          // it has announced that it leaves
-	Failed        // it does not answer
+	Alive  State = iota
+	Left         // it has announced that it leaves
+	Failed       // it does not answer
 )
 
 // states holds the names used in the API.
-var states = [...]string{Alive: "alive", Suspect: "suspect", Left: "left", Failed: "failed"}
+var states = [...]string{Alive: "alive", Left: "left", Failed: "failed"}
 
 // String returns the name used in the API.
 func (s State) String() string {

@@ -164,6 +164,10 @@ func (g *Gossip) joinTargets(extraLive int, failing map[netip.AddrPort]bool) {
 
 	joins.Wait()
 
+	// The first rounds join live members, too. A node may still be starting then, so
+	// its failure is not logged.
+	logFailures := extraLive == 0
+
 	if len(failing) > maxFailing {
 		clear(failing)
 	}
@@ -175,9 +179,7 @@ func (g *Gossip) joinTargets(extraLive int, failing map[netip.AddrPort]bool) {
 		case err == nil && failing[at]:
 			delete(failing, at)
 			g.config.Logger.Info("a node that could not be joined has been joined", "address", at)
-		case err != nil && !failing[at] && extraLive == 0:
-			// In the first rounds, which join live members, too, a node may still be
-			// starting. So its failure is not logged.
+		case err != nil && !failing[at] && logFailures:
 			failing[at] = true
 			g.config.Logger.Info("a node can't be joined, retrying", "address", at, "reason", reason(err))
 		}

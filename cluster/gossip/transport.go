@@ -56,13 +56,7 @@ func (s sockets) Shutdown() error {
 
 // listen opens the real network for c. If it picks a port, it sets c.Port to it.
 func listen(c *Config, logger *log.Logger) (memberlist.Transport, error) {
-	tries := 1
-	if c.Port == 0 {
-		tries = bindTries // a port that is free for TCP may be taken for UDP
-	}
-
-	var last error
-	for try := 0; try < tries; try++ {
+	for try := 1; ; try++ {
 		t, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{
 			BindAddrs: []string{c.BindAddr}, BindPort: c.Port, Logger: logger,
 		})
@@ -72,13 +66,15 @@ func listen(c *Config, logger *log.Logger) (memberlist.Transport, error) {
 			return sockets{t, ctx, end}, nil
 		}
 
-		last = err
-		if c.AnyPort && c.Port != 0 {
+		if c.AnyPort {
 			c.Port = 0
-			tries = bindTries
+		}
+		// Only a picked port is worth another try: one that is free for TCP may be taken
+		// for UDP.
+		if c.Port != 0 || try == bindTries {
+			return nil, fmt.Errorf("listen for gossip: %w", err)
 		}
 	}
-	return nil, fmt.Errorf("listen for gossip: %w", last)
 }
 
 // transport wraps another transport, and inspects all incoming messages before
@@ -298,7 +294,8 @@ func (cn *conn) receive() ([]byte, error) {
 
 // errNoAnswer is the error of a dial whose remote refuses this node. The remote
 // logs the reason, but does not send it.
-var errNoAnswer = errors.New("it closes connections of this node without an answer: is this its gossip port, and has it the same cluster secret?")
+var errNoAnswer = errors.New("it closes this node's connections without an answer: " +
+	"check that this is its gossip port, and that both have the same cluster secret")
 
 // reserve raises the memory reserved for the message to a total of bytes.
 func (cn *conn) reserve(bytes int) error {

@@ -3,7 +3,6 @@ package peer
 // Scope says whose messages a handler answers.
 type Scope uint8
 
-// Scopes.
 const (
 	Near      Scope = iota // from nodes of this region
 	Far                    // from nodes of other regions

@@ -12,10 +12,8 @@ import (
 )
 
 const (
-	// maxLogged bounds the events that are logged and remembered. Once so many are,
-	// new ones are not logged until loggedOncePeriod has passed since the memory
-	// was last emptied; then all are forgotten. A stranger can invent any number of
-	// reasons, and must not fill the disk with them.
+	// At most maxLogged events are logged per loggedOncePeriod; further ones are
+	// dropped. A stranger can invent reasons, and must not fill the disk.
 	maxLogged        = 256
 	loggedOncePeriod = time.Minute
 )
@@ -57,10 +55,9 @@ func (lo *loggedOnce) isDue(what string, pause time.Duration) bool {
 	return true
 }
 
-// shouldLog reports whether to log an error with a node. It returns false while
-// logged remembers that the same reason was logged for the same where.
-// A mismatch of releases is logged once a minute for each node, whichever of
-// the two ends dials.
+// shouldLog reports whether to log an error with a node. It returns false if
+// this reason was already logged for where. A mismatch of releases is logged
+// once a minute for each node, whichever of the two ends dials.
 func (p *Peers) shouldLog(err error, node ring.NodeID, logged *loggedOnce, where string) bool {
 	if errors.As(err, new(*versionError)) {
 		return p.loggedOnce.isDue("versions "+node.String(), loggedOncePeriod)

@@ -49,6 +49,9 @@ type assembler struct{ partial []byte }
 
 // feed calls visit for every message that b completes. The bodies are valid during visit.
 func (a *assembler) feed(b []byte, visit func(message) error) error {
+	// Either nothing is buffered, and the messages are read from b itself. Or the
+	// beginning of a message is buffered: then b is appended to it, and from here on
+	// b is partial.
 	held := len(a.partial) > 0
 	if held {
 		a.partial = append(a.partial, b...)
@@ -71,8 +74,7 @@ func (a *assembler) feed(b []byte, visit func(message) error) error {
 		rest = rest[n:]
 	}
 
-	// If partial had bytes before and no message is complete, partial holds all of
-	// b already.
+	// If b is partial and no message is complete, there is nothing to copy.
 	switch {
 	case cap(a.partial) > 2*readSize && len(rest) <= readSize:
 		a.partial = slices.Clone(rest) // one large message must not hold memory forever

@@ -182,8 +182,8 @@ func (l *link) findPath() {
 	defer cancel()
 
 	tick := l.peers.config.Silence / 5
-	pause := tick      // between two searches
-	next := time.Now() // when to search next
+	search := searchSchedule{firstPause: tick}
+	search.restart(time.Now())
 	var trial directTrial
 
 	for l.ctx.Err() == nil {
@@ -211,25 +211,43 @@ func (l *link) findPath() {
 		switch {
 		case l.tunnel.Load() != nil:
 			// If the tunnel is lost, the search begins at once.
-			pause = tick
-			next = now
+			search.restart(now)
 		case !trial.works():
-			if !now.Before(next) {
+			if !now.Before(search.next) {
 				l.tryRelays(ctx, &attempts)
-				next = time.Now().Add(pause - rand.N(pause/2))
-				pause = min(2*pause, lastSeekPause)
+				search.delayNext()
 			}
-			wait = min(tick, time.Until(next))
+			wait = min(tick, time.Until(search.next))
 		}
 
 		select {
 		case <-time.After(wait):
 		case <-l.seek: // a connection was lost, and checks wait for the outcome of a search
-			pause = tick
-			next = time.Now()
+			search.restart(time.Now())
 		case <-l.ctx.Done():
 		}
 	}
+}
+
+// searchSchedule says when findPath searches for a relay. The pauses between its
+// searches grow.
+type searchSchedule struct {
+	firstPause time.Duration
+	pause      time.Duration // after the next search
+	next       time.Time     // when to search next
+}
+
+// restart makes the next search due at the given time, and the pauses short again.
+func (s *searchSchedule) restart(at time.Time) {
+	s.next = at
+	s.pause = s.firstPause
+}
+
+// delayNext delays the next search, because one has just ended without a tunnel
+// or goes on in the background.
+func (s *searchSchedule) delayNext() {
+	s.next = time.Now().Add(s.pause - rand.N(s.pause/2))
+	s.pause = min(2*s.pause, lastSeekPause)
 }
 
 // directTrial says for how long the direct connection has worked.
@@ -283,6 +301,8 @@ func (l *link) tryRelays(ctx context.Context, attempts *sync.WaitGroup) {
 	until := l.searchUntil.Load()
 	relays, isEachTried := l.relayCandidates()
 
+	// Attempts may go on after tryRelays has returned. Once all of this round have
+	// ended, concludeSearch says whether the search has failed.
 	var round sync.WaitGroup
 	var undecided atomic.Bool
 	undecided.Store(l.needsAllRelays.Load() && !isEachTried)
@@ -299,6 +319,7 @@ func (l *link) tryRelays(ctx context.Context, attempts *sync.WaitGroup) {
 			close(ended)
 		})
 
+		// If the attempt takes longer, the next relay is tried beside it.
 		select {
 		case <-ended:
 		case <-time.After(l.peers.config.Silence / 10):

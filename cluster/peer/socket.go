@@ -125,7 +125,7 @@ func (p *Peers) countFar(s *socket) bool {
 	return s.far
 }
 
-// count counts sockets. The caller must hold mu.
+// The caller of count must hold mu.
 func (p *Peers) count(which func(*socket) bool) (n int) {
 	for s := range p.sockets {
 		if which(s) {

@@ -76,7 +76,6 @@ func (p *Peers) dialVia(ctx context.Context, relay, target *link, k connKind) (*
 	})
 }
 
-// relay relays a tunnel for the node that dialled s.
 func (p *Peers) relay(s *socket) {
 	defer s.Close()
 	_ = s.SetDeadline(time.Now().Add(handshakeTime))

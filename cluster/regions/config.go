@@ -54,9 +54,9 @@ func (c Config) validate() error {
 	return c.gossipConfig(0, 0, nil).Validate()
 }
 
-// gossipConfig returns the configuration for joining the WAN pool. Each time
-// this node joins, entered makes it a new process there, because the other
-// nodes remember that the previous one left.
+// gossipConfig returns the configuration for joining the WAN pool. entered is
+// added to Boot. Other nodes remember that this node left the pool, so it must
+// come back as a new process.
 func (c Config) gossipConfig(entered uint64, members int, learned []string) gossip.Config {
 	return gossip.Config{
 		WAN: true,

@@ -53,7 +53,7 @@ func TestTwoClustersOfOneName(t *testing.T) {
 				t.Fatalf("have %s, %v", by, err)
 			}
 		}
-		if have := caller.log.Count(`several clusters are called region \"eu\"`); have != 1 {
+		if have := caller.log.Count(`several clusters use the region name \"eu\"`); have != 1 {
 			t.Errorf("the third region logs it %d times:\n%s", have, caller.log)
 		}
 		for _, n := range []*node{w.node(1, 1), second} {

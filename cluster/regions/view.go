@@ -209,8 +209,9 @@ func (r *region) chooseCluster(all []gossip.Member) trouble {
 		}
 	}
 
-	return trouble(fmt.Sprintf("several clusters are called region %q: the nodes of%s are left out, %x is called. Each needs a --region of its own",
-		r.name, others, r.cluster))
+	return trouble(fmt.Sprintf(
+		"several clusters use the region name %q: calls go to cluster %x, and the nodes of%s are ignored. "+
+			"Give each cluster its own --region", r.name, r.cluster, others))
 }
 
 // mostFrequent returns the text with the highest count. If several have that

@@ -35,7 +35,6 @@ type applyCmd struct {
 	answerFlags
 }
 
-// Run writes the files.
 func (c *applyCmd) Run(env *environment) error {
 	switch {
 	case len(c.File) == 0 && len(c.More) > 0:
@@ -69,7 +68,6 @@ type rollbackCmd struct {
 	answerFlags
 }
 
-// Run puts the version in force.
 func (c *rollbackCmd) Run(env *environment) error {
 	if c.Version < 1 {
 		return usageError("%d is not a version: they begin with 1", c.Version)
@@ -97,7 +95,6 @@ type diffCmd struct {
 	answerFlags
 }
 
-// Run prints the differences.
 func (c *diffCmd) Run(env *environment) error {
 	n, err := c.client()
 	if err != nil {

@@ -50,7 +50,6 @@ type backupCmd struct {
 	adminPlane
 }
 
-// Run takes the backup.
 func (c *backupCmd) Run(env *environment) error {
 	n, err := c.client()
 	if err != nil {

@@ -46,7 +46,6 @@ func (c *benchCmd) validate() error {
 	return nil
 }
 
-// Run loads the node and prints the figures.
 func (c *benchCmd) Run(env *environment) error {
 	if err := c.validate(); err != nil {
 		return err

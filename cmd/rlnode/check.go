@@ -31,7 +31,6 @@ type checkCmd struct {
 	eitherPlane
 }
 
-// Run makes the check and prints the decision.
 func (c *checkCmd) Run(env *environment) error {
 	return exitOf(c.ask(env))
 }

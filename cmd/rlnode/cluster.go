@@ -19,7 +19,6 @@ import (
 // membersCmd lists nodes.
 type membersCmd struct{ answerFlags }
 
-// Run prints the tables.
 func (c *membersCmd) Run(env *environment) error {
 	return sendAndPrint(env, c.client, c.JSON, request{path: "/v1/cluster"},
 		func(w io.Writer, cluster *admin.ClusterView) error {
@@ -111,12 +110,10 @@ func decidedText(by map[string]int64) string {
 
 // ownerCmd shows a subject's owner.
 type ownerCmd struct {
-	Rule string   `required:"" placeholder:"RULE" help:"The rule."`
-	Key  []string `sep:"none" placeholder:"VALUE" help:"The subject; once for each key attribute of the rule, in its order."`
+	keyFlags
 	answerFlags
 }
 
-// Run prints the owner.
 func (c *ownerCmd) Run(env *environment) error {
 	r := request{path: "/v1/owner", query: subjectQuery(c.Rule, c.Key)}
 	return sendAndPrint(env, c.client, c.JSON, r, func(w io.Writer, o *admin.SubjectOwner) error {

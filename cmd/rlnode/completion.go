@@ -14,7 +14,6 @@ type completionCmd struct {
 	Shell string `arg:"" enum:"bash,zsh,fish" help:"bash, zsh or fish."`
 }
 
-// Run prints the script.
 func (c *completionCmd) Run(env *environment) error {
 	_, err := io.WriteString(env.stdout, completions[c.Shell])
 	return err

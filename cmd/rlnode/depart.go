@@ -18,7 +18,6 @@ type leaveCmd struct {
 	answerFlags
 }
 
-// Run asks the node to leave.
 func (c *leaveCmd) Run(env *environment) error {
 	type left struct {
 		Left string `json:"left"`
@@ -48,7 +47,6 @@ type removeCmd struct {
 	answerFlags
 }
 
-// Run removes the node, or the region.
 func (c *removeCmd) Run(env *environment) error {
 	path := "/v1/members/" + url.PathEscape(c.Name)
 	done := printable(c.Name) + " is no longer a member"

@@ -67,7 +67,6 @@ type (
 	listListCmd[L listName] struct{ answerFlags }
 )
 
-// Run adds the entry.
 func (c *listAddCmd[L]) Run(env *environment) error {
 	fields, err := entryFields(c.Entry)
 	if err != nil {
@@ -78,7 +77,6 @@ func (c *listAddCmd[L]) Run(env *environment) error {
 	return c.writeEntry(env, http.MethodPost, "/v1/lists/"+l.name()+"/entries", fields)
 }
 
-// Run removes the entry.
 func (c *listRemoveCmd[L]) Run(env *environment) error {
 	fields, err := entryFields(c.Entry)
 	if err != nil {
@@ -88,7 +86,6 @@ func (c *listRemoveCmd[L]) Run(env *environment) error {
 	return c.writeEntry(env, http.MethodDelete, "/v1/lists/"+l.name()+"/entries", fields)
 }
 
-// Run prints the list.
 func (c *listListCmd[L]) Run(env *environment) error {
 	var l L
 	return sendAndPrint(env, c.client, c.JSON,
@@ -163,7 +160,6 @@ type subjectSetCmd struct {
 	answerFlags
 }
 
-// Run writes the entry.
 func (c *subjectSetCmd) Run(env *environment) error {
 	path, err := subjectPath(c.Subject)
 	if err != nil {
@@ -196,7 +192,6 @@ type subjectUnsetCmd struct {
 	answerFlags
 }
 
-// Run removes the entry.
 func (c *subjectUnsetCmd) Run(env *environment) error {
 	path, err := subjectPath(c.Subject)
 	if err != nil {
@@ -214,32 +209,32 @@ func subjectPath(pair string) (string, error) {
 	return "/v1/subjects/" + url.PathEscape(name) + "/" + url.PathEscape(value), nil
 }
 
-// blockFlags name a rule's subject.
-type blockFlags struct {
+// keyFlags name a rule's subject by its key.
+type keyFlags struct {
 	Rule string   `required:"" placeholder:"RULE" help:"The rule."`
 	Key  []string `sep:"none" placeholder:"VALUE" help:"The subject; once for each key attribute of the rule, in its order."`
 }
 
-func (b *blockFlags) fields() map[string]any {
-	fields := map[string]any{"rule": b.Rule}
-	switch len(b.Key) {
+// fields returns the subject for a body in JSON; subjectQuery is for a query.
+func (k *keyFlags) fields() map[string]any {
+	fields := map[string]any{"rule": k.Rule}
+	switch len(k.Key) {
 	case 0:
 	case 1:
-		fields["key"] = b.Key[0]
+		fields["key"] = k.Key[0]
 	default:
-		fields["key"] = b.Key
+		fields["key"] = k.Key
 	}
 	return fields
 }
 
 // blockCmd blocks a subject by hand.
 type blockCmd struct {
-	blockFlags
+	keyFlags
 	holdFlags
 	answerFlags
 }
 
-// Run blocks the subject.
 func (c *blockCmd) Run(env *environment) error {
 	fields := c.fields()
 	c.holdFlags.add(fields)
@@ -248,11 +243,10 @@ func (c *blockCmd) Run(env *environment) error {
 
 // unblockCmd lifts a subject's blocks.
 type unblockCmd struct {
-	blockFlags
+	keyFlags
 	answerFlags
 }
 
-// Run lifts the blocks.
 func (c *unblockCmd) Run(env *environment) error {
 	return c.writeEntry(env, http.MethodDelete, "/v1/blocks", c.fields())
 }
@@ -343,7 +337,6 @@ type entriesLogCmd struct {
 	answerFlags
 }
 
-// Run prints the changes.
 func (c *entriesLogCmd) Run(env *environment) error {
 	r := request{path: "/v1/entries/log", query: url.Values{"n": {strconv.Itoa(c.N)}}}
 	return sendAndPrint(env, c.client, c.JSON, r, func(w io.Writer, log *admin.EntryLog) error {

@@ -12,7 +12,6 @@ type healthCmd struct {
 	eitherPlane
 }
 
-// Run asks the node and prints its state.
 func (c *healthCmd) Run(env *environment) error {
 	n, err := c.probed()
 	if err != nil {

@@ -27,7 +27,6 @@ const envoyDifferences = `Differences from the reference server that hold for ev
 - Comments are not kept.
 `
 
-// Run reads the files and writes the rules.
 func (c *importEnvoyCmd) Run(env *environment) error {
 	var domains []*document.EnvoySpec
 	from := map[string]string{} // file by domain

@@ -17,7 +17,6 @@ type levelCmd struct {
 	answerFlags
 }
 
-// Run prints the level, or raises it.
 func (c *levelCmd) Run(env *environment) error {
 	switch {
 	case c.To != 0 && !c.Raise:

@@ -18,7 +18,6 @@ type loadCmd struct {
 	answerFlags
 }
 
-// Run reports the load, or prints the list.
 func (c *loadCmd) Run(env *environment) error {
 	if c.Source == "" {
 		return sendAndPrint(env, c.client, c.JSON, request{path: "/v1/load"}, printLoads)

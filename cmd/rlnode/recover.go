@@ -25,7 +25,6 @@ type recoverCmd struct {
 	Address string `placeholder:"HOST:PORT" help:"The address for calls from other nodes: the node's --advertise and --peer-port (default: unchanged)."`
 }
 
-// Run changes the data directory.
 func (c *recoverCmd) Run(env *environment) (err error) {
 	if err := checkPeerAddress(c.Address); err != nil {
 		return usageError("--address: %w", err)

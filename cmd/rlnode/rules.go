@@ -28,7 +28,6 @@ type validateCmd struct {
 	File string `arg:"" help:"The rules file; - is standard input."`
 }
 
-// Run checks the file.
 func (c *validateCmd) Run(env *environment) error {
 	doc, err := loadRules(env, c.File, document.Review, env.stdout)
 	if err != nil {
@@ -124,7 +123,6 @@ type rulesCmd struct {
 	adminPlane
 }
 
-// Run prints the document or the list.
 func (c *rulesCmd) Run(env *environment) error {
 	if c.Versions && c.Version != 0 {
 		return usageError("--version and --versions exclude each other")
@@ -163,7 +161,6 @@ func (c *rulesCmd) Run(env *environment) error {
 // versionsCmd lists the versions of the rules.
 type versionsCmd struct{ answerFlags }
 
-// Run prints the list.
 func (c *versionsCmd) Run(env *environment) error {
 	return sendAndPrint(env, c.client, c.JSON, request{path: "/v1/rules/versions"}, printVersions)
 }

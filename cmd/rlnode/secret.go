@@ -9,7 +9,6 @@ import (
 // secretCmd prints a new secret.
 type secretCmd struct{}
 
-// Run prints the secret.
 func (secretCmd) Run(env *environment) error {
 	_, err := fmt.Fprintln(env.stdout, secret.New())
 	return err

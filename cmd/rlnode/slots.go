@@ -19,7 +19,6 @@ type slotsListCmd struct {
 	usageFlags
 }
 
-// Run prints the holders.
 func (c *slotsListCmd) Run(env *environment) error { return c.show(env, &c.subjectFlags, printSlots) }
 
 // slotsFreeCmd releases a slot.
@@ -29,7 +28,6 @@ type slotsFreeCmd struct {
 	usageFlags
 }
 
-// Run releases the slot.
 func (c *slotsFreeCmd) Run(env *environment) error {
 	fields, err := c.fields()
 	if err != nil {

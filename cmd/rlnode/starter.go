@@ -12,7 +12,6 @@ type starterCmd struct {
 	Name string `arg:"" optional:"" help:"The set; without it, list them."`
 }
 
-// Run prints a set, or the list of them.
 func (c *starterCmd) Run(env *environment) error {
 	if c.Name == "" {
 		for _, name := range document.StarterNames {
@@ -31,7 +30,6 @@ func (c *starterCmd) Run(env *environment) error {
 // schemaCmd prints the JSON Schema of the rules file.
 type schemaCmd struct{}
 
-// Run prints the schema.
 func (schemaCmd) Run(env *environment) error {
 	_, err := fmt.Fprintf(env.stdout, "%s\n", document.Schema())
 	return err

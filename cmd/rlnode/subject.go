@@ -27,7 +27,6 @@ type subjectShowCmd struct {
 	usageFlags
 }
 
-// Run prints what the subject has used.
 func (c *subjectShowCmd) Run(env *environment) error {
 	return c.show(env, &c.subjectFlags, printSubject)
 }
@@ -219,7 +218,6 @@ func (f *changeFlags) postChange(env *environment, path string, fields map[strin
 // resetCmd makes a subject's counters fresh.
 type resetCmd struct{ changeFlags }
 
-// Run resets the subject.
 func (c *resetCmd) Run(env *environment) error {
 	fields, err := c.fields()
 	if err != nil {
@@ -235,7 +233,6 @@ type adjustCmd struct {
 	changeFlags
 }
 
-// Run adjusts the subject's usage.
 func (c *adjustCmd) Run(env *environment) error {
 	fields, err := c.fields()
 	if err != nil {

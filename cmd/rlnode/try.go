@@ -24,7 +24,6 @@ type tried struct {
 	Rules  []rules.Explanation `json:"rules"`
 }
 
-// Run asks the node and prints the decision.
 func (c *tryCmd) Run(env *environment) error {
 	return exitOf(c.ask(env))
 }

@@ -45,7 +45,6 @@ func readBuild() build {
 	return b
 }
 
-// Run prints the version.
 func (c *versionCmd) Run(env *environment) error {
 	b := readBuild()
 	if c.JSON {

@@ -8,7 +8,7 @@ import { button, clock, moment, rows } from './parts.js';
 import { store } from './store.js';
 import { clockText } from './trouble.js';
 
-const states = { alive: 'good', suspect: 'warn', failed: 'bad', left: '' };
+const states = { alive: 'good', failed: 'bad', left: '' };
 const slowPace = 5; // turns from question to question
 const pastPace = 15; // and to one about the last day
 const figures = [

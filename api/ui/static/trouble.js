@@ -19,7 +19,7 @@ function apart(cluster, node, since) {
 function starting(cluster, node) {
   const others = cluster.members.filter((m) => m.name !== node);
   const found = others.filter((m) => m.state === 'alive');
-  const away = others.filter((m) => m.state === 'failed' || m.state === 'suspect');
+  const away = others.filter((m) => m.state === 'failed');
   return [
     `${node} is starting and decides no checks yet: ${cluster.starting.replace('no cluster yet: ', '')}.`,
     found.length ? `Found so far: ${names(found)}.` : 'It has found no other node so far.',
@@ -47,9 +47,9 @@ export function troubles(cluster, report, meter, since) {
     list.push(['bad', 'cut-off', apart(cluster, node, since)]);
   } else {
     if (!cluster.leader) list.push(['bad', 'leader', 'The cluster has no leader: rules can’t be changed.']);
-    const failed = cluster.members.filter((m) => m.state === 'failed' || m.state === 'suspect');
+    const failed = cluster.members.filter((m) => m.state === 'failed');
     const [it, does] = failed.length === 1 ? ['it', 'does'] : ['them', 'do'];
-    if (failed.length) list.push(['bad', 'failed', `${names(failed)} ${does} not answer${sinceText(failed, since)}: ${failed.some((m) => m.state === 'failed') ? 'failed' : 'suspect'}. The others decide for ${it}.`]);
+    if (failed.length) list.push(['bad', 'failed', `${names(failed)} ${does} not answer${sinceText(failed, since)}: failed. The others decide for ${it}.`]);
     const behind = cluster.members.filter((m) => m.behind);
     if (behind.length) {
       list.push(['warn', 'behind', `${names(behind)} ${behind.length === 1 ? 'has' : 'have'} not applied what the others rely on. The others decide for ${behind.length === 1 ? 'it' : 'them'}.`]);
