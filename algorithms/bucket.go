@@ -106,7 +106,7 @@ func (l *Limit) giveBucket(s State, from TakeRecord, now Instant, cost int64) St
 	// owed is what the bucket owed after the Take, in 1/Window units. Reset was
 	// rounded up to a whole nanosecond. Of what drains in the last one, only
 	// 1/Window unit was owed for sure.
-	owed := wideProduct(int64(from.Reset)-1, from.Amount).plus(wide{0, 1})
+	owed := wideProduct(int64(from.Reset)-1, from.Amount).plus(uint128{0, 1})
 	age := max(0, now.Steady-from.Steady)
 	gone := wideProduct(age, max(from.Amount, from.Fastest)).plus(wideProduct(from.Returned, int64(l.Window)))
 

@@ -48,8 +48,8 @@ func (l *Limit) CheckCell() error {
 // cell is the state of a CellBucket at some moment, in parts.
 type cell struct {
 	window   int64
-	interval int64 // nanoseconds in which one unit drains
-	owed     wide  // nanoseconds until nothing is owed
+	interval int64   // nanoseconds in which one unit drains
+	owed     uint128 // nanoseconds until nothing is owed
 }
 
 // cellOf returns the parts of an up-to-date state. A fresh one takes window and
@@ -58,13 +58,13 @@ func (l *Limit) cellOf(s State, now Instant) cell {
 	if s.Count == 0 {
 		return cell{window: int64(l.Window), interval: l.intervalIn(int64(l.Window), 0)}
 	}
-	owed := wide{0, uint64(s.Ahead(now))}.double(s.doublings())
+	owed := uint128{0, uint64(s.Ahead(now))}.double(s.doublings())
 	return cell{window: s.Count, interval: s.Part & intervalMask, owed: owed}
 }
 
 // state puts the parts together.
 func (c cell) state(now Instant) State {
-	if c.owed == (wide{}) {
+	if c.owed == (uint128{}) {
 		return State{At: now.Steady}
 	}
 
@@ -177,18 +177,18 @@ func (l *Limit) giveCell(s State, from TakeRecord, now Instant, cost int64) Stat
 
 	// If the interval is shorter now than at the Take, the bucket has drained
 	// faster, and nobody knows how much of the cost is left.
-	if owedThen <= 0 || c.interval < intervalThen || !returned.less(wide{0, uint64(owedThen)}) {
+	if owedThen <= 0 || c.interval < intervalThen || !returned.less(uint128{0, uint64(owedThen)}) {
 		return s
 	}
 
 	owedThen -= int64(returned.lo)
 	hi, lo := mul(owedThen, c.interval)
 	held := floorDiv128(hi, lo, uint64(intervalThen))
-	return c.shorten(now, wideProduct(cost, c.interval).min(wide{0, uint64(held)}))
+	return c.shorten(now, wideProduct(cost, c.interval).min(uint128{0, uint64(held)}))
 }
 
 // shorten returns the state without d nanoseconds of what it owes.
-func (c cell) shorten(now Instant, d wide) State {
+func (c cell) shorten(now Instant, d uint128) State {
 	if !d.less(c.owed) {
 		return State{At: now.Steady}
 	}

@@ -320,7 +320,7 @@ func TestCellExtremes(t *testing.T) {
 func TestWideTimes(t *testing.T) {
 	chance := rand.New(rand.NewPCG(1, 9))
 	for range 100_000 {
-		w := wide{chance.Uint64() >> (1 + chance.UintN(63)), chance.Uint64() >> chance.UintN(64)}
+		w := uint128{chance.Uint64() >> (1 + chance.UintN(63)), chance.Uint64() >> chance.UintN(64)}
 		a, b := 1+chance.Int64N(1<<55)>>chance.UintN(55), 1+chance.Int64N(1<<55)>>chance.UintN(55)
 		n := new(big.Int).SetUint64(w.hi)
 		n.Lsh(n, 64).Add(n, new(big.Int).SetUint64(w.lo)).Mul(n, big.NewInt(a)).Add(n,
@@ -329,7 +329,7 @@ func TestWideTimes(t *testing.T) {
 			continue
 		}
 		have := w.times(a, b)
-		if want := (wide{new(big.Int).Rsh(n, 64).Uint64(), n.Uint64()}); have != want {
+		if want := (uint128{new(big.Int).Rsh(n, 64).Uint64(), n.Uint64()}); have != want {
 			t.Fatalf("%v × %d / %d: have %v, want %v", w, a, b, have, want)
 		}
 		for shift := range uint(50) {

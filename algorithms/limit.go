@@ -106,11 +106,11 @@ type Limit struct {
 	// check instead of refusing it. Zero means no queue. It must be 0 for a
 	// FirstWindow or CellBucket.
 	MaxDelay time.Duration
-	// Until is the wall time, in Unix nanoseconds, from which Amount may be too
+	// ValidUntil is the wall time, in Unix nanoseconds, from which Amount may be too
 	// much: a region's share of a fixed-window changes with its windows. From then
 	// on, the limit admits nothing, and the caller must look up the limit that
 	// holds now. 0 means that the limit always holds.
-	Until int64
+	ValidUntil int64
 }
 
 // Capacity returns the most that can be taken at once from a fresh counter.
@@ -129,7 +129,7 @@ func (l *Limit) Equal(o *Limit) bool {
 	}
 	a, b := *l, *o
 	a.Calendar, b.Calendar = nil, nil
-	a.Until, b.Until = 0, 0
+	a.ValidUntil, b.ValidUntil = 0, 0
 	return a == b &&
 		(l.Calendar == o.Calendar || l.Calendar != nil && o.Calendar != nil &&
 			l.Calendar.String() == o.Calendar.String())
@@ -281,7 +281,7 @@ func (l *Limit) Take(s State, now Instant, cost int64) (State, bool) {
 	if cost == 0 {
 		return s, true
 	}
-	if l.isOver(now) {
+	if l.isExpired(now) {
 		return s, false
 	}
 	if l.Kind == CellBucket {
@@ -309,8 +309,8 @@ func (l *Limit) add(s State, now Instant, cost int64) State {
 	return s
 }
 
-// isOver reports whether l no longer holds, see Until.
-func (l *Limit) isOver(now Instant) bool { return l.Until != 0 && now.Wall >= l.Until }
+// isExpired reports whether l no longer holds, see ValidUntil.
+func (l *Limit) isExpired(now Instant) bool { return l.ValidUntil != 0 && now.Wall >= l.ValidUntil }
 
 func (l *Limit) allows(s State, now Instant, cost int64) bool {
 	switch l.Kind {

@@ -71,26 +71,26 @@ func floorDiv(a, b int64) int64 {
 	return q
 }
 
-// wide is a number of 128 bits, 0 or above.
-type wide struct{ hi, lo uint64 }
+// uint128 is a number of 128 bits, 0 or above.
+type uint128 struct{ hi, lo uint64 }
 
 // wideProduct returns a × b, for a, b >= 0.
-func wideProduct(a, b int64) wide {
+func wideProduct(a, b int64) uint128 {
 	hi, lo := mul(a, b)
-	return wide{hi, lo}
+	return uint128{hi, lo}
 }
 
-func (w wide) less(o wide) bool { return less(w.hi, w.lo, o.hi, o.lo) }
+func (w uint128) less(o uint128) bool { return less(w.hi, w.lo, o.hi, o.lo) }
 
 // bitLen returns the number of bits that w needs.
-func (w wide) bitLen() int {
+func (w uint128) bitLen() int {
 	if w.hi > 0 {
 		return 64 + bits.Len64(w.hi)
 	}
 	return bits.Len64(w.lo)
 }
 
-func (w wide) min(o wide) wide {
+func (w uint128) min(o uint128) uint128 {
 	if o.less(w) {
 		return o
 	}
@@ -98,46 +98,46 @@ func (w wide) min(o wide) wide {
 }
 
 // plus returns w + o, which must fit.
-func (w wide) plus(o wide) wide {
+func (w uint128) plus(o uint128) uint128 {
 	lo, carry := bits.Add64(w.lo, o.lo, 0)
-	return wide{w.hi + o.hi + carry, lo}
+	return uint128{w.hi + o.hi + carry, lo}
 }
 
 // minus returns w − o, or 0 if that is less.
-func (w wide) minus(o wide) wide {
+func (w uint128) minus(o uint128) uint128 {
 	if w.less(o) {
-		return wide{}
+		return uint128{}
 	}
 	lo, borrow := bits.Sub64(w.lo, o.lo, 0)
-	return wide{w.hi - o.hi - borrow, lo}
+	return uint128{w.hi - o.hi - borrow, lo}
 }
 
 // double returns w doubled n times, which must fit.
-func (w wide) double(n uint) wide { return wide{w.hi<<n | w.lo>>(64-n), w.lo << n} }
+func (w uint128) double(n uint) uint128 { return uint128{w.hi<<n | w.lo>>(64-n), w.lo << n} }
 
 // halve returns w halved n times, rounded up, which must fit into 63 bits.
-func (w wide) halve(n uint) uint64 {
-	up := w.plus(wide{0, 1<<n - 1})
+func (w uint128) halve(n uint) uint64 {
+	up := w.plus(uint128{0, 1<<n - 1})
 	return up.lo>>n | up.hi<<(64-n)
 }
 
 // times returns w × a / b, rounded up, for a, b > 0; at most about 2¹²⁷.
-func (w wide) times(a, b int64) wide {
+func (w uint128) times(a, b int64) uint128 {
 	// The product has 192 bits.
 	midHi, lo := bits.Mul64(w.lo, uint64(a))
 	hi, mid := bits.Mul64(w.hi, uint64(a))
 	mid, carry := bits.Add64(mid, midHi, 0)
 	hi += carry
 	if hi >= uint64(b) {
-		return wide{math.MaxInt64, math.MaxUint64}
+		return uint128{math.MaxInt64, math.MaxUint64}
 	}
 	qHi, rest := bits.Div64(hi, mid, uint64(b))
 	qLo, rest := bits.Div64(rest, lo, uint64(b))
-	return wide{qHi & math.MaxInt64, qLo}.plus(wide{0, min(rest, 1)})
+	return uint128{qHi & math.MaxInt64, qLo}.plus(uint128{0, min(rest, 1)})
 }
 
 // duration returns nanoseconds as a duration, the longest one at most.
-func (w wide) duration() time.Duration {
+func (w uint128) duration() time.Duration {
 	if w.hi > 0 || w.lo > math.MaxInt64 {
 		return math.MaxInt64
 	}

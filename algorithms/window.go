@@ -78,7 +78,7 @@ func (l *Limit) describeFixed(d *Decision, s State, now Instant, cost int64) {
 	switch {
 	case d.Allowed:
 		d.Delay = l.windowDelay(s, now.Wall, cost)
-	case l.isOver(now):
+	case l.isExpired(now):
 		d.RetryAfter = 1 // the next check looks up another limit
 	case cost > l.Amount+s.Part:
 		d.RetryAfter = Never

@@ -14,7 +14,7 @@ import (
 //	uvarint     Amount
 //	uvarint     for a bucket: Burst
 //	uvarint     with MaxDelay: MaxDelay
-//	uvarint     for a fixed-window: Until
+//	uvarint     for a fixed-window: ValidUntil
 //	uvarint     Window
 //	or          for a calendar: a byte for its unit, and the name of its zone
 const (
@@ -46,7 +46,7 @@ func (l *Limit) Append(b []byte, flags byte) []byte {
 		b = binary.AppendUvarint(b, uint64(l.MaxDelay))
 	}
 	if l.Kind == FixedWindow {
-		b = binary.AppendUvarint(b, uint64(l.Until))
+		b = binary.AppendUvarint(b, uint64(l.ValidUntil))
 	}
 
 	if l.Calendar == nil {
@@ -78,7 +78,7 @@ func (l *Limit) Decode(d *wire.Decoder, allowed byte) (flags byte) {
 	}
 
 	if l.Kind == FixedWindow {
-		l.Until = d.UpTo(math.MaxInt64)
+		l.ValidUntil = d.UpTo(math.MaxInt64)
 	}
 
 	if first&calendarFlag == 0 {

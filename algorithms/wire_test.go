@@ -15,7 +15,7 @@ func TestLimitRoundTrip(t *testing.T) {
 	expect.NoError(t, err)
 	for _, want := range []Limit{
 		{Kind: FixedWindow, Amount: 5, Window: time.Minute},
-		{Kind: FixedWindow, Amount: 5, Window: time.Minute, Until: 1_800_000_000e9},
+		{Kind: FixedWindow, Amount: 5, Window: time.Minute, ValidUntil: 1_800_000_000e9},
 		{Kind: FixedWindow, Amount: 7, Window: 24 * time.Hour, Calendar: day},
 		{Kind: FixedWindow, Amount: 7, Window: 24 * time.Hour, Calendar: day, MaxDelay: time.Second},
 		{Kind: FixedWindow, Window: time.Minute},

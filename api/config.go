@@ -35,10 +35,10 @@ type Decider interface {
 	Usage(q *limiter.Query) (*limiter.Usage, error)
 	Adjust(q *limiter.Query) (*limiter.Usage, error)
 	Reset(q *limiter.Query) (*limiter.Usage, error)
-	// Kept says what the only counter of a key holds, in a namespace where each key
-	// has one. DropKept clears it, and returns what it held.
-	Kept(namespace, key string) (limiter.Kept, error)
-	DropKept(namespace, key string) (limiter.Kept, error)
+	// KeyUsage says what the only counter of a key holds, in a namespace where each key
+	// has one. ResetKey clears it, and returns what it held.
+	KeyUsage(namespace, key string) (limiter.KeyUsage, error)
+	ResetKey(namespace, key string) (limiter.KeyUsage, error)
 	// Rules returns the rules in force; nil until there are any.
 	Rules() *rules.Set
 }

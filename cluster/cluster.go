@@ -86,7 +86,7 @@ func New(config Config) (*Cluster, error) {
 	}
 
 	c.makeAuthority()
-	c.handlers = c.localHandlers()
+	c.handlers = c.leaderHandlers()
 	return c, nil
 }
 
@@ -109,14 +109,14 @@ func (c *Cluster) makeAuthority() {
 	})
 }
 
-// localHandlers returns the handlers by method. Handle lets other regions call
+// leaderHandlers returns the handlers by method. Handle lets other regions call
 // only the methods in crossRegionMethods, through this region's leader.
-func (c *Cluster) localHandlers() map[peer.Method]handler {
+func (c *Cluster) leaderHandlers() map[peer.Method]handler {
 	return map[peer.Method]handler{
 		MethodPromise:             c.founder.servePromise,
 		MethodIsAttemptValid:      jsonHandler(c.founder.serveIsAttemptValid),
 		MethodInvite:              jsonHandler(c.founder.serveInvitation),
-		MethodPropose:             c.sharedRules.servePropose,
+		MethodWriteRules:          c.sharedRules.serveWriteRules,
 		MethodRemove:              jsonHandler(c.serveRemove),
 		MethodFollow:              c.sharedRules.serveFollow,
 		MethodProbePrimary:        c.sharedRules.serveProbe,
@@ -184,7 +184,7 @@ func (c *Cluster) Start() error {
 		c.reconciler.reconcileMembers,
 		c.tracker.deferElections, c.probeStore, c.recordApplied, c.watchContact,
 		c.sharedRules.informRegions, c.sharedRules.runRegionsLoop, c.writeChronicle,
-		c.sharedRules.endEntries,
+		c.sharedRules.expireEntries,
 	} {
 		c.loops.Go(loop)
 	}

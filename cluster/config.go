@@ -93,8 +93,8 @@ type OtherRegions interface {
 	// SetEntryNode sets whether this node is an entry node, which other regions may
 	// call. Repeating a value is harmless.
 	SetEntryNode(yes bool)
-	// SetMembers sets how many nodes this region has. Repeating a value is harmless.
-	SetMembers(n int)
+	// SetRegionSize sets how many nodes this region has. Repeating a value is harmless.
+	SetRegionSize(n int)
 	// Changed receives a value when Regions may have changed.
 	Changed() <-chan struct{}
 }
@@ -119,9 +119,9 @@ type Timings struct {
 	AbsentAfter time.Duration
 	ForgetAfter time.Duration // how long until a failed member is removed from Raft
 	Write       time.Duration // bounds a write, or a wait for an entry, whose context has no deadline
-	// Rise is how long all members must know a higher feature level before the
+	// RaiseAfter is how long all members must know a higher feature level before the
 	// leader raises it by itself.
-	Rise time.Duration
+	RaiseAfter time.Duration
 	// Follow is how often, at least, a leader asks the primary region for news, or
 	// checks the regions' reports.
 	Follow time.Duration
@@ -226,7 +226,7 @@ func DefaultTimings() Timings {
 		AbsentAfter: 30 * time.Second,
 		ForgetAfter: 72 * time.Hour,
 		Write:       5 * time.Second,
-		Rise:        time.Hour,
+		RaiseAfter:  time.Hour,
 		Follow:      time.Second,
 	}
 }
@@ -260,7 +260,7 @@ func (c *Config) Validate() error {
 	for _, d := range []time.Duration{
 		t.Heartbeat, t.Election, t.LeaderLease, t.Commit, t.RPC, t.Snapshot, t.Founding, t.Probe,
 		t.Reconcile, t.Stable, t.AbsentAfter,
-		t.ForgetAfter, t.Write, t.Rise, t.Follow,
+		t.ForgetAfter, t.Write, t.RaiseAfter, t.Follow,
 	} {
 		require(d > 0, "each of Timings must be positive")
 	}

@@ -41,7 +41,7 @@ func (nt *nodeTracker) deferElections() {
 		case <-nt.logs.Changed():
 		case <-stopped:
 			stopped = nil // a closed channel would wake this loop all the time
-			nt.noteStuck()
+			nt.handleStuck()
 		case <-t.C: // other voters may have appeared
 		case <-nt.ctx.Done():
 			return
@@ -89,8 +89,8 @@ func (nt *nodeTracker) setElectionTimeouts(late bool) bool {
 	return true
 }
 
-// noteStuck logs that this node is stuck, and revokes its authority at once.
-func (nt *nodeTracker) noteStuck() {
+// handleStuck logs that this node is stuck, and revokes its authority at once.
+func (nt *nodeTracker) handleStuck() {
 	nt.holder.Revoke()
 	nt.config.Logger.Error("this node still stores and votes, but no longer acts as an owner",
 		"error", nt.machine.stuck.Load())

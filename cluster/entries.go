@@ -174,20 +174,20 @@ func entryIn(r *entries.Record) *entries.Entry {
 	return r.Before
 }
 
-// maxUnknownClocks is how many times in a row endEntries waits for the clock of
+// maxUnknownClocks is how many times in a row expireEntries waits for the clock of
 // another node. After that, this node's own clock decides: the other nodes may
 // all be too far away for their clocks to be known.
 const maxUnknownClocks = 60
 
-// endEntries is the primary leader's loop that removes entries that have ended
+// expireEntries is the primary leader's loop that removes entries that have ended
 // by every clock that the leader knows. An entry that a wrong clock removed
 // would not come back.
-func (sr *sharedRules) endEntries() {
+func (sr *sharedRules) expireEntries() {
 	unknown := 0 // how often in a row no other clock was known
 	sr.loop(endInterval, nil, func() (last bool) {
 		earliest, others := sr.config.Peers.EarliestClock()
 		now := earliest.UnixMilli()
-		if sr.isSecondary() || sr.requirePrimaryLeader() != nil || !sr.State().Entries.HasEnded(now) {
+		if sr.isSecondary() || sr.requirePrimaryLeader() != nil || !sr.State().Entries.HasExpired(now) {
 			unknown = 0
 			return false
 		}
@@ -204,7 +204,7 @@ func (sr *sharedRules) endEntries() {
 		defer cancel()
 
 		before := sr.State().Entries.Len()
-		r, err := sr.propose(ctx, agreement.EndEntries{Before: now})
+		r, err := sr.propose(ctx, agreement.ExpireEntries{Before: now})
 		if err != nil || r.Err != nil {
 			sr.config.Logger.Debug("expired entries could not be removed; retrying", "error", err, "refused", r.Err)
 			return false

@@ -53,7 +53,7 @@ func (f *far) SetEntryNode(yes bool) {
 	f.entry = yes
 }
 
-func (f *far) SetMembers(n int) {
+func (f *far) SetRegionSize(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.members = n

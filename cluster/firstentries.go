@@ -61,10 +61,10 @@ func (c *Cluster) initClusterOnce() error {
 	}
 
 	if c.State().Cluster.IsZero() {
-		e := agreement.FoundCluster{Secret: make([]byte, 32)}
+		e := agreement.FoundCluster{SigningKey: make([]byte, 32)}
 		e.Level = c.foundingLevel()
 		_, _ = rand.Read(e.Cluster[:]) // these never fail
-		_, _ = rand.Read(e.Secret)
+		_, _ = rand.Read(e.SigningKey)
 		if _, err := c.propose(ctx, e); err != nil {
 			return err
 		}

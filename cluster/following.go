@@ -57,7 +57,7 @@ func (sr *sharedRules) followPrimary(ctx context.Context) error {
 // followOnce makes one exchange with the primary. more means that this region
 // has adopted something new, and has yet to report that to the primary.
 func (sr *sharedRules) followOnce(ctx context.Context) (more bool, err error) {
-	s, honoured, clocks := sr.updateHonoured(ctx)
+	s, honoured, clocks := sr.confirmHonoured(ctx)
 	question, err := json.Marshal(followRequest{
 		Region: sr.config.Self.Region, rulesPosition: positionOf(s), Honoured: honoured,
 		Clocks: clocks, Level: s.Level,

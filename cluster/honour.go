@@ -44,9 +44,9 @@ type honourProgress struct {
 	awaitedIndex uint64        // a node that has applied this index uses awaited
 }
 
-// waitFor sets the version to wait for, given what is in force now. Before the
+// setAwaited sets the version to wait for, given what is in force now. Before the
 // first rules, it sets none.
-func (h *honourProgress) waitFor(now rulesPosition, index uint64) {
+func (h *honourProgress) setAwaited(now rulesPosition, index uint64) {
 	if !h.honoured.samePrimaryEpoch(now) {
 		h.honoured = rulesPosition{}
 	}
@@ -58,12 +58,12 @@ func (h *honourProgress) waitFor(now rulesPosition, index uint64) {
 		h.awaited = now
 		h.awaitedIndex = index
 	} else {
-		h.waitForNothing()
+		h.clearAwaited()
 	}
 }
 
-// waitForNothing records that the leader waits for no version.
-func (h *honourProgress) waitForNothing() {
+// clearAwaited records that the leader waits for no version.
+func (h *honourProgress) clearAwaited() {
 	h.awaited = rulesPosition{}
 	h.awaitedIndex = 0
 }
@@ -71,20 +71,20 @@ func (h *honourProgress) waitForNothing() {
 // markReached records that the region honours the awaited version.
 func (h *honourProgress) markReached() {
 	h.honoured = h.awaited
-	h.waitForNothing()
+	h.clearAwaited()
 }
 
-// updateHonoured returns the current state, the newest version of its rules
+// confirmHonoured returns the current state, the newest version of its rules
 // that this region honours, or 0 if there is none, and the region's clocks. Only
 // runRegionsLoop calls it.
 //
 // It reads the index after the state, so that the index is not older than the
 // entry with the version. The result stays true under the next leader: see
 // [authority.Granter.RequireApplied].
-func (sr *sharedRules) updateHonoured(ctx context.Context) (*agreement.State, int64, authority.Clocks) {
+func (sr *sharedRules) confirmHonoured(ctx context.Context) (*agreement.State, int64, authority.Clocks) {
 	h := &sr.progress
 	s := sr.State()
-	h.waitFor(positionOf(s), sr.machine.rulesIndex.Load())
+	h.setAwaited(positionOf(s), sr.machine.rulesIndex.Load())
 
 	// While there is no version to wait for, the index is 0, and only the clocks
 	// matter.

@@ -26,32 +26,32 @@ func at(t *testing.T, world byte, primaryEpoch int64, versions int) *agreement.S
 
 func TestHonoursWaitForOneVersionAtATime(t *testing.T) {
 	var h honourProgress
-	h.waitFor(positionOf(at(t, 0, 0, 0)), 1)
+	h.setAwaited(positionOf(at(t, 0, 0, 0)), 1)
 	if h.awaited != (rulesPosition{}) {
 		t.Errorf("have %+v before there are rules", h)
 	}
-	h.waitFor(positionOf(at(t, 1, 1, 0)), 2)
-	h.waitFor(positionOf(at(t, 1, 1, 1)), 3)
+	h.setAwaited(positionOf(at(t, 1, 1, 0)), 2)
+	h.setAwaited(positionOf(at(t, 1, 1, 1)), 3)
 	if h.awaited.Version != 1 || h.awaitedIndex != 3 {
 		t.Errorf("have %+v, want version 1 as of 3", h)
 	}
-	h.waitFor(positionOf(at(t, 1, 1, 2)), 4)
+	h.setAwaited(positionOf(at(t, 1, 1, 2)), 4)
 	if h.awaited.Version != 1 || h.awaitedIndex != 3 {
 		t.Errorf("have %+v, want what was waited for before", h)
 	}
 	h.markReached()
-	h.waitFor(positionOf(at(t, 1, 1, 3)), 5)
+	h.setAwaited(positionOf(at(t, 1, 1, 3)), 5)
 	if h.honoured.Version != 1 || h.awaited.Version != 3 || h.awaitedIndex != 5 {
 		t.Errorf("have %+v, want version 3 as of 5, after 1", h)
 	}
 	h.markReached()
-	h.waitFor(positionOf(at(t, 1, 1, 3)), 6)
+	h.setAwaited(positionOf(at(t, 1, 1, 3)), 6)
 	if h.honoured.Version != 3 || h.awaited != (rulesPosition{}) {
 		t.Errorf("have %+v, want nothing to wait for", h)
 	}
 	for _, other := range []*agreement.State{at(t, 1, 2, 2), at(t, 2, 1, 2)} {
 		h := h
-		h.waitFor(positionOf(other), 7)
+		h.setAwaited(positionOf(other), 7)
 		if h.honoured != (rulesPosition{}) || h.awaited.Version != 2 || h.awaitedIndex != 7 {
 			t.Errorf("have %+v, want to begin anew in another line", h)
 		}

@@ -144,7 +144,7 @@ type pendingRaise struct {
 }
 
 // raiseWhenDue raises the level once all members have known a higher one for
-// Timings.Rise. Until then, the operator can roll back to an older release.
+// Timings.RaiseAfter. Until then, the operator can roll back to an older release.
 func (rc *reconciler) raiseWhenDue(r *pendingRaise) {
 	l := rc.tracker.levels(rc.State())
 	if l.Highest <= l.Agreed || rc.checkRaise(l, l.Highest) != nil {
@@ -156,7 +156,7 @@ func (rc *reconciler) raiseWhenDue(r *pendingRaise) {
 		*r = pendingRaise{l.Highest, time.Now()}
 	}
 
-	if time.Since(r.since) < rc.config.Timings.Rise {
+	if time.Since(r.since) < rc.config.Timings.RaiseAfter {
 		return
 	}
 

@@ -15,7 +15,7 @@ import (
 func (n *node) release(level agreement.Level, name string) {
 	n.adjust = func(c *Config) {
 		c.Build = agreement.Build{Level: level, Release: name, Zones: "2031a"}
-		c.Timings.Rise = 20 * time.Second
+		c.Timings.RaiseAfter = 20 * time.Second
 	}
 }
 

@@ -17,7 +17,7 @@ const (
 	MethodPromise        peer.Method = 1 + iota // promiseRequest → promiseReply
 	MethodIsAttemptValid                        // attempt → bool
 	MethodInvite                                // invitation → nothing
-	MethodPropose                               // an agreement.Rules → agreement.Result; also from other regions
+	MethodWriteRules                            // an agreement.Rules → agreement.Result; also from other regions
 	MethodRemove                                // removalRequest → nothing
 	MethodFollow                                // followRequest → followKind and its data; from other regions
 	// MethodProbePrimary: nothing → nothing; fails unless the node leads the
@@ -30,7 +30,7 @@ const (
 )
 
 // crossRegionMethods lists the methods that other regions may call. The leader serves all of them.
-var crossRegionMethods = [...]peer.Method{MethodFollow, MethodProbePrimary, MethodPropose,
+var crossRegionMethods = [...]peer.Method{MethodFollow, MethodProbePrimary, MethodWriteRules,
 	MethodRemoveRegion, MethodWriteEntries}
 
 // Codes of failed calls. All but codeUnknown mean that nothing was changed.

@@ -204,7 +204,7 @@ func (c *core) propose(ctx context.Context, e agreement.Entry) (agreement.Result
 			if r, err := c.propose(ctx, agreement.Empty{}); err != nil {
 				return r, err
 			}
-			if prepared.Holds(c.State()) {
+			if prepared.IsCurrent(c.State()) {
 				return agreement.Result{Err: prepared.Refusal()}, nil
 			}
 			continue

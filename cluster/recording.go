@@ -33,7 +33,7 @@ func (sr *sharedRules) runPrimaryRound(ctx context.Context) error {
 		return err
 	}
 
-	s, honoured, clocks := sr.updateHonoured(ctx)
+	s, honoured, clocks := sr.confirmHonoured(ctx)
 	ours := followRequest{rulesPosition: positionOf(s), Honoured: honoured, Clocks: clocks, Level: s.Level}
 	var list []string
 	sr.mu.Lock()

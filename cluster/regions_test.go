@@ -151,7 +151,7 @@ func TestAWriteCutInTheMiddle(t *testing.T) {
 		us := w.of("us")[0]
 		f.mu.Lock()
 		f.lose = func(m peer.Method) bool {
-			if m == MethodPropose {
+			if m == MethodWriteRules {
 				for _, d := range [][2]string{{"us", "eu"}, {"eu", "us"}} {
 					f.cut[d] = time.Now()
 				}
@@ -178,7 +178,7 @@ func TestALostAnswerIsNotASecondWrite(t *testing.T) {
 		lost := 0
 		f.mu.Lock()
 		f.lose = func(m peer.Method) bool {
-			if m == MethodPropose && lost < 3 {
+			if m == MethodWriteRules && lost < 3 {
 				lost++
 				return true
 			}

@@ -59,7 +59,7 @@ func (sr *sharedRules) informRegions() {
 	var warned time.Time
 	for {
 		sr.config.OtherRegions.SetEntryNode(sr.isVoter())
-		sr.config.OtherRegions.SetMembers(len(sr.aliveNodes()))
+		sr.config.OtherRegions.SetRegionSize(len(sr.aliveNodes()))
 
 		if time.Since(warned) >= warnInterval && sr.warnAboutPrimaries() {
 			warned = time.Now()

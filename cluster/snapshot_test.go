@@ -150,7 +150,7 @@ func TestRecover(t *testing.T) {
 func TestOnDisk(t *testing.T) {
 	dir := t.TempDir()
 	w := newWorld(t)
-	var disk *persist.Raft
+	var disk *persist.RaftStore
 	n := w.add(1)
 	n.adjust = func(c *Config) { c.Store = disk }
 	open := func() {

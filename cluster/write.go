@@ -67,7 +67,7 @@ func (c *Cluster) Write(ctx context.Context, change document.Change, o WriteOpti
 
 	var result agreement.Result
 	err = c.retry(ctx, func(bool) (err error) {
-		result, err = parseResult(c.sharedRules.callPrimary(ctx, MethodPropose, b))
+		result, err = parseResult(c.sharedRules.callPrimary(ctx, MethodWriteRules, b))
 		return err
 	})
 	if err != nil {
@@ -111,10 +111,10 @@ func checkDocument(text []byte, readopt bool) error {
 	return nil
 }
 
-// servePropose proposes a write of rules on the leader, one at a time. propose
+// serveWriteRules proposes a write of rules on the leader, one at a time. propose
 // computes the new rules before the entry is agreed on: compiling a large
 // document on Raft's goroutine would delay authority.
-func (sr *sharedRules) servePropose(ctx context.Context, r request) ([]byte, error) {
+func (sr *sharedRules) serveWriteRules(ctx context.Context, r request) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, sr.config.Timings.Write)
 	defer cancel()
 

@@ -174,7 +174,7 @@ func (t *Table) MarkPartsChanged(part, n int) (next, marked int) {
 	for ; part < len(t.shards) && marked < n; part++ {
 		s := &t.shards[part]
 		s.forEach(func(sub *subtable) {
-			for loc := range sub.used() {
+			for loc := range sub.locations() {
 				s.markDirty(loc, notes.Checkpoints)
 			}
 

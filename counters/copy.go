@@ -44,7 +44,7 @@ func yieldInBatches(list []Record, yield func([]Record) error) error {
 // appendCopy appends the shard's counters of p.
 func (s *shard) appendCopy(p int, batch []Record) []Record {
 	s.forEach(func(sub *subtable) {
-		for loc := range sub.used() {
+		for loc := range sub.locations() {
 			if loc.key().Partition() == p {
 				batch = append(batch, loc.group().record(loc.slot()))
 			}
@@ -147,7 +147,7 @@ func (t *Table) putLocked(
 // window to be the time from the log's last entry to its expiry, which is at
 // least the true window. The log may become coarser than necessary; it then
 // forgets late, never early.
-func (t *Table) fitLog(e *logSlot, before int, r *Record) {
+func (t *Table) fitLog(e *storedLog, before int, r *Record) {
 	var last int64
 	for i := range r.Log {
 		last = max(last, r.Log[i].At)
@@ -188,7 +188,7 @@ func (t *Table) Drops() int64 { return t.dropCalls.Load() }
 // dropFrom removes p's counters from s and reports whether there were any.
 func (t *Table) dropFrom(s *shard, p int) (found bool) {
 	s.forEach(func(sub *subtable) {
-		for loc := range sub.used() {
+		for loc := range sub.locations() {
 			if loc.key().Partition() == p {
 				s.remove(loc)
 				found = true

@@ -56,7 +56,7 @@ func (t *Table) decideLog(s *shard, op *Op) {
 func (s *shard) refuseForRoom(op *Op, steady int64) {
 	s.refused[op.Key.class()]++
 	wait := time.Second // retry once another search may have found room
-	freeAt := s.subtableOf(op.Key).full[op.Key.class()].freeAt
+	freeAt := s.subtableOf(op.Key).lastSearch[op.Key.class()].freeAt
 	if freeAt < math.MaxInt64 {
 		wait = time.Duration(min(max(1, freeAt-steady/1e9), int64(algorithms.MaxWindow/time.Second))) * time.Second
 	}
@@ -91,7 +91,7 @@ func (s *shard) protectRefused(op *Op) {
 	rateChanged := op.Mode == CheckMode && op.Limit.ChangesRate(g.records[slot].state, op.state)
 	if rateChanged {
 		g.records[slot].state = op.state
-		s.table.recordTake(op.At, op.Key, op.Limit)
+		s.table.noteTake(op.At, op.Key, op.Limit)
 	}
 
 	// Most refusals change neither expiry nor rate. They are not marked as changed:
@@ -189,6 +189,6 @@ func (t *Table) commit(op *Op) {
 	s.store(loc, op.Limit, op.state, fullness, freshAt(op.At, op.Limit, op.Decision.ResetAfter))
 	op.returnedOrLeft = 0
 	if op.Limit.Kind.IsBucket() && t.notes.HasRates(op.Key.Partition()) {
-		op.returnedOrLeft = t.recordTake(op.At, op.Key, op.Limit)
+		op.returnedOrLeft = t.noteTake(op.At, op.Key, op.Limit)
 	}
 }

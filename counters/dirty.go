@@ -33,7 +33,7 @@ func (s *shard) markClean(loc location, by notes.Readers) {
 	s.adjustUnread(notes.Readers(gone>>loc.slot()), -1)
 }
 
-func (s *shard) markLogDirty(k Key, e *logSlot, by notes.Readers) {
+func (s *shard) markLogDirty(k Key, e *storedLog, by notes.Readers) {
 	added := by &^ e.dirty
 	if added&notes.Replicas != 0 {
 		s.subtableOf(k).unsentList.addLog(k)
@@ -42,7 +42,7 @@ func (s *shard) markLogDirty(k Key, e *logSlot, by notes.Readers) {
 	s.adjustUnread(added, 1)
 }
 
-func (s *shard) markLogClean(e *logSlot, by notes.Readers) {
+func (s *shard) markLogClean(e *storedLog, by notes.Readers) {
 	s.adjustUnread(by&e.dirty, -1)
 	e.dirty &^= by
 }

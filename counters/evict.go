@@ -131,7 +131,7 @@ func (t *Table) evict(s *shard, sub *subtable, c class, steady int64, ops []Op) 
 
 	v := sub.pickVictim(c, steady, ops, t.activeReaders())
 	if !v.chosen {
-		full := &sub.full[c]
+		full := &sub.lastSearch[c]
 		full.until = steady + int64(rescanDelay[c])
 
 		// If the first refusing counter becomes fresh sooner, the subtable may be
@@ -159,7 +159,7 @@ func (t *Table) evict(s *shard, sub *subtable, c class, steady int64, ops []Op) 
 
 // isSearchable reports whether it makes sense to search sub, a subtable of s, for a victim.
 func (s *shard) isSearchable(sub *subtable, c class, steady int64) bool {
-	return steady >= sub.full[c].until && (c == configured || s.inline > 0)
+	return steady >= sub.lastSearch[c].until && (c == configured || s.inline > 0)
 }
 
 // maxSearches bounds how many subtables of other shards one check searches
@@ -259,7 +259,7 @@ func (sub *subtable) pickVictim(c class, steady int64, spared []Op, unreadBy not
 	sr := search{class: c, second: steady / 1e9, spared: spared, unreadBy: unreadBy, freeAt: math.MaxInt64}
 	sr.visitGroups(sub)
 	sr.visitLogs(sub)
-	sub.full[c].freeAt = sr.freeAt
+	sub.lastSearch[c].freeAt = sr.freeAt
 	return sr.victim
 }
 
@@ -279,7 +279,7 @@ func (sr *search) visitGroups(sub *subtable) {
 			}
 
 			loc := sub.locationAt(sub.clockHand*groupSlots + slot)
-			fullness := g.kindFullnesses[slot].fullness()
+			fullness := g.kindFullnesses[slot].packedFullness()
 			sr.visit(loc, g.records[slot].key, fullness, g.freshAt[slot], g.isUnreadReset(slot, sr.unreadBy))
 		}
 	}
@@ -298,7 +298,7 @@ func (sr *search) visitLogs(sub *subtable) {
 		}
 
 		unreadReset := e.dirty&sr.unreadBy != 0 && e.log.Fresh()
-		sr.visit(location{index: -1, log: e}, k, e.kindFullness.fullness(), e.freshAt, unreadReset)
+		sr.visit(location{index: -1, log: e}, k, e.kindFullness.packedFullness(), e.freshAt, unreadReset)
 	}
 }
 

@@ -23,15 +23,15 @@ func packKindFullness(kind algorithms.Kind, fullness uint8) kindFullness {
 }
 
 func (k kindFullness) kind() algorithms.Kind { return algorithms.Kind(k & 7) }
-func (k kindFullness) fullness() uint8       { return uint8(k >> 3) }
+func (k kindFullness) packedFullness() uint8 { return uint8(k >> 3) }
 
 // recordFullness returns the fullness as in a Record, 0…255: the lowest one
 // that packs to the same value.
 func (k kindFullness) recordFullness() uint8 {
-	if k.fullness() == packedRefusedFullness {
+	if k.packedFullness() == packedRefusedFullness {
 		return refusedFullness
 	}
-	return uint8((uint16(k.fullness())*(refusedFullness-1) + packedRefusedFullness - 2) / (packedRefusedFullness - 1))
+	return uint8((uint16(k.packedFullness())*(refusedFullness-1) + packedRefusedFullness - 2) / (packedRefusedFullness - 1))
 }
 
 // fullnessAfterCheck returns a counter's fullness after an allowed check. A

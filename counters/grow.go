@@ -83,7 +83,7 @@ func (s *shard) splitSubtable(sub *subtable) {
 	}
 
 	var counts [2]int
-	for loc := range sub.used() {
+	for loc := range sub.locations() {
 		counts[loc.key().Counter>>(63-sub.prefixBits)&1]++
 	}
 
@@ -95,7 +95,7 @@ func (s *shard) splitSubtable(sub *subtable) {
 		h.unsentList.incomplete = sub.unsentList.hasChanges()
 	}
 
-	for loc := range sub.used() {
+	for loc := range sub.locations() {
 		half(loc.key()).copySlot(loc.group(), loc.slot())
 	}
 
@@ -153,7 +153,7 @@ func (s *shard) joinSubtables() {
 	first.allocate(groupsFor(live))
 	first.unsentList.incomplete = incomplete
 	s.forEachLocked(func(sub *subtable) {
-		for loc := range sub.used() {
+		for loc := range sub.locations() {
 			first.copySlot(loc.group(), loc.slot())
 		}
 

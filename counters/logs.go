@@ -23,10 +23,10 @@ func (t *Table) changeLog(
 }
 
 // ensureLog returns k's log, creating it if needed.
-func (t *Table) ensureLog(s *shard, k Key) *logSlot {
+func (t *Table) ensureLog(s *shard, k Key) *storedLog {
 	e := s.log(k)
 	if e == nil {
-		e = &logSlot{}
+		e = &storedLog{}
 		s.subtableOf(k).putLog(k, e)
 		s.room--
 		s.inline += int(k.class())
@@ -42,7 +42,7 @@ const minLogShare = 16
 // updateEntryCount updates the count of entries after a change to a log of
 // class c, which had before entries. If necessary, it makes the log coarser;
 // see changeLog.
-func (t *Table) updateEntryCount(c class, e *logSlot, before int, l *algorithms.Limit) {
+func (t *Table) updateEntryCount(c class, e *storedLog, before int, l *algorithms.Limit) {
 	if e.log.Len() > before {
 		bound := t.maxLogEntries / 2
 		if c == configured {

@@ -82,7 +82,7 @@ func (g *group) record(slot int) Record {
 }
 
 // record returns k's log as a Record, with a copy of its entries.
-func (ls *logSlot) record(k Key) Record {
+func (ls *storedLog) record(k Key) Record {
 	return Record{
 		Key: k, Kind: algorithms.SlidingLog, Log: ls.log.Entries(),
 		Fullness: ls.kindFullness.recordFullness(), FreshAt: int64(ls.freshAt),

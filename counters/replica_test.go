@@ -428,7 +428,7 @@ func TestMerge_OtherClocks(t *testing.T) {
 func TestLevelsDoNotFade(t *testing.T) {
 	for packed := range kindFullness(32) {
 		if have := packKindFullness(0, (packed << 3).recordFullness()); have != packed<<3 {
-			t.Errorf("have level %d, want %d", have.fullness(), packed)
+			t.Errorf("have level %d, want %d", have.packedFullness(), packed)
 		}
 	}
 }

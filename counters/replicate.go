@@ -161,7 +161,7 @@ func (s *shard) replicateGroup(batch []Record, sub *subtable, i int, disposition
 }
 
 func (s *shard) replicateLog(
-	batch []Record, sub *subtable, k Key, e *logSlot, dispositionOf func(p int) disposition,
+	batch []Record, sub *subtable, k Key, e *storedLog, dispositionOf func(p int) disposition,
 ) []Record {
 	if e.dirty&notes.Replicas == 0 {
 		return batch

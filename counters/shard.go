@@ -86,7 +86,7 @@ func (s *shard) firstGroup(sub *subtable, k Key) int {
 func (s *shard) find(k Key) location { return s.subtableOf(k).find(k) }
 
 // log returns k's log, or nil if it has none.
-func (s *shard) log(k Key) *logSlot { return s.subtableOf(k).logs[k] }
+func (s *shard) log(k Key) *storedLog { return s.subtableOf(k).logs[k] }
 
 // subtableAt returns the subtable that holds the keys from counter on, and the
 // Key.Counter at which the next subtable begins; 0 if there is none.

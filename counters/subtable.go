@@ -25,19 +25,19 @@ type subtable struct {
 	lowestCounter uint64 // the lowest possible Key.Counter here
 	shard         *shard
 
-	logs       map[Key]*logSlot
+	logs       map[Key]*storedLog
 	unsentList dirtyList // locates unsent changes
 	clockHand  int       // the group where the last search for a victim ended
 
-	// full is the result of the last search for a victim, by class of the newcomer.
-	full [numClasses]struct {
+	// lastSearch is the result of the last search for a victim, by class of the newcomer.
+	lastSearch [numClasses]struct {
 		until  int64 // steady nanoseconds: that search found no victim, so the next one waits until then
 		freeAt int64 // Unix seconds on the steady clock: when the first refusing counter that it saw will be fresh
 	}
 }
 
-// logSlot is a counter under sliding-window-log.
-type logSlot struct {
+// storedLog is a counter under sliding-window-log.
+type storedLog struct {
 	log          algorithms.Log
 	kindFullness kindFullness
 	freshAt      uint32
@@ -52,7 +52,7 @@ type location struct {
 	subtable *subtable
 	index    int // of the slot, across all groups; −1 if the counter is a log or was not found
 	moves    int
-	log      *logSlot
+	log      *storedLog
 }
 
 func (loc location) found() bool { return loc.index >= 0 || loc.log != nil }
@@ -172,15 +172,15 @@ func (sub *subtable) freeSlot(loc location) {
 }
 
 // putLog inserts a log under k, which must not have one.
-func (sub *subtable) putLog(k Key, e *logSlot) {
+func (sub *subtable) putLog(k Key, e *storedLog) {
 	if sub.logs == nil {
-		sub.logs = make(map[Key]*logSlot)
+		sub.logs = make(map[Key]*storedLog)
 	}
 	sub.logs[k] = e
 }
 
-// used yields the location of each slot in use. The caller may free the slot.
-func (sub *subtable) used() iter.Seq[location] {
+// locations yields the location of each slot in use. The caller may free the slot.
+func (sub *subtable) locations() iter.Seq[location] {
 	return func(yield func(location) bool) {
 		for i := range sub.groups {
 			for slot, tag := range sub.groups[i].tags {

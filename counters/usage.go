@@ -49,7 +49,7 @@ func (t *Table) InlineOps(subject uint64, bound int) (ops []Op) {
 		}
 	}
 	t.shardOf(Key{Subject: subject}).forEach(func(sub *subtable) {
-		for loc := range sub.used() {
+		for loc := range sub.locations() {
 			k := loc.key()
 			if k.Subject == subject && k.IsInline() && !loc.state().Fresh() {
 				add(k, loc.group().kindFullnesses[loc.slot()].kind())

@@ -119,7 +119,7 @@ func DecodeRecord(d *wire.Decoder, r *Record, now algorithms.Instant) {
 	log := r.Log[:0]
 	*r = Record{Key: DecodeKey(d), Kind: packed.kind(), Fullness: packed.recordFullness(), FreshAt: now.Steady / 1e9}
 	if r.Kind == noteKind {
-		*r = decodeNote(d, r.Key, notes.Kind(packed.fullness()), now)
+		*r = decodeNote(d, r.Key, notes.Kind(packed.packedFullness()), now)
 		return
 	}
 

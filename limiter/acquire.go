@@ -57,7 +57,7 @@ func (l *Limiter) Acquire(q *Query, a *Answer) (Slot, error) {
 func (l *Limiter) acquire(q *Query, a *Answer, acq *acquisition, done bool) (slot Slot, err error) {
 	// A lease has no slots. In a cluster, a check that bypasses leases is always a
 	// cluster check, whose subjects confirmHere reads.
-	restore := a.addOptions(func(o *options) { o.isRevocable = true })
+	restore := a.addOptions(func(o *options) { o.bypassLeases = true })
 	defer restore()
 
 	if !done {

@@ -116,7 +116,7 @@ func (l *Limiter) acquireAtHome(ctx context.Context, req *acquireRequest, a *Ans
 	err = l.doAtOwner(ctx, &ownerRequest{subject: subject, hops: req.hops, here: func() (err error) {
 		slot, err = l.acquireHere(ctx, req, subject, a)
 		return err
-	}, forward: func(to ring.NodeID) (err error) {
+	}, there: func(to ring.NodeID) (err error) {
 		slot, err = l.askToAcquire(ctx, to, req, a)
 		return err
 	}})
@@ -206,7 +206,7 @@ func (l *Limiter) askToAcquire(ctx context.Context, to ring.NodeID, req *acquire
 	next.version = a.versionToAsk(req.query, req.version)
 
 	var reply acquireReply
-	err := l.membership.forward(ctx, to, MethodAcquire, &next, &reply)
+	err := l.membership.request(ctx, to, MethodAcquire, &next, &reply)
 	if err != nil {
 		return Slot{}, err
 	}

@@ -137,7 +137,7 @@ func (ch *change) acceptResults(list results) bool {
 		ch.ops[i].Decision = list[i].Decision
 		ch.leased[i] = list[i].leasedPart
 		ch.applied[i] = list[i].applied
-		ch.holders[i] = list[i].held
+		ch.slotHolders[i] = list[i].held
 	}
 	return true
 }
@@ -165,7 +165,7 @@ func resultsOf(ch *change) *results {
 		list[i].Decision = ch.ops[i].Decision
 		list[i].leasedPart = ch.leased[i]
 		list[i].applied = ch.applied[i]
-		list[i].held = ch.holders[i]
+		list[i].held = ch.slotHolders[i]
 	}
 	return &list
 }

@@ -189,15 +189,15 @@ type scratch struct {
 	// or Peek, and that they are still as listed. A clusterCheck that is refused
 	// does not set it.
 	isDecidedHere bool
-	// soleStats are the counts of the check's only rule if the check is repeatable,
+	// soleCounts are the counts of the check's only rule if the check is repeatable,
 	// has a single limit, no shadow rule and no bill; nil otherwise.
-	soleStats  *ruleCounts
-	isCounted  bool   // the rules' metrics have counted the check, but not yet its latency
-	mayBeInTop bool   // with soleStats: the list of refused subjects may hold the check's subject
-	unsampled  uint32 // checks since one was sampled
-	hasLocal   bool   // some rule has `consistency: local`
-	hasBlocks  bool   // ops include blocks, each after the limits of its hit
-	isByHand   bool   // the check is a count of a subject that is blocked by hand
+	soleCounts        *ruleCounts
+	isCounted         bool   // the rules' metrics have counted the check, but not yet its latency
+	mayBeInTop        bool   // with soleCounts: the list of refused subjects may hold the check's subject
+	unsampled         uint32 // checks since one was sampled
+	hasLocal          bool   // some rule has `consistency: local`
+	hasBlockOps       bool   // ops include blocks, each after the limits of its hit
+	countsHandBlocked bool   // the check is a count of a subject that is blocked by hand
 	options
 	place   *placeRequest // asks for the place of a reservation; nil if none is needed
 	failure error         // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
@@ -211,13 +211,13 @@ type scratch struct {
 // query; see "Layers" in the package comment. A plain check has none.
 type options struct {
 	takesSlots bool // the check is an acquire or a reservation, so limits of slots apply
-	// isRevocable means that the check spends no lease, and that resolve gives it no
+	// bypassLeases means that the check spends no lease, and that resolve gives it no
 	// place in a queue. In a cluster, it is decided as a clusterCheck even if this
 	// node owns all of it, which tells what was taken from each subject's counters.
-	isRevocable bool
-	isAtMost    bool         // the check takes at most its cost; leases at this node do not count as remaining
-	acquiring   *acquisition // of a check that acquires slots; nil for all others
-	deadline    time.Time    // the check must be decided by then; zero for the usual deadline
+	bypassLeases bool
+	isAtMost     bool         // the check takes at most its cost; leases at this node do not count as remaining
+	acquiring    *acquisition // of a check that acquires slots; nil for all others
+	deadline     time.Time    // the check must be decided by then; zero for the usual deadline
 }
 
 // addOptions changes the options until restore is called.

@@ -41,7 +41,7 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 	}
 
 	restore := a.addOptions(func(o *options) {
-		o.isRevocable = true
+		o.bypassLeases = true
 		o.isAtMost = true
 	})
 	defer restore()

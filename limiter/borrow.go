@@ -203,7 +203,7 @@ func (lo *loans) borrowFor(ln *loan, now algorithms.Instant, bw *borrowWaiter) {
 	ln.request.Want = min(want, algorithms.MaxAmount)
 	ln.request.version = d.active.set.Version
 	m.OtherRegions.Go(ln.region, MethodLend, wire.Encode(nil, &ln.request), loanTimeout,
-		func(body []byte, err error) { lo.handleReply(ln, body, err) })
+		func(body []byte, err error) { lo.handleLoanReply(ln, body, err) })
 }
 
 // beginLoan chooses the region to ask for ln, and marks the loan as in flight.
@@ -350,8 +350,8 @@ func (lo *loans) sweep(steady int64) {
 	maps.DeleteFunc(lo.silentUntil, func(_ string, until int64) bool { return steady > until })
 }
 
-// handleReply handles the first answer to a loan request and ignores any other.
-func (lo *loans) handleReply(ln *loan, body []byte, err error) {
+// handleLoanReply handles the first answer to a loan request and ignores any other.
+func (lo *loans) handleLoanReply(ln *loan, body []byte, err error) {
 	if !ln.answered.CompareAndSwap(false, true) {
 		return
 	}
@@ -473,7 +473,7 @@ func (br *borrower) noteLender(ln *loan, r *LoanReply, steady int64) {
 		if r.status == loanNothing {
 			known.notBefore = steady + int64(ln.target.reportLife())
 		}
-	case ln.target.limit.Until != 0 && r.unused == 0:
+	case ln.target.limit.ValidUntil != 0 && r.unused == 0:
 		// An older version still divides the limit, so the region's share may rise
 		// within the window.
 		known.notBefore = steady + int64(unknownPause)

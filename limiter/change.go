@@ -66,8 +66,8 @@ type change struct {
 
 	made   int64        // for verbCharge: when the reservation was made, in Unix nanoseconds; its limits are as old
 	leased []leasedPart // by op; part of the result
-	// holders, by op, is part of the result of verbUsage.
-	holders []heldSlots
+	// slotHolders, by op, is part of the result of verbUsage.
+	slotHolders []heldSlots
 	// applied, by op, is part of the result of an adjustment.
 	applied []int64
 	bill    *billCorrection // of an adjustment: the bill to correct by what was applied; may be nil
@@ -149,7 +149,7 @@ func (ch *change) codeCharge(w *wire.Coder) (isLate bool) {
 func (ch *change) apply(ctx context.Context, l *Limiter) error {
 	ch.leased = make([]leasedPart, len(ch.ops))
 	ch.applied = make([]int64, len(ch.ops))
-	ch.holders = make([]heldSlots, len(ch.ops))
+	ch.slotHolders = make([]heldSlots, len(ch.ops))
 
 	if ch.local && l.membership != nil {
 		return ch.applyLocal(l)
@@ -172,7 +172,7 @@ func (ch *change) apply(ctx context.Context, l *Limiter) error {
 	}
 	forward := func(to ring.NodeID) error { return ch.forwardTo(ctx, l, to, tk) }
 
-	return l.doAtOwner(ctx, &ownerRequest{subject: ch.subject(), hops: ch.hops, here: here, forward: forward})
+	return l.doAtOwner(ctx, &ownerRequest{subject: ch.subject(), hops: ch.hops, here: here, there: forward})
 }
 
 // forwardTo has another node carry out the change, with the ticket tk: an
@@ -189,11 +189,11 @@ func (ch *change) forwardTo(ctx context.Context, l *Limiter, to ring.NodeID, tk 
 	}
 
 	if ch.verb == verbList {
-		return l.membership.forward(ctx, to, MethodChange, &next, &ch.counters)
+		return l.membership.request(ctx, to, MethodChange, &next, &ch.counters)
 	}
 
 	var list results
-	if err := l.membership.forward(ctx, to, MethodChange, &next, &list); err != nil {
+	if err := l.membership.request(ctx, to, MethodChange, &next, &list); err != nil {
 		return err
 	}
 	if !ch.acceptResults(list) {
@@ -283,7 +283,7 @@ func (ch *change) readUsage(l *Limiter, now algorithms.Instant) error {
 			return counters.ErrShut
 		}
 		ch.table(l).ReadUsage(now, op)
-		ch.holders[i] = l.holdersOf(op, now)
+		ch.slotHolders[i] = l.holdersOf(op, now)
 	}
 	return nil
 }
@@ -407,7 +407,7 @@ func (l *Limiter) fillUsage(u *Usage, ch *change) {
 		lu.Share = max(0, l.capacityHere(u.Rule, lu.Limit)+lu.Loaned)
 		lu.setUsed(&op.Decision, &ch.leased[i])
 		lu.Applied = ch.applied[i]
-		lu.Holders, lu.NumHolders = ch.holders[i].list, ch.holders[i].all
+		lu.Holders, lu.NumHolders = ch.slotHolders[i].list, ch.slotHolders[i].all
 
 		if u.Blocked > 0 {
 			lu.Decision = whileBlocked(lu.Decision, u.Blocked)

@@ -143,9 +143,9 @@ type ClusterConfig struct {
 	// Boottime reads a clock that keeps running while the machine is suspended; it
 	// times the leases. The default is the process's monotonic clock.
 	Boottime func() time.Duration
-	// Secret returns the cluster's secret, with which nodes sign reservations. It
+	// SigningKey returns the key with which the cluster's nodes sign reservations. It
 	// may be nil. It returns nothing while the node does not know the secret yet.
-	Secret func() []byte
+	SigningKey func() []byte
 	// Level returns the feature level that the cluster has agreed on. If it is nil,
 	// all nodes support what this node supports.
 	Level func() int

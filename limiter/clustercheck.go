@@ -34,13 +34,13 @@ type clusterCheck struct {
 	weakest      DecidedBy // the weakest way in which a subject was decided
 	asks         []*ask    // in flight
 	newerVersion int64     // the newest rules of an owner that turned the check away for its old ones; 0: none did
-	isOver       bool      // a subject is refused, or the check has failed
+	aborted      bool      // a subject is refused, or the check has failed
 
-	aloneOps     []counters.Op      // ops of the subjects that this node decided alone
-	aloneCounted []bool             // by index in aloneOps: a fallback counter decides the op, not limitAlone
-	shares       []algorithms.Limit // limits that aloneOps refer to
-	selected     []int              // indexes in subjects; reused
-	gatheredOps  []counters.Op      // ops of several subjects side by side; reused
+	fallbackOps     []counters.Op      // ops of the subjects that this node decided alone
+	fallbackCounted []bool             // by index in fallbackOps: a fallback counter decides the op, not limitAlone
+	shares          []algorithms.Limit // limits that fallbackOps refer to
+	selected        []int              // indexes in subjects; reused
+	gatheredOps     []counters.Op      // ops of several subjects side by side; reused
 }
 
 // subject is one subject of a check. A check's subjects are in the order of its hits.
@@ -64,7 +64,7 @@ type subjectDecision struct {
 
 	decidedAt    algorithms.Instant // undoHere, undoAlone
 	life         counters.Life      // undoHere, undoAlone: of the counters
-	firstAloneOp int                // undoAlone: index of its ops in clusterCheck.aloneOps
+	firstAloneOp int                // undoAlone: index of its ops in clusterCheck.fallbackOps
 	receipt      localcache.Receipt // undoLease
 	answeredBy   *ask               // undoAsked
 }
@@ -151,5 +151,5 @@ func (c *clusterCheck) markDecided(s *subject, by DecidedBy, admitted bool, undo
 // their owner. What the check took is rolled back, as after a refusal.
 func (c *clusterCheck) failWith(err error) {
 	c.answer.scratch.failure = err
-	c.isOver = true
+	c.aborted = true
 }

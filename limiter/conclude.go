@@ -9,10 +9,10 @@ import (
 // tightest limit. If a limit refuses a count, the answer is not allowed although
 // the cost was taken.
 func (a *Answer) conclude(l *Limiter) {
-	if a.scratch.hasBlocks {
+	if a.scratch.hasBlockOps {
 		a.foldBlocks()
 	}
-	if a.scratch.isByHand {
+	if a.scratch.countsHandBlocked {
 		a.foldHandBlocks()
 	}
 
@@ -20,7 +20,7 @@ func (a *Answer) conclude(l *Limiter) {
 
 	// The usual case. What follows is for refusals, shadow rules and several
 	// limits.
-	if a.scratch.soleStats != nil && a.Allowed {
+	if a.scratch.soleCounts != nil && a.Allowed {
 		limits[0].set(&ops[0])
 		a.TightestIndex = 0
 		return
@@ -98,7 +98,7 @@ func (a *Answer) foldBlocks() {
 	}
 	sc.ops = ops
 	a.Limits = limits
-	sc.hasBlocks = false
+	sc.hasBlockOps = false
 }
 
 // foldHandBlocks makes all limits of a rule refuse a count if the subject is

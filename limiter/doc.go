@@ -89,7 +89,7 @@
 //   - grant.go, lease.go, unspent.go, notices.go: leases, here and as their
 //     owner;
 //   - refund.go, backlog.go: what goes back, and what is tried again;
-//   - requests.go, change.go, amend.go, usage.go, adjust.go, kept.go, bill.go:
+//   - requests.go, change.go, amend.go, usage.go, adjust.go, keyusage.go, bill.go:
 //     reading and changing counters, once;
 //   - reservation.go, place.go, reserve.go, once.go, settle.go, expiry.go:
 //     reservations, and checks with an id;
@@ -97,7 +97,7 @@
 //     slotrequests.go: slots;
 //   - queueplace.go, waitingroom.go, passplace.go: queues;
 //   - shortage.go, borrow.go, lend.go, regions.go: limits that regions divide;
-//   - record.go, top.go, used.go, activity.go, metrics.go: counting what was
+//   - record.go, top.go, ruleuse.go, activity.go, metrics.go: counting what was
 //     decided, and showing it.
 //
 // # Across regions

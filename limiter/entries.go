@@ -36,7 +36,7 @@ func (l *Limiter) refuseBlocked(q *Query, a *Answer) bool {
 			continue
 		}
 		if q.Mode == counters.CountMode {
-			a.scratch.isByHand = true
+			a.scratch.countsHandBlocked = true
 			continue
 		}
 

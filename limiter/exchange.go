@@ -49,7 +49,7 @@ func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
 
 	if err := x.question.read(body); err != nil {
 		m.release(x)
-		to.Fail(CodeMessage, err.Error())
+		to.Fail(CodeMalformed, err.Error())
 		return
 	}
 
@@ -148,7 +148,7 @@ func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 		// Only a node with authority waits: without it, this node could not decide even
 		// once the partition has arrived.
 		if route.Place != partitions.Pending || pending.Err() != nil || !m.Authority() {
-			if !x.forward(ctx, l, route, to) {
+			if !x.askOwnerOrStandIn(ctx, l, route, to) {
 				x.sendReply(to)
 			}
 			return
@@ -179,11 +179,11 @@ func (m *membership) decisiveRoute(ops []counters.Op) (route partitions.Route, p
 	return route, p
 }
 
-// forward answers a question about subjects that this node does not own. It
+// askOwnerOrStandIn answers a question about subjects that this node does not own. It
 // asks the owner. If the owner does not decide, and the asker asked this node as
-// the standby, this node acts for the owner. If forward returns false, it has
+// the standby, this node acts for the owner. If askOwnerOrStandIn returns false, it has
 // not answered, and x's reply says why.
-func (x *exchange) forward(ctx context.Context, l *Limiter, route partitions.Route, to Responder) bool {
+func (x *exchange) askOwnerOrStandIn(ctx context.Context, l *Limiter, route partitions.Route, to Responder) bool {
 	m := l.membership
 	qn := &x.question
 	x.reply.reset()
@@ -268,7 +268,7 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 		return m.call(ctx, owner, MethodAsk, next.appendBody(next.appendHead(nil)))
 	}
 
-	m.counts.forwarded.Add(1)
+	m.counts.relayed.Add(1)
 	outcome := unreachable
 	body, err := ask()
 

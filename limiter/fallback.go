@@ -15,7 +15,7 @@ import (
 // `on_partition: deny`, or of slots. By that time, the owner may be back.
 const uncountedRetry = time.Second
 
-// decideAlone decides subjects on this node alone, all or nothing: subjects of
+// decideFromFallback decides subjects on this node alone, all or nothing: subjects of
 // `consistency: local` rules (by is ByOwner), or subjects in fallback (by is
 // ByFallback). The fallback counters decide and, in fallback, also the copies of
 // owners' counters that this node may have. The order of its steps matters:
@@ -25,15 +25,15 @@ const uncountedRetry = time.Second
 //  3. in fallback, ask the copies. They come last: what they admit becomes a
 //     debt at once, which only a rollback forgives;
 //  4. if anything refused, forget the places of reservations.
-func (c *clusterCheck) decideAlone(subjects []int, by DecidedBy) {
+func (c *clusterCheck) decideFromFallback(subjects []int, by DecidedBy) {
 	// Keep the ops of an earlier call: they may have to be rolled back.
-	start := len(c.aloneOps)
+	start := len(c.fallbackOps)
 	refused, listed := c.listAlone(subjects, by)
 	if !listed {
 		c.forgetPlacesAlone(subjects, by)
 		return
 	}
-	countersAdmit := c.takeAlone(subjects, c.aloneOps[start:], refused)
+	countersAdmit := c.takeAlone(subjects, c.fallbackOps[start:], refused)
 	admitted := countersAdmit && !refused
 
 	// If the fallback counters refused, Remaining already excludes this check's
@@ -55,10 +55,10 @@ func (c *clusterCheck) decideAlone(subjects []int, by DecidedBy) {
 		s.withdrawn = withdrawn
 	}
 
-	c.isOver = c.isOver || !admitted
+	c.aborted = c.aborted || !admitted
 }
 
-// listAlone appends the listed subjects' ops to aloneOps, with this node's shares
+// listAlone appends the listed subjects' ops to fallbackOps, with this node's shares
 // as limits. refused means that a limit refuses whatever its counter says:
 // because on_partition is deny, because it is a limit of slots, or because this
 // node's share of it is 0. ok is false if the check has failed.
@@ -75,7 +75,7 @@ func (c *clusterCheck) listAlone(subjects []int, by DecidedBy) (refused, ok bool
 			m.counts.fallback[mode].Add(1)
 		}
 
-		s.firstAloneOp = len(c.aloneOps)
+		s.firstAloneOp = len(c.fallbackOps)
 		s.life = m.Fallback.Life(ring.PartitionOf(s.subject))
 		ops := c.ops(s)
 		if by == ByFallback && hasSlots(ops) && !c.peek {
@@ -94,7 +94,7 @@ func (c *clusterCheck) listAlone(subjects []int, by DecidedBy) (refused, ok bool
 
 		// A reservation notes the rates by which its buckets drain here: those of this
 		// node's shares.
-		if by == ByOwner && !c.makePlaceAlone(s, c.aloneOps[s.firstAloneOp:]) {
+		if by == ByOwner && !c.makePlaceAlone(s, c.fallbackOps[s.firstAloneOp:]) {
 			return false, false
 		}
 	}
@@ -112,19 +112,19 @@ func (c *clusterCheck) listAloneOps(ops []counters.Op, mode rules.OnPartition, n
 			refused = refused || op.Refuses()
 			op.Cost, op.Shadow = 0, true // the fallback counters neither take nor refuse it
 		}
-		c.aloneOps = append(c.aloneOps, op)
-		c.aloneCounted = append(c.aloneCounted, counted)
+		c.fallbackOps = append(c.fallbackOps, op)
+		c.fallbackCounted = append(c.fallbackCounted, counted)
 	}
 	return refused
 }
 
-// aloneOp returns the counterpart in aloneOps of the j-th op of the i-th subject.
+// aloneOp returns the counterpart in fallbackOps of the j-th op of the i-th subject.
 func (c *clusterCheck) aloneOp(i, j int) *counters.Op {
-	return &c.aloneOps[c.subjects[i].firstAloneOp+j]
+	return &c.fallbackOps[c.subjects[i].firstAloneOp+j]
 }
 
 // takeAlone takes ops from the fallback counters, and reports whether they admit
-// ops. ops are those of the listed subjects in aloneOps. If refused is set, it
+// ops. ops are those of the listed subjects in fallbackOps. If refused is set, it
 // only peeks: nothing may be taken, but the answer needs what the counters say.
 func (c *clusterCheck) takeAlone(subjects []int, ops []counters.Op, refused bool) (countersAdmit bool) {
 	fallback := c.limiter.membership.Fallback
@@ -189,7 +189,7 @@ func modeAlone(op *counters.Op, mode rules.OnPartition) rules.OnPartition {
 }
 
 // countedAlone yields the ops of the listed subjects with their counterparts in
-// aloneOps, except for those that limitAlone has decided.
+// fallbackOps, except for those that limitAlone has decided.
 func (c *clusterCheck) countedAlone(subjects []int) iter.Seq2[*counters.Op, *counters.Op] {
 	return func(yield func(op, aloneOp *counters.Op) bool) {
 		for _, i := range subjects {
@@ -197,7 +197,7 @@ func (c *clusterCheck) countedAlone(subjects []int) iter.Seq2[*counters.Op, *cou
 			ops := c.ops(s)
 			for j := range ops {
 				at := s.firstAloneOp + j
-				if c.aloneCounted[at] && !yield(&ops[j], &c.aloneOps[at]) {
+				if c.fallbackCounted[at] && !yield(&ops[j], &c.fallbackOps[at]) {
 					return
 				}
 			}
@@ -247,7 +247,7 @@ func (c *clusterCheck) giveBackRefused(subjects []int, admitted bool) {
 		s := &c.subjects[i]
 		ops := c.ops(s)
 		for j := range ops {
-			aloneOp := &c.aloneOps[s.firstAloneOp+j]
+			aloneOp := &c.fallbackOps[s.firstAloneOp+j]
 			keeps := admitted && ops[j].Took()
 			if !aloneOp.Took() || keeps {
 				continue
@@ -321,7 +321,7 @@ func (c *clusterCheck) rollBackAlone(s *subject) {
 
 	ops := c.ops(s)
 	for j := range ops {
-		aloneOp := &c.aloneOps[s.firstAloneOp+j]
+		aloneOp := &c.fallbackOps[s.firstAloneOp+j]
 		if aloneOp.Took() {
 			c.giveBackAlone(aloneOp, s.life)
 			if s.decidedBy == ByFallback {
@@ -343,7 +343,7 @@ func (c *clusterCheck) beginBlocksAlone(subjects []int) {
 		ops := c.ops(s)
 		for j := range ops {
 			op := &ops[j]
-			if blockJustBegan(op) && c.aloneOps[s.firstAloneOp+j].Decision.Allowed {
+			if blockJustBegan(op) && c.fallbackOps[s.firstAloneOp+j].Decision.Allowed {
 				// If the table is full, the limits still refuse.
 				_ = c.limiter.membership.Fallback.BeginBlock(c.now, op.Key, op.Limit)
 			}

@@ -11,7 +11,7 @@ func (c *clusterCheck) fold() bool {
 	a := c.answer
 
 	switch {
-	case c.isOver:
+	case c.aborted:
 		// The order matters: dropUndecided moves the ops that rollBack reads.
 		c.rollBack()
 		c.dropUndecided()
@@ -19,13 +19,13 @@ func (c *clusterCheck) fold() bool {
 		return false
 	}
 
-	a.Allowed = !c.isOver
+	a.Allowed = !c.aborted
 	a.DecidedBy = c.weakest
 	a.Now = c.now
 
-	hadBlocks := a.scratch.hasBlocks
+	hadBlocks := a.scratch.hasBlockOps
 	a.conclude(c.limiter)
-	if hadBlocks && !c.isOver {
+	if hadBlocks && !c.aborted {
 		c.renumberOps()
 	}
 	return true

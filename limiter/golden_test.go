@@ -79,11 +79,11 @@ func TestGolden(t *testing.T) {
 				heldSlots{all: 1, list: []Holder{{ID: 1, Slots: 2, Age: 3, Expires: 4, Who: "w"}}}}}),
 		message("settling", &settleRequest{signedID: "id", hops: 1, costs: []UnitCost{{"tokens", 9}}}),
 		message("settlement", &Settlement{Remaining: -1, Repeated: true, Costs: []UnitCost{{"tokens", 9}}}),
-		message("reserve", &onceRequest{
+		message("reserve", &reserveRequest{
 			query: &Query{Rule: "r", Costs: []UnitCost{{"tokens", 9}}}, ttl: time.Second,
 			ticket: ticketOf("x", 5, 0), version: 7, hops: 1,
 		}),
-		message("reserve-inline", &onceRequest{
+		message("reserve-inline", &reserveRequest{
 			query: &Query{Subjects: []Subject{{
 				InlineSubject: rules.InlineSubject{Namespace: "n", Key: []string{"k"}, Exact: true,
 					Limits: []document.InlineLimit{{Limit: 300, Per: "1m", PerMS: 7, Unit: "tokens", From: "first"}}},
@@ -91,7 +91,7 @@ func TestGolden(t *testing.T) {
 			}}}, ticket: ticketOf("x", 5, 0), hops: 1,
 		}),
 		message("reserve-count",
-			&onceRequest{query: &Query{Rule: "r", Mode: counters.CountMode}, ticket: ticketOf("x", 5, 0), hops: 1}),
+			&reserveRequest{query: &Query{Rule: "r", Mode: counters.CountMode}, ticket: ticketOf("x", 5, 0), hops: 1}),
 		message("acquire", &acquireRequest{
 			query:  &Query{Rule: "r", ByKey: true, Key: []string{"k"}, Slots: 2, SlotTTL: time.Second, Who: "w"},
 			ticket: ticketOf("x", 5, 0), version: 7, hops: 1,

@@ -11,11 +11,11 @@ import (
 
 // activeRules is a version of the rules with the metrics of its rules.
 type activeRules struct {
-	set        *rules.Set
-	stats      []*ruleStats // by Rule.Index
-	overall    *ruleStats   // counts each check once, however many rules applied
-	hasMonthly bool         // some rule has `usage: monthly`
-	hasGlobal  bool         // regions divide some limits of the set
+	set              *rules.Set
+	stats            []*ruleStats // by Rule.Index
+	overall          *ruleStats   // counts each check once, however many rules applied
+	hasMonthly       bool         // some rule has `usage: monthly`
+	hasDividedLimits bool         // regions divide some limits of the set
 	// recordedVersion is the latest version that the primary has recorded as
 	// honoured by all regions; zero if there is none.
 	recordedVersion int64

@@ -40,7 +40,7 @@ func TestTopRecent(t *testing.T) {
 			for range d / time.Second {
 				time.Sleep(time.Second)
 				for _, n := range w.nodes {
-					n.PassSecond()
+					n.Tick()
 				}
 			}
 		}

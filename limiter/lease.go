@@ -75,7 +75,7 @@ func (ls *leases) spend(
 	if outcome == localcache.Spent {
 		m.counts.leaseSpends.Add(1)
 	} else {
-		m.counts.rememberedRefusals.Add(1)
+		m.counts.cachedRefusals.Add(1)
 	}
 
 	return outcome

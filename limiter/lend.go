@@ -25,10 +25,10 @@ const (
 	maxLending = 1024
 )
 
-// serveRequest answers a loan request as the owner, or forwards it to the owner.
+// serveLoanRequest answers a loan request as the owner, or forwards it to the owner.
 // forwarded means that another node of this region has forwarded the request to
 // this node, as the owner that the other node knows.
-func (lo *loans) serveRequest(body []byte, forwarded bool, to Responder) {
+func (lo *loans) serveLoanRequest(body []byte, forwarded bool, to Responder) {
 	m := lo.limiter.membership
 	var req LoanRequest
 	if !decodeOrFail(body, &req, "request for a loan", to) {
@@ -78,7 +78,7 @@ func (lo *loans) lendInBackground(req *LoanRequest, to Responder) {
 
 	if !started {
 		lo.lending.Add(-1)
-		m.counts.turnedAway.Add(1)
+		m.counts.busy.Add(1)
 		answerLoan(to, LoanReply{status: loanLater})
 	}
 }

@@ -30,7 +30,7 @@ type Limiter struct {
 	unknownRules    atomic.Int64 // checks and other calls that named a rule that does not exist
 	undeclared      atomic.Int64 // attributes of checks that the document does not declare
 	meter           Meter        // counts admitted cost for billing; may be nil
-	refusals        *refusalLog  // nil if nobody follows them
+	refusalLog      *refusalLog  // nil if nobody follows them
 	waitingRoom     waitingRoom
 
 	reservations reservations
@@ -102,7 +102,7 @@ func (l *Limiter) decide(now algorithms.Instant, q *Query, a *Answer) error {
 // resolve decides a prepared check, and waits for other nodes if need be. The
 // caller accounts for the check.
 func (l *Limiter) resolve(q *Query, a *Answer) error {
-	if q.Waits && !a.scratch.isRevocable && a.mayDelay() {
+	if q.Waits && !a.scratch.bypassLeases && a.mayDelay() {
 		return l.resolveInQueue(q, a)
 	}
 	if l.tryDecide(q, a) {
@@ -114,7 +114,7 @@ func (l *Limiter) resolve(q *Query, a *Answer) error {
 // resolveInQueue is resolve for a caller that waits for its turn. The check
 // spends no lease: if the caller stops waiting, all of the cost can come back.
 func (l *Limiter) resolveInQueue(q *Query, a *Answer) error {
-	restore := a.addOptions(func(o *options) { o.isRevocable = true })
+	restore := a.addOptions(func(o *options) { o.bypassLeases = true })
 	defer restore()
 
 	if l.membership == nil { // in a cluster, takeHere reads the life of each subject
@@ -167,7 +167,7 @@ func (l *Limiter) tryDecide(q *Query, a *Answer) (done bool) {
 // prepared check. takeAsOwner checks authority.
 func (l *Limiter) mayDecideHere(a *Answer) bool {
 	sc := &a.scratch
-	return l.membership == nil || !sc.hasLocal && !sc.isRevocable && l.table.AllOpen(sc.ops)
+	return l.membership == nil || !sc.hasLocal && !sc.bypassLeases && l.table.AllOpen(sc.ops)
 }
 
 // recordDecidedHere records that this node decided the whole check as the owner.

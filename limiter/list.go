@@ -114,7 +114,7 @@ func countHitOps(h *rules.Hit) int { return len(h.Limits) + len(h.Rule.Blocks) }
 // addBlocks appends a hit's blocks, after the hit's limits. The blocks have the
 // mode of the check: a block never refuses a count.
 func (a *Answer) addBlocks(h *rules.Hit, mode counters.Mode) {
-	a.scratch.hasBlocks = true
+	a.scratch.hasBlockOps = true
 	for _, block := range h.Rule.Blocks {
 		op := counters.Op{Key: counterKey(h, block), Limit: &block.Limit, Shadow: h.Rule.Shadow,
 			Mode: mode, Block: true}

@@ -38,7 +38,7 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 	a.begin(active)
 
 	match := &a.scratch.match
-	match.HitsKept = sameOps > 0
+	match.ReuseHits = sameOps > 0
 	match.Now = wall / int64(time.Millisecond)
 	match.Clock = l.wallClock
 
@@ -79,7 +79,7 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 	// of these rules may block a subject by hand: see rules.Set.isUniform. Others
 	// may need no counter at all.
 	switch {
-	case match.OnlySubjectsChanged:
+	case match.HitsReused:
 		a.listOpsAgain(sameOps)
 		if l.table.PrefetchPays() {
 			for i := range a.scratch.ops {
@@ -106,7 +106,7 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 			return nil
 		}
 	}
-	if active.set.HasBlocks() {
+	if active.set.HasHandBlocks() {
 		refused := l.refuseBlocked(q, a)
 		if refused {
 			return nil
@@ -127,7 +127,7 @@ func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 	}
 
 	// Shares change with the time, and steps with the load.
-	limitsVary := len(q.Subjects) == 0 && (a.scratch.active.hasGlobal || a.scratch.active.steps != nil)
+	limitsVary := len(q.Subjects) == 0 && (a.scratch.active.hasDividedLimits || a.scratch.active.steps != nil)
 	if limitsVary {
 		a.scratch.active.adjustLimits(&a.scratch.match, now.Wall)
 	}
@@ -181,20 +181,20 @@ func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 
 // noteRepeatable notes whether another check may reuse a's ops, and, if a
 // single ruleCounts takes all that the check counts, remembers it in
-// scratch.soleStats. limitsVary means that the limits depend on the time or the
+// scratch.soleCounts. limitsVary means that the limits depend on the time or the
 // load.
 func (l *Limiter) noteRepeatable(q *Query, a *Answer, limitsVary bool) {
 	sc := &a.scratch
-	sc.isRepeatable = isUsual(q) && !limitsVary && !sc.takesSlots && !sc.hasBlocks &&
+	sc.isRepeatable = isUsual(q) && !limitsVary && !sc.takesSlots && !sc.hasBlockOps &&
 		len(sc.match.Unlimited) == 0
-	sc.soleStats = nil
+	sc.soleCounts = nil
 
 	if !sc.isRepeatable || len(sc.ops) != 1 || sc.active.hasMonthly {
 		return
 	}
 	rule := sc.match.Hits[0].Rule
 	if !rule.Shadow {
-		sc.soleStats = &sc.active.stats[rule.Index].stripe[l.stripeOf(a)]
+		sc.soleCounts = &sc.active.stats[rule.Index].stripe[l.stripeOf(a)]
 		l.lookUpTop(a)
 	}
 }
@@ -232,7 +232,7 @@ func (a *Answer) matchSubjects(q *Query) error {
 func (a *Answer) decideByMatching(allowed bool, by DecidedBy) {
 	a.Allowed, a.DecidedBy = allowed, by
 	a.scratch.matchDecides = true
-	a.scratch.soleStats = nil
+	a.scratch.soleCounts = nil
 }
 
 // prefetch begins to load the counters of match, if that saves time.
@@ -252,11 +252,11 @@ func (l *Limiter) prefetch(match *rules.Match) {
 func (a *Answer) begin(active *activeRules) {
 	a.Set, a.RulesVersion = active.set, active.set.Version
 	a.scratch.active = active
-	a.scratch.hasBlocks = false
+	a.scratch.hasBlockOps = false
 	a.scratch.isDecidedHere = false
 	a.scratch.matchDecides = false
 	a.scratch.hasOps = false
-	a.scratch.isByHand = false
+	a.scratch.countsHandBlocked = false
 	a.scratch.failure = nil
 	a.Limits = a.Limits[:0]
 	a.TightestIndex = -1

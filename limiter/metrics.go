@@ -21,13 +21,13 @@ var forwardBounds = [...]time.Duration{
 
 // counts holds counts since the process started; Metrics says what they mean.
 type counts struct {
-	forwardTimes                                                                  [len(forwardBounds) + 1]atomic.Int64
-	forwardTimeSum                                                                atomic.Int64
-	coalesced, failed, standbyDecisions, served, forwarded, givenBack, turnedAway atomic.Int64
-	leaseSpends, rememberedRefusals, renewals, granted, grantsRefused, returned   atomic.Int64
-	debtsDropped, lost, slotTasksDropped                                          atomic.Int64
-	lent, lentUnits, borrowed, borrowedUnits, unitsLost, loansFailed              atomic.Int64
-	fallback                                                                      [4]atomic.Int64
+	forwardTimes                                                            [len(forwardBounds) + 1]atomic.Int64
+	forwardTimeSum                                                          atomic.Int64
+	coalesced, failed, standbyDecisions, served, relayed, givenBack, busy   atomic.Int64
+	leaseSpends, cachedRefusals, renewals, granted, grantsRefused, returned atomic.Int64
+	debtsDropped, lost, slotTasksDropped                                    atomic.Int64
+	lent, lentUnits, borrowed, borrowedUnits, unitsLost, loansFailed        atomic.Int64
+	fallback                                                                [4]atomic.Int64
 }
 
 // addForward counts a question that was answered after d.
@@ -116,11 +116,11 @@ func (l *Limiter) showForwards(sink metrics.Sink) {
 	count("forward_failed_total", "Questions that another node did not answer or could not decide.", &f.failed)
 	count("standby_decisions_total", "Decisions as a standby, for owners that can't be reached.", &f.standbyDecisions)
 	count("served_total", "Decisions as an owner, for other nodes.", &f.served)
-	count("relayed_total", "Questions from other nodes forwarded to the owner.", &f.forwarded)
+	count("relayed_total", "Questions from other nodes forwarded to the owner.", &f.relayed)
 	count("given_back_total",
 		"Answers from other nodes that were taken back, because another limit refused the check or the answer came too late.",
 		&f.givenBack)
-	count("busy_total", "Messages from other nodes and regions turned away because too many were waiting.", &f.turnedAway)
+	count("busy_total", "Messages from other nodes and regions turned away because too many were waiting.", &f.busy)
 	sink.Gauge("leases",
 		"Grants that this node holds from other nodes. A subject's lease has at most two.",
 		float64(l.membership.leases.held.GrantCount()))
@@ -129,7 +129,7 @@ func (l *Limiter) showForwards(sink metrics.Sink) {
 	count("lease_spent_total", "Subjects decided from a lease.", &f.leaseSpends)
 	count("lease_cached_refusals_total",
 		"Subjects refused because their owner had refused them a moment before.",
-		&f.rememberedRefusals)
+		&f.cachedRefusals)
 	count("lease_renewals_total", "Questions to owners that only renewed a lease, in the background.", &f.renewals)
 	count("lease_granted_total", "Grants that this owner has made.", &f.granted)
 	count("lease_refused_total",

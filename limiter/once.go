@@ -17,11 +17,11 @@ import (
 	"github.com/rlnode/rlnode/rules/document"
 )
 
-// onceRequest is a reservation, or a check in count mode, with a request id.
+// reserveRequest is a reservation, or a check in count mode, with a request id.
 // A check is sent as a reservation with a ttl of 0. The request goes to the
 // owner of the first subject that has one. That owner decides the whole request
 // and keeps the answer.
-type onceRequest struct {
+type reserveRequest struct {
 	query   *Query
 	ttl     time.Duration // zero for a check
 	ticket  *ticket
@@ -48,7 +48,7 @@ func (l *Limiter) checkOnceOrAtMost(q *Query, a *Answer) error {
 // home can be reached, this node does, without keeping the answer. If owners
 // could be reached after all, the home decides q again.
 func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
-	req := &onceRequest{query: q, ttl: ttl}
+	req := &reserveRequest{query: q, ttl: ttl}
 	req.ticket = ticketOf(q.RequestID, req.hashContent(), 0)
 	until := time.Now().Add(checkTimeout - replySlack)
 	restore := a.addOptions(func(o *options) { o.deadline = until })
@@ -83,7 +83,7 @@ func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id s
 // attemptAtHome is decideAtHome with a timeout: ownerTimeout or, if less is left
 // until the deadline, what is left, but at least catchUpTimeout.
 func (rs *reservations) attemptAtHome(
-	deadline time.Time, req *onceRequest, a *Answer,
+	deadline time.Time, req *reserveRequest, a *Answer,
 ) (id string, err error) {
 	timeout := max(min(ownerTimeout, time.Until(deadline)), catchUpTimeout)
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
@@ -104,7 +104,7 @@ func (rs *reservations) annul(id string, q *Query, a *Answer) error {
 // decideAtHome has the owner of the first subject, which may be this node,
 // decide req. a must be prepared for req. The error is ErrNoOwner if no owner
 // could decide req; otherwise it is one of Reserve's.
-func (rs *reservations) decideAtHome(ctx context.Context, req *onceRequest, a *Answer) (id string, err error) {
+func (rs *reservations) decideAtHome(ctx context.Context, req *reserveRequest, a *Answer) (id string, err error) {
 	home, ok := a.homeSubject()
 	if !ok {
 		return "", ErrNoOwner
@@ -112,7 +112,7 @@ func (rs *reservations) decideAtHome(ctx context.Context, req *onceRequest, a *A
 	err = rs.limiter.doAtOwner(ctx, &ownerRequest{subject: home.Subject, hops: req.hops, here: func() (err error) {
 		id, err = rs.decideHere(ctx, req, home, a)
 		return err
-	}, forward: func(to ring.NodeID) (err error) {
+	}, there: func(to ring.NodeID) (err error) {
 		id, err = rs.askHome(ctx, to, req, a)
 		return err
 	}})
@@ -141,7 +141,7 @@ func (a *Answer) homeSubject() (home counters.Key, ok bool) {
 // was kept. The error is counters.ErrShut if the counters have moved away, or
 // one of Reserve's.
 func (rs *reservations) decideHere(
-	ctx context.Context, req *onceRequest, home counters.Key, a *Answer,
+	ctx context.Context, req *reserveRequest, home counters.Key, a *Answer,
 ) (id string, err error) {
 	memo := req.ticket.memo(home, notes.Answer, a.Now)
 	if i := a.homeHitIndex(); i >= 0 {
@@ -324,14 +324,14 @@ func (a *Answer) versionToAsk(q *Query, asker int64) int64 {
 
 // askHome has another node decide req. The error is ErrNoOwner if it could not.
 func (rs *reservations) askHome(
-	ctx context.Context, to ring.NodeID, req *onceRequest, a *Answer,
+	ctx context.Context, to ring.NodeID, req *reserveRequest, a *Answer,
 ) (id string, err error) {
 	next := *req
 	reply := keptAnswer{}
 	next.hops = req.hops + 1
 	next.version = a.versionToAsk(req.query, req.version)
 
-	if err := rs.limiter.membership.forward(ctx, to, MethodReserve, &next, &reply); err != nil {
+	if err := rs.limiter.membership.request(ctx, to, MethodReserve, &next, &reply); err != nil {
 		return "", err
 	}
 
@@ -356,7 +356,7 @@ func (l *Limiter) restoreReply(ctx context.Context, q *Query, a *Answer, reply *
 }
 
 // serveReserve decides req for another node.
-func (rs *reservations) serveReserve(req *onceRequest) (*keptAnswer, error) {
+func (rs *reservations) serveReserve(req *reserveRequest) (*keptAnswer, error) {
 	ctx, cancel := context.WithTimeout(rs.limiter.membership.ctx, ownerTimeout)
 	defer cancel()
 
@@ -400,10 +400,10 @@ const maxText = document.MaxValueBytes
 
 // hashContent hashes what the request asks for, without Who. The order of its
 // parts is ignored.
-func (req *onceRequest) hashContent() uint64 {
+func (req *reserveRequest) hashContent() uint64 {
 	sorted := req.query.sorted()
 	sorted.Who = ""
-	return hashContent(wire.Encode(nil, &onceRequest{query: sorted, ttl: req.ttl, ticket: &ticket{}}))
+	return hashContent(wire.Encode(nil, &reserveRequest{query: sorted, ttl: req.ttl, ticket: &ticket{}}))
 }
 
 // sorted returns a copy of what q asks for, with attributes and costs in order.
@@ -427,7 +427,7 @@ func sortedCosts(costs []UnitCost) []UnitCost {
 }
 
 // Code implements wire.Message.
-func (req *onceRequest) Code(c *wire.Coder) {
+func (req *reserveRequest) Code(c *wire.Coder) {
 	if c.Reads() {
 		req.ticket = &ticket{}
 		req.query = &Query{}

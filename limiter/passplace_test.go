@@ -47,13 +47,13 @@ func TestThoseBehindAtOtherNodesMoveUp(t *testing.T) {
 			for i := range 9 {
 				a := w.nodes[i%3].check(q)
 				p := a.QueuePlace()
-				p.GoesOn = time.Now().Add(a.Delay())
+				p.ProceedAt = time.Now().Add(a.Delay())
 				waiting[i%3].wait(p)
 			}
 			minutes := func() (all []int) {
 				for i := range waiting {
 					for _, caller := range waiting[i] {
-						all = append(all, int((caller.place.GoesOn.Sub(began)+time.Second)/time.Minute))
+						all = append(all, int((caller.place.ProceedAt.Sub(began)+time.Second)/time.Minute))
 					}
 				}
 				slices.Sort(all)

@@ -34,12 +34,12 @@ func (l *Limiter) account(q *Query, a *Answer) {
 // for the others.
 func (l *Limiter) countLimited(q *Query, a *Answer) {
 	// The usual check: one rule with one limit, allowed by its owner.
-	if sc := &a.scratch; sc.soleStats != nil && a.Allowed && a.DecidedBy == ByOwner {
+	if sc := &a.scratch; sc.soleCounts != nil && a.Allowed && a.DecidedBy == ByOwner {
 		headroom := a.Limits[0].headroom()
-		sc.soleStats.ownerAllowed[headroom].Add(1)
+		sc.soleCounts.ownerAllowed[headroom].Add(1)
 		h := &sc.match.Hits[0]
 		if sc.mayBeInTop {
-			l.topOf(h.Rule).Record(h, false, 0, q)
+			l.refusedListOf(h.Rule).Record(h, false, 0, q)
 		}
 		weight := l.sampleWeight(sc)
 		if weight > 0 || headroom <= nearHeadroom || a.Limits[0].Delay > 0 {
@@ -63,7 +63,7 @@ func (l *Limiter) countLimited(q *Query, a *Answer) {
 		if active.hasMonthly && (a.Allowed || a.Counted) && l.meter != nil {
 			l.billCheck(q, a)
 		}
-		if active.hasGlobal && l.membership != nil {
+		if active.hasDividedLimits && l.membership != nil {
 			l.membership.loans.notifyOwners(q, a)
 		}
 		if a.DecidedBy == ByOwner && a.Allowed && len(a.scratch.match.Hits) == 1 &&
@@ -92,9 +92,9 @@ func (l *Limiter) countLimited(q *Query, a *Answer) {
 // the look-up costs no time.
 func (l *Limiter) lookUpTop(a *Answer) {
 	sc := &a.scratch
-	if sc.soleStats != nil {
+	if sc.soleCounts != nil {
 		h := &sc.match.Hits[0]
-		sc.mayBeInTop = l.topOf(h.Rule).MayHold(h.Subject)
+		sc.mayBeInTop = l.refusedListOf(h.Rule).MayHold(h.Subject)
 	}
 }
 
@@ -109,7 +109,7 @@ func (l *Limiter) countOwnerAllowed(q *Query, a *Answer, active *activeRules, st
 
 	h := &a.scratch.match.Hits[0]
 	active.stats[h.Rule.Index].stripe[stripe].ownerAllowed[headroom].Add(1)
-	l.topOf(h.Rule).Record(h, false, 0, q)
+	l.refusedListOf(h.Rule).Record(h, false, 0, q)
 	l.noteUse(h, a.Limits, true, l.sampleWeight(&a.scratch), q)
 
 	return true
@@ -150,7 +150,7 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 			l.recordRefusal(&stats.refusals, a, h, hitLimits, q)
 		}
 
-		l.topOf(h.Rule).Record(h, refused, priorChecks, q)
+		l.refusedListOf(h.Rule).Record(h, refused, priorChecks, q)
 		l.noteUse(h, hitLimits, a.Allowed, weight, q)
 	}
 }
@@ -190,8 +190,8 @@ func (st *ruleStats) countSlotRefusal(hitLimits []LimitAnswer) {
 }
 
 // recordRefusal logs a check that h's rule refused, if the log takes it now.
-func (l *Limiter) recordRefusal(f *refusals, a *Answer, h *rules.Hit, limits []LimitAnswer, q *Query) {
-	if !l.refusals.admits(f) {
+func (l *Limiter) recordRefusal(f *refusalThrottle, a *Answer, h *rules.Hit, limits []LimitAnswer, q *Query) {
+	if !l.refusalLog.admits(f) {
 		return
 	}
 	tightest := tightestOf(limits)
@@ -199,7 +199,7 @@ func (l *Limiter) recordRefusal(f *refusals, a *Answer, h *rules.Hit, limits []L
 	for _, value := range subjectKey(h, q) {
 		text = appendEscaped(text, "", value)
 	}
-	l.refusals.add(f, &Refusal{
+	l.refusalLog.add(f, &Refusal{
 		DecidedBy: a.DecidedBy, Rule: h.Rule.Name, Subject: string(text),
 		Limit: tightest.share(), Used: tightest.Used, Unit: tightest.Limit.Unit, RetryAfter: tightest.RetryAfter,
 	})
@@ -211,13 +211,13 @@ func (l *Limiter) recordDenial(st *ruleStats, a *Answer) {
 	if a.DecidedBy == ByNone {
 		f = &st.byDefault
 	}
-	if !l.refusals.admits(f) {
+	if !l.refusalLog.admits(f) {
 		return
 	}
 
 	var text []byte
 	a.Set.UsedAttributes(&a.scratch.match, func(name, value string) { text = appendEscaped(text, name, value) })
-	l.refusals.add(f, &Refusal{DecidedBy: a.DecidedBy, Subject: string(text)})
+	l.refusalLog.add(f, &Refusal{DecidedBy: a.DecidedBy, Subject: string(text)})
 }
 
 // sampleWeight returns how many checks the current one stands for in the list
@@ -263,8 +263,8 @@ func (l *Limiter) noteUse(h *rules.Hit, limits []LimitAnswer, allowed bool, weig
 	}
 }
 
-// topOf returns the list in which the refusals of a rule are counted.
-func (l *Limiter) topOf(rule *rules.Rule) *top.List {
+// refusedListOf returns the list in which the refusals of a rule are counted.
+func (l *Limiter) refusedListOf(rule *rules.Rule) *top.List {
 	if rule.Shadow {
 		return l.tops[top.Shadow]
 	}
@@ -289,10 +289,10 @@ func (active *activeRules) countUncountedUse(q *Query, answer *Answer) {
 	}
 }
 
-// PassSecond lets the first checks of the new second all be sampled. If the
+// Tick lets the first checks of the new second all be sampled. If the
 // interval of recent events and uses is over, it ends that. Call it every
 // second.
-func (l *Limiter) PassSecond() {
+func (l *Limiter) Tick() {
 	l.fullSamplesLeft.Store(exactSamples)
 	active := l.inForce.Load()
 	now := l.interval()
@@ -321,7 +321,7 @@ func (l *Limiter) countUnlimited(q *Query, a *Answer) {
 			stats.uncountedUses.Add(1)
 		default:
 			stats.stripe[l.stripeOf(a)].checks[DecisionAllowed][a.DecidedBy].Add(1)
-			l.topOf(h.Rule).Record(h, false, 0, q)
+			l.refusedListOf(h.Rule).Record(h, false, 0, q)
 		}
 
 		if !q.Peeks() && (a.Allowed || a.Counted) && h.Rule.CountsMonthly && l.meter != nil {

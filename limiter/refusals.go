@@ -49,20 +49,20 @@ type refusalLog struct {
 // fast enough, further refusals are only counted in More. Call FollowRefusals before the
 // first check.
 func (l *Limiter) FollowRefusals(every time.Duration) <-chan *Refusal {
-	l.refusals = &refusalLog{every: every, began: time.Now(), unread: make(chan *Refusal, maxUnreadRefusals)}
-	return l.refusals.unread
+	l.refusalLog = &refusalLog{every: every, began: time.Now(), unread: make(chan *Refusal, maxUnreadRefusals)}
+	return l.refusalLog.unread
 }
 
-// refusals counts the refused checks of one kind: those of a rule, of the deny
+// refusalThrottle counts the refused checks of one kind: those of a rule, of the deny
 // list, or of the default.
-type refusals struct {
+type refusalThrottle struct {
 	next atomic.Int64 // when the next one may be logged, in nanoseconds since the log began
 	more atomic.Int64 // refused since the last one
 }
 
 // admits reports whether the log takes a refusal of kind f now. If not, it
 // counts the refusal.
-func (rl *refusalLog) admits(f *refusals) bool {
+func (rl *refusalLog) admits(f *refusalThrottle) bool {
 	if rl == nil {
 		return false
 	}
@@ -80,7 +80,7 @@ func (rl *refusalLog) admits(f *refusals) bool {
 }
 
 // add passes refusal, of kind f, to the log.
-func (rl *refusalLog) add(f *refusals, refusal *Refusal) {
+func (rl *refusalLog) add(f *refusalThrottle, refusal *Refusal) {
 	refusal.More = f.more.Swap(0)
 	select {
 	case rl.unread <- refusal:

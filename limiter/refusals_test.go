@@ -122,9 +122,9 @@ rules: [{name: r, key: [a, b, c, d, e, f], limits: [{limit: 1, per: 1m, algorith
 func TestEveryRefusalIsLogged(t *testing.T) {
 	l := open(t, `rules: [{name: r, key: [k], limits: [{limit: 1, per: 1m, algorithm: fixed-window}]}]`)
 	l.FollowRefusals(0)
-	var f refusals
+	var f refusalThrottle
 	f.next.Store(math.MaxInt64)
-	if !l.refusals.admits(&f) || f.more.Load() != 0 {
+	if !l.refusalLog.admits(&f) || f.more.Load() != 0 {
 		t.Errorf("a refusal is only counted (%d)", f.more.Load())
 	}
 }

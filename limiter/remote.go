@@ -16,8 +16,8 @@ import (
 
 // Codes of failed calls.
 const (
-	CodeMessage peer.Code = 80 + iota // the message is invalid or its method unknown
-	CodeBusy                          // the node can't answer now: too many questions are waiting, or the owner does not answer
+	CodeMalformed peer.Code = 80 + iota // the message is invalid or its method unknown
+	CodeBusy                            // the node can't answer now: too many questions are waiting, or the owner does not answer
 )
 
 // Responder receives the answer to a message, once. *peer.Call implements it.
@@ -34,9 +34,9 @@ type ownerRequest struct {
 	// here does the work on this node's counters. It fails with counters.ErrShut if
 	// they have moved.
 	here func() error
-	// forward asks another node to do the work. It fails with ErrNoOwner if that
+	// there asks another node to do the work. It fails with ErrNoOwner if that
 	// node could not do it. doAtOwner then asks the next node.
-	forward func(to ring.NodeID) error
+	there func(to ring.NodeID) error
 }
 
 // doAtOwner has the owner of req's subject, which may be this node, do the
@@ -70,7 +70,7 @@ func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
 				return ErrNoOwner
 			}
 			cands.markTried(to)
-			if err := req.forward(to); !errors.Is(err, ErrNoOwner) {
+			if err := req.there(to); !errors.Is(err, ErrNoOwner) {
 				return err
 			}
 		}
@@ -95,10 +95,10 @@ func (m *membership) call(
 	return reply, err
 }
 
-// forward sends ask to another node and reads the reply, which begins with a
+// request sends ask to another node and reads the reply, which begins with a
 // status. The error is one of statusErrors, or ErrNoOwner if the other node did
 // not do what was asked.
-func (m *membership) forward(ctx context.Context, to ring.NodeID, method peer.Method, ask, reply wire.Message) error {
+func (m *membership) request(ctx context.Context, to ring.NodeID, method peer.Method, ask, reply wire.Message) error {
 	body, err := m.call(ctx, to, method, wire.Encode(nil, ask))
 	if err != nil || len(body) == 0 {
 		return ErrNoOwner
@@ -196,7 +196,7 @@ func (m *membership) serveInBackground(to Responder, work func()) bool {
 	if m.background.Go(work) {
 		return true
 	}
-	m.counts.turnedAway.Add(1)
+	m.counts.busy.Add(1)
 	to.Fail(CodeBusy, "too many questions are waiting here")
 	return false
 }
@@ -206,7 +206,7 @@ func (m *membership) serveInBackground(to Responder, work func()) bool {
 func decodeOrFail(body []byte, msg wire.Message, what string, to Responder) bool {
 	err := wire.Decode(body, msg, what)
 	if err != nil {
-		to.Fail(CodeMessage, err.Error())
+		to.Fail(CodeMalformed, err.Error())
 	}
 	return err == nil
 }

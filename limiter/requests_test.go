@@ -200,7 +200,7 @@ func TestAnswersAreBounded(t *testing.T) {
 }
 
 func TestOnceRequestsComeBack(t *testing.T) {
-	for _, r := range []*onceRequest{
+	for _, r := range []*reserveRequest{
 		{query: &Query{Rule: "r", ByKey: true, Key: []string{"a", ""},
 			Costs: []UnitCost{{Unit: "tokens", Cost: 9}}}, ttl: time.Second, ticket: ticketOf("x", 5,
 			0), version: 7, hops: 1},
@@ -211,12 +211,12 @@ func TestOnceRequestsComeBack(t *testing.T) {
 			ttl: time.Second, ticket: ticketOf("x", 5, 0), hops: 1},
 	} {
 		b := wire.Encode(nil, r)
-		have, err := read[onceRequest](b)
+		have, err := read[reserveRequest](b)
 		if err != nil || string(wire.Encode(nil, &have)) != string(b) || have.hashContent() != r.hashContent() {
 			t.Errorf("have %+v, %v", have, err)
 		}
 		for i := range b {
-			if _, err := read[onceRequest](b[:i]); err == nil {
+			if _, err := read[reserveRequest](b[:i]); err == nil {
 				t.Errorf("%d of %d bytes are read", i, len(b))
 			}
 		}
@@ -224,7 +224,7 @@ func TestOnceRequestsComeBack(t *testing.T) {
 }
 
 func FuzzOnceRequest(f *testing.F) {
-	r := &onceRequest{query: &Query{Rule: "r", ByKey: true, Key: []string{"a"}},
+	r := &reserveRequest{query: &Query{Rule: "r", ByKey: true, Key: []string{"a"}},
 		ttl: time.Second, ticket: ticketOf("x", 5, 0), hops: 1}
 	f.Add(wire.Encode(nil, r))
 	clock := NewClock()
@@ -232,7 +232,7 @@ func FuzzOnceRequest(f *testing.F) {
 	l := New(counters.New(1000), clock)
 	l.SetRules(compile(f, 1, requestRules))
 	f.Fuzz(func(_ *testing.T, b []byte) {
-		_, _ = read[onceRequest](b)
+		_, _ = read[reserveRequest](b)
 		_, _ = read[acquireRequest](b)
 		_, _ = read[acquireReply](b)
 		var a Answer

@@ -80,7 +80,7 @@ func (l *Limiter) reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 func (rs *reservations) makeReservation(
 	q *Query, ttl time.Duration, a *Answer, done bool,
 ) (id string, err error) {
-	restore := a.addOptions(func(o *options) { o.isRevocable = true })
+	restore := a.addOptions(func(o *options) { o.bypassLeases = true })
 	defer restore()
 	defer func() { a.scratch.place = nil }()
 

@@ -26,11 +26,11 @@ func (c *clusterCheck) begin(unauthorized bool) {
 	a := c.answer
 	c.subjects = c.subjects[:0]
 	c.asks = c.asks[:0]
-	c.aloneOps = c.aloneOps[:0]
-	c.aloneCounted = c.aloneCounted[:0]
+	c.fallbackOps = c.fallbackOps[:0]
+	c.fallbackCounted = c.fallbackCounted[:0]
 	c.shares = c.shares[:0]
 	c.newerVersion = 0
-	c.isOver = false
+	c.aborted = false
 	c.askSeparately = false
 	c.decided = 0
 	c.weakest = ByOwner
@@ -56,9 +56,9 @@ func (c *clusterCheck) begin(unauthorized bool) {
 	}
 
 	if len(c.selected) > 0 {
-		c.decideAlone(c.selected, ByOwner)
+		c.decideFromFallback(c.selected, ByOwner)
 	}
-	if !c.isOver {
+	if !c.aborted {
 		c.advance()
 	}
 }
@@ -74,7 +74,7 @@ func (c *clusterCheck) advance() {
 				c.routeSubject(s, &c.answer.scratch.match.Hits[i])
 			}
 		}
-		if c.isOver {
+		if c.aborted {
 			return
 		}
 
@@ -96,8 +96,8 @@ func (c *clusterCheck) advance() {
 	// message, and leaves nothing to give back elsewhere.
 	someAlone := c.selectSubjects(stateAlone)
 	if someAlone {
-		c.decideAlone(c.selected, ByFallback)
-		if c.isOver {
+		c.decideFromFallback(c.selected, ByFallback)
+		if c.aborted {
 			return
 		}
 	}
@@ -249,7 +249,7 @@ func (c *clusterCheck) wait(until time.Time, waitFor func(ctx context.Context)) 
 // used, and a refusal would begin a block.
 func (c *clusterCheck) mustWait(i int) bool {
 	hits := c.answer.scratch.match.Hits
-	if !c.answer.scratch.hasBlocks || hits[i].Rule.Blocks == nil {
+	if !c.answer.scratch.hasBlockOps || hits[i].Rule.Blocks == nil {
 		return false
 	}
 	for j := range hits {
@@ -303,7 +303,7 @@ func (c *clusterCheck) takeHere(list []int) {
 		}
 	}
 
-	c.isOver = c.isOver || verdict == counters.Refused
+	c.aborted = c.aborted || verdict == counters.Refused
 
 	// As in recordDecidedHere, but not after a refusal: dropUndecided then rewrites
 	// the ops, so the next check must not reuse them.
@@ -318,7 +318,7 @@ func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 	// A check that bypasses leases must know when, and in which life of a counter,
 	// its cost was taken. A lease's receipt does not say so. A peek asks what the
 	// owner has left.
-	if c.answer.scratch.isRevocable || ops[0].Mode == counters.PeekMode && !c.peeksAreLooks {
+	if c.answer.scratch.bypassLeases || ops[0].Mode == counters.PeekMode && !c.peeksAreLooks {
 		return false
 	}
 
@@ -328,7 +328,7 @@ func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 		c.markDecided(s, ByLease, true, undoLease)
 	case localcache.Refused:
 		c.markDecided(s, ByLease, h.Rule.Shadow, undoNothing)
-		c.isOver = c.isOver || !h.Rule.Shadow
+		c.aborted = c.aborted || !h.Rule.Shadow
 	}
 
 	return outcome != localcache.AskOwner
@@ -424,7 +424,7 @@ func (c *clusterCheck) addToAsk(ak *ask, s *subject, h *rules.Hit) {
 
 	// Once one of the subjects may be leased, policies has an element for each.
 	var policy localcache.Policy
-	if (c.ops(s)[0].Mode != counters.PeekMode || c.peeksAreLooks) && !c.answer.scratch.isRevocable {
+	if (c.ops(s)[0].Mode != counters.PeekMode || c.peeksAreLooks) && !c.answer.scratch.bypassLeases {
 		policy = c.limiter.membership.policyOf(h.Rule, h.Limits)
 	}
 	if !policy.None() && ak.policies == nil {
@@ -448,7 +448,7 @@ func (c *clusterCheck) addToAsk(ak *ask, s *subject, h *rules.Hit) {
 func (c *clusterCheck) actAsStandby() {
 	for i := range c.subjects {
 		s := &c.subjects[i]
-		if s.state != stateActAsStandby || c.isOver {
+		if s.state != stateActAsStandby || c.aborted {
 			continue
 		}
 		s.state = stateOpen
@@ -456,7 +456,7 @@ func (c *clusterCheck) actAsStandby() {
 		v := c.limiter.takeAsStandby(c.now, c.ops(s), c.peek, s.problem)
 		if v != counters.Undecided {
 			c.markDecided(s, ByStandby, v == counters.Admitted, undoNothing)
-			c.isOver = v == counters.Refused
+			c.aborted = v == counters.Refused
 		}
 	}
 }
@@ -477,7 +477,7 @@ func (c *clusterCheck) collectReplies() {
 			}
 		}
 
-		c.isOver = c.isOver || answered && ak.status == decided && !ak.admitted
+		c.aborted = c.aborted || answered && ak.status == decided && !ak.admitted
 	}
 
 	c.asks = c.asks[:0]

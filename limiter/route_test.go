@@ -158,7 +158,7 @@ func TestOwnerRequestAsksEachNodeOnce(t *testing.T) {
 		var asked []ring.NodeID
 		err := w.nodes[0].doAtOwner(t.Context(),
 			&ownerRequest{subject: subject, here: func() error { return counters.ErrShut },
-				forward: func(to ring.NodeID) error {
+				there: func(to ring.NodeID) error {
 					asked = append(asked, to)
 					return ErrNoOwner
 				}})

@@ -31,7 +31,7 @@ func (l *Limiter) Handle(peers *peer.Peers) {
 func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, to Responder) {
 	m := l.membership
 	if m == nil {
-		to.Fail(CodeMessage, "this node is not in a cluster")
+		to.Fail(CodeMalformed, "this node is not in a cluster")
 		return
 	}
 
@@ -69,7 +69,7 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 		var req settleRequest
 		serveForwarded(m, to, body, &req, func() (*Settlement, error) { return l.reservations.settle(m.ctx, &req) })
 	case MethodReserve:
-		var req onceRequest
+		var req reserveRequest
 		serveForwarded(m, to, body, &req, func() (*keptAnswer, error) { return l.reservations.serveReserve(&req) })
 	case MethodAcquire:
 		var req acquireRequest
@@ -98,9 +98,9 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 			m.loans.borrow(&req, func(answer borrowReply) { to.Reply(wire.Encode(nil, &answer)) })
 		}
 	case MethodLend:
-		m.loans.serveRequest(body, true, to)
+		m.loans.serveLoanRequest(body, true, to)
 	default:
-		to.Fail(CodeMessage, "unknown method")
+		to.Fail(CodeMalformed, "unknown method")
 	}
 }
 
@@ -108,9 +108,9 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 func (l *Limiter) ServeFar(method peer.Method, body []byte, to Responder) {
 	switch {
 	case l.membership == nil:
-		to.Fail(CodeMessage, "this node is not in a cluster")
+		to.Fail(CodeMalformed, "this node is not in a cluster")
 	case method == MethodLend:
-		l.membership.loans.serveRequest(body, false, to)
+		l.membership.loans.serveLoanRequest(body, false, to)
 	case method == MethodShare:
 		l.serveShare(body, to)
 	case method == MethodUse:
@@ -119,14 +119,14 @@ func (l *Limiter) ServeFar(method peer.Method, body []byte, to Responder) {
 			to.Reply(wire.Encode(nil, ur))
 		})
 	default:
-		to.Fail(CodeMessage, "unknown method between regions")
+		to.Fail(CodeMalformed, "unknown method between regions")
 	}
 }
 
 // serveTop sends another node this node's part of a list of subjects.
 func (l *Limiter) serveTop(body []byte, to Responder) {
 	if len(body) != 1 || top.By(body[0]) > top.Near {
-		to.Fail(CodeMessage, "unknown list of subjects")
+		to.Fail(CodeMalformed, "unknown list of subjects")
 		return
 	}
 	by := top.By(body[0])
@@ -141,7 +141,7 @@ func (l *Limiter) serveSlot(body []byte, to Responder) {
 	m := l.membership
 	req := &slotRequest{}
 	if err := wire.Decode(body, req, "request about a slot"); err != nil {
-		to.Fail(CodeMessage, err.Error())
+		to.Fail(CodeMalformed, err.Error())
 		return
 	}
 
@@ -172,7 +172,7 @@ func (l *Limiter) serveShare(body []byte, to Responder) {
 	}
 	if active := l.inForce.Load(); active == nil || active.set.Rule(ref.Rule) == nil ||
 		active.set.Rule(ref.Rule).Scope != rules.GlobalScope {
-		to.Fail(CodeMessage, "unknown rule, or not a rule that regions share")
+		to.Fail(CodeMalformed, "unknown rule, or not a rule that regions share")
 		return
 	}
 

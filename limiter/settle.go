@@ -171,10 +171,10 @@ func (rs *reservations) settleAtHome(ctx context.Context, req *settleRequest) (o
 		next := *req
 		next.hops++
 		out = &Settlement{}
-		return rs.limiter.membership.forward(ctx, to, MethodSettle, &next, out)
+		return rs.limiter.membership.request(ctx, to, MethodSettle, &next, out)
 	}
 
-	home := &ownerRequest{subject: req.home().subject, hops: req.hops, here: here, forward: forward}
+	home := &ownerRequest{subject: req.home().subject, hops: req.hops, here: here, there: forward}
 	err = rs.limiter.doAtOwner(ctx, home)
 	return out, err
 }

@@ -16,7 +16,7 @@ import (
 // like a limit of its own. Loans move parts of shares between regions; see
 // borrow.go and lend.go.
 
-// recordShares sets hasGlobal and recordedVersion.
+// recordShares sets hasDividedLimits and recordedVersion.
 func (active *activeRules) recordShares() {
 	division := active.set.Shares()
 	if division == nil {
@@ -28,14 +28,14 @@ func (active *activeRules) recordShares() {
 		}
 	}
 	isGlobal := func(rule *rules.Rule) bool { return rule.Scope == rules.GlobalScope }
-	active.hasGlobal = slices.ContainsFunc(active.set.Rules, isGlobal)
+	active.hasDividedLimits = slices.ContainsFunc(active.set.Rules, isGlobal)
 }
 
 // adjustLimits replaces the limits of match's hits with those in force here at
 // wall (Unix nanoseconds): this region's shares, lowered by the steps of
 // adaptive rules.
 func (active *activeRules) adjustLimits(match *rules.Match, wall int64) {
-	if active.hasGlobal {
+	if active.hasDividedLimits {
 		active.set.Share(match, wall)
 	}
 	active.lowerLimits(match)
@@ -46,7 +46,7 @@ func (active *activeRules) adjustLimits(match *rules.Match, wall int64) {
 // use a newer one: under that one, other regions' shares may have grown.
 func (l *Limiter) isStale(version int64) bool {
 	active := l.inForce.Load()
-	return active != nil && active.hasGlobal && version < active.recordedVersion
+	return active != nil && active.hasDividedLimits && version < active.recordedVersion
 }
 
 // isLoanable reports whether regions lend each other parts of a limit.
@@ -77,7 +77,7 @@ type dividedLimit struct {
 // dividedLimits returns a subject's loanable limits, by this node's rules.
 func (lo *loans) dividedLimits(ref *subjectRef, now algorithms.Instant) (found []dividedLimit) {
 	active := lo.limiter.inForce.Load()
-	if active == nil || !active.hasGlobal {
+	if active == nil || !active.hasDividedLimits {
 		return nil
 	}
 

@@ -148,7 +148,7 @@ func (lo *loans) notifyOwners(q *Query, a *Answer) {
 		if h.Rule.Scope == rules.GlobalScope {
 			needs := lo.needsAhead(a, h, first)
 			if needs != nil {
-				lo.askOwner(q, h, needs)
+				lo.requestBorrow(q, h, needs)
 			}
 		}
 		first += len(h.Limits)
@@ -287,7 +287,7 @@ func (lo *loans) await(q *Query, h *rules.Hit, needs []loanNeed, steady int64, d
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	for {
-		question := lo.askOwner(q, h, needs)
+		question := lo.requestBorrow(q, h, needs)
 		if question == nil {
 			return false
 		}
@@ -354,9 +354,9 @@ func (ss *shortages) shortageOf(subject uint64) *shortage {
 // isBusy reports whether a question is under way, or a check waits.
 func (sh *shortage) isBusy() bool { return sh.question != nil || sh.waiters > 0 }
 
-// askOwner tells the owner of h's subject what is needed, unless a question about
+// requestBorrow tells the owner of h's subject what is needed, unless a question about
 // it is under way. It returns the question; nil if there is no owner or no room.
-func (lo *loans) askOwner(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
+func (lo *loans) requestBorrow(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
 	m := lo.limiter.membership
 	ss := &lo.shortages
 	subject := h.Subject.Hi // h is valid only until its check ends
@@ -375,7 +375,7 @@ func (lo *loans) askOwner(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestio
 	body := borrowRequest{subjectRef: subjectRef{version: lo.limiter.version(), Rule: h.Rule.Name,
 		Key: subjectKey(h, q)}, needs: needs}
 	if here {
-		lo.borrow(&body, func(answer borrowReply) { lo.acceptAnswer(subject, sh, answer) })
+		lo.borrow(&body, func(answer borrowReply) { lo.acceptLoanAnswer(subject, sh, answer) })
 		return question
 	}
 	m.Peers.Go(route.Owner, MethodBorrow, wire.Encode(nil, &body), loanWait, func(reply []byte, err error) {
@@ -387,7 +387,7 @@ func (lo *loans) askOwner(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestio
 			// The checks that wait are woken all the same, and stay refused.
 			answer = borrowReply{}
 		}
-		lo.acceptAnswer(subject, sh, answer)
+		lo.acceptLoanAnswer(subject, sh, answer)
 	})
 	return question
 }
@@ -410,9 +410,9 @@ func (ss *shortages) beginQuestion(
 	return sh, sh.question, true
 }
 
-// acceptAnswer records the answer to the question about the subject, and wakes
+// acceptLoanAnswer records the answer to the question about the subject, and wakes
 // the checks that wait for it.
-func (lo *loans) acceptAnswer(subject uint64, sh *shortage, answer borrowReply) {
+func (lo *loans) acceptLoanAnswer(subject uint64, sh *shortage, answer borrowReply) {
 	m := lo.limiter.membership
 	now := lo.limiter.clock.Now().Steady
 	if answer.gotMore {
@@ -445,7 +445,7 @@ func (ss *shortages) backoffAfterRefusal(subject uint64, steady int64, cannotBor
 
 	sh := ss.subjects[subject]
 
-	// If the owner can be asked, askOwner adds the subject.
+	// If the owner can be asked, requestBorrow adds the subject.
 	if sh == nil && cannotBorrow {
 		sh = ss.shortageOf(subject)
 	}

@@ -90,10 +90,10 @@ func (l *Limiter) askSlot(ctx context.Context, req *slotRequest) (result *slotRe
 	err = l.doAtOwner(ctx, &ownerRequest{subject: req.list[0].Key.Subject, hops: req.hops, here: func() (err error) {
 		*result, err = l.serveSlotHere(req)
 		return err
-	}, forward: func(to ring.NodeID) error { // asking twice does no harm
+	}, there: func(to ring.NodeID) error { // asking twice does no harm
 		next := *req
 		next.hops++
-		return l.membership.forward(ctx, to, MethodSlot, &next, result)
+		return l.membership.request(ctx, to, MethodSlot, &next, result)
 	}})
 	return result, err
 }

@@ -46,8 +46,8 @@ const stripes = 8
 type ruleStats struct {
 	stripe         [stripes]ruleCounts
 	falsePositives atomic.Int64
-	refusals       refusals // by the rule; in activeRules.overall, by the deny list
-	byDefault      refusals // only in activeRules.overall
+	refusals       refusalThrottle // by the rule; in activeRules.overall, by the deny list
+	byDefault      refusalThrottle // only in activeRules.overall
 	// uncountedUses counts uses that ruleCounts.checks does not count; see
 	// countUncountedUse.
 	uncountedUses atomic.Int64
@@ -160,8 +160,8 @@ func (a *Answer) CountLatency(took time.Duration) {
 
 	sc.isCounted = false
 	bucket := latency.Bucket(took)
-	if sc.soleStats != nil {
-		sc.soleStats.latency[bucket].Add(1)
+	if sc.soleCounts != nil {
+		sc.soleCounts.latency[bucket].Add(1)
 		return
 	}
 

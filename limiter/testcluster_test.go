@@ -149,7 +149,7 @@ func (w *testCluster) open(id ring.NodeID, text string) *testNode {
 		},
 		Self: id, Boot: rand.Uint64() | 1, Ownership: n, Peers: n, Standbys: n, OtherRegions: w.far,
 		Authority: n.hasAuthority, Ring: func() *ring.Table { return w.table }, Fallback: fallback,
-		Secret: func() []byte { return []byte("a secret of these nodes") },
+		SigningKey: func() []byte { return []byte("a secret of these nodes") },
 		AwaitRevision: func(ctx context.Context, revision, version int64) bool {
 			tick := time.NewTicker(time.Millisecond)
 			defer tick.Stop()

@@ -111,7 +111,7 @@ func (l *Limiter) Locate(q *Query) (*Usage, error) {
 		return nil, err
 	}
 
-	if active.hasGlobal { // without shares the clock may be nil
+	if active.hasDividedLimits { // without shares the clock may be nil
 		active.set.Share(&match, l.clock.Now().Wall)
 	}
 

@@ -17,7 +17,7 @@ import (
 // other callers take them. After a fault, many callers give up at once.
 const gatherPause = 2 * time.Millisecond
 
-// Waiter is a caller of this node that waits for its turn, until GoOn or Leave
+// Waiter is a caller of this node that waits for its turn, until Proceed or Leave
 // is called, once.
 type Waiter struct {
 	limiter *Limiter
@@ -32,7 +32,7 @@ type waitingRoom struct {
 	left    []*QueuePlace                   // places of callers that gave up; moveUp gives them to others
 }
 
-// Wait records that a caller waits at the place until qp.GoesOn. Whenever the
+// Wait records that a caller waits at the place until qp.ProceedAt. Whenever the
 // caller moves up, move is called with the time at which the caller goes on
 // instead. move runs under a lock, so it must not block, nor call a method of a
 // Waiter.
@@ -52,8 +52,8 @@ func (qp *QueuePlace) Wait(move func(goesOn time.Time)) *Waiter {
 	return w
 }
 
-// GoOn ends the wait of a caller that goes on in its place, now or later.
-func (w *Waiter) GoOn() {
+// Proceed ends the wait of a caller that goes on in its place, now or later.
+func (w *Waiter) Proceed() {
 	room := &w.limiter.waitingRoom
 	room.mu.Lock()
 	defer room.mu.Unlock()
@@ -119,14 +119,14 @@ func (room *waitingRoom) fill(free []*QueuePlace) (rest []*QueuePlace) {
 			places = append(places, w.place)
 		}
 		// The callers' own places are among places, so nobody gets a later one.
-		slices.SortFunc(waiting, func(a, b *Waiter) int { return a.place.GoesOn.Compare(b.place.GoesOn) })
-		slices.SortFunc(places, func(a, b *QueuePlace) int { return a.GoesOn.Compare(b.GoesOn) })
+		slices.SortFunc(waiting, func(a, b *Waiter) int { return a.place.ProceedAt.Compare(b.place.ProceedAt) })
+		slices.SortFunc(places, func(a, b *QueuePlace) int { return a.ProceedAt.Compare(b.ProceedAt) })
 
 		for i, w := range waiting {
-			before := w.place.GoesOn
+			before := w.place.ProceedAt
 			w.place = places[i]
-			if w.place.GoesOn.Before(before) {
-				w.move(w.place.GoesOn)
+			if w.place.ProceedAt.Before(before) {
+				w.move(w.place.ProceedAt)
 			}
 		}
 		rest = append(rest, places[len(waiting):]...)

@@ -19,14 +19,14 @@ func TestMoveUpKeepsPlaces(t *testing.T) {
 	for i := range 200 {
 		var w *Waiter
 		place := &QueuePlace{limiter: l, queueKey: []string{"a", "b"}[i%2],
-			GoesOn: now.Add(time.Duration(i/2+1) * time.Hour)}
+			ProceedAt: now.Add(time.Duration(i/2+1) * time.Hour)}
 		w = place.Wait(func(at time.Time) {
 			if !at.Before(goesOn[w]) {
 				t.Errorf("moved from %v to %v", goesOn[w], at)
 			}
 			goesOn[w] = at
 		})
-		goesOn[w] = place.GoesOn
+		goesOn[w] = place.ProceedAt
 		all = append(all, w)
 	}
 
@@ -41,8 +41,8 @@ func TestMoveUpKeepsPlaces(t *testing.T) {
 		}
 		given += len(r.fill(left))
 		for _, w := range all {
-			if !goesOn[w].Equal(w.place.GoesOn) {
-				t.Fatalf("one that has the place of %v was told %v", w.place.GoesOn, goesOn[w])
+			if !goesOn[w].Equal(w.place.ProceedAt) {
+				t.Fatalf("one that has the place of %v was told %v", w.place.ProceedAt, goesOn[w])
 			}
 		}
 	}
@@ -54,7 +54,7 @@ func TestMoveUpKeepsPlaces(t *testing.T) {
 		var list []time.Time
 		for _, w := range all {
 			if w.place.queueKey == kind {
-				list = append(list, w.place.GoesOn)
+				list = append(list, w.place.ProceedAt)
 			}
 		}
 		slices.SortFunc(list, time.Time.Compare)
@@ -65,7 +65,7 @@ func TestMoveUpKeepsPlaces(t *testing.T) {
 		}
 		for _, w := range all {
 			if w.place.queueKey == kind {
-				w.GoOn()
+				w.Proceed()
 			}
 		}
 	}

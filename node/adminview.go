@@ -35,7 +35,7 @@ func (a adminView) Leave(ctx context.Context, force bool, by string) (last bool,
 	n := a.n
 	last = n.isLastMember()
 	switch {
-	case n.leftByCommand.Load():
+	case n.leftOnRequest.Load():
 		return last, nil
 	case n.cluster.StateInUse().Cluster.IsZero():
 		return false, admin.ErrNoCluster
@@ -49,14 +49,14 @@ func (a adminView) Leave(ctx context.Context, force bool, by string) (last bool,
 		return last, err
 	}
 
-	n.leftByCommand.Store(true)
+	n.leftOnRequest.Store(true)
 	return last, nil
 }
 
 // membership returns why this node is not a working member of the cluster; nil
 // if it is one. A node that is cut off still is one.
 func (n *Node) membership() error {
-	if n.leftByCommand.Load() {
+	if n.leftOnRequest.Load() {
 		return errLeft
 	}
 	if n.cluster.HasGivenUp() {

@@ -222,7 +222,7 @@ func (n *Node) openKeeper() (err error) {
 func (n *Node) openLimiter() (err error) {
 	n.limiter, err = limiter.NewInCluster(n.table, n.clock, limiter.ClusterConfig{
 		Self: n.id, Boot: n.boot, Ownership: n.keeper, Standbys: n.keeper, Peers: n.peers, OtherRegions: n.wan,
-		Authority: n.cluster.Authority, AwaitRevision: n.cluster.AwaitRevision, Ring: n.ring, Secret: n.clusterSecret,
+		Authority: n.cluster.Authority, AwaitRevision: n.cluster.AwaitRevision, Ring: n.ring, SigningKey: n.signingKey,
 		Fallback: n.fallback, Recorder: n.env.recorder, Boottime: n.env.boottime,
 		Leases: n.config.MaxCounters / countersPerLease,
 		Level:  func() int { return int(n.cluster.StateInUse().Level) },
@@ -235,7 +235,7 @@ func (n *Node) openLimiter() (err error) {
 	n.limiter.FollowLoads(n.loads.Steps, n.loads.Left)
 	n.limiter.UseVitals((&vitals{dir: n.dir, maxMemory: n.config.MemoryLimit}).read)
 	n.recent.ruleStats = n.limiter.Stats
-	n.recent.passSecond = n.limiter.PassSecond
+	n.recent.passSecond = n.limiter.Tick
 
 	if n.meter != nil {
 		n.limiter.UseMeter(n.meter)

@@ -49,13 +49,13 @@ func (o *outcome) awaitTurn(ctx context.Context) error {
 	timer := time.NewTimer(o.Delay)
 	defer timer.Stop()
 
-	// GoesOn is set before Wait: from then on the limiter reads it.
-	o.place.GoesOn = time.Now().Add(o.Delay)
+	// ProceedAt is set before Wait: from then on the limiter reads it.
+	o.place.ProceedAt = time.Now().Add(o.Delay)
 	waiter := o.place.Wait(func(goesOn time.Time) { timer.Reset(time.Until(goesOn)) })
 
 	select {
 	case <-timer.C:
-		waiter.GoOn()
+		waiter.Proceed()
 		return nil
 	case <-ctx.Done():
 		waiter.Leave()

@@ -72,8 +72,8 @@ type Node struct {
 	inquiries     sync.Pool      // of *inquiry
 	opened        chan struct{}  // closed once this node decides checks
 	closed        atomic.Bool    // set once this node decides no more checks
-	leftByCommand atomic.Bool    // this node has left the cluster for good, by a request
-	leftForGood   atomic.Bool    // this node has left the cluster for good, by a request or in Close
+	leftOnRequest atomic.Bool    // this node has left the cluster for good, by a request
+	left          atomic.Bool    // this node has left the cluster for good, by a request or in Close
 	replacing     atomic.Bool    // set after the start, while a dead voter may still have to be replaced
 
 	ctx          context.Context
@@ -145,5 +145,5 @@ func (n *Node) nodeCount() int {
 	return max(1, len(n.ring().Members()))
 }
 
-// clusterSecret returns the cluster's secret; nil until this node has a cluster.
-func (n *Node) clusterSecret() []byte { return n.cluster.StateInUse().Secret }
+// signingKey returns the key that signs IDs and hashes subjects; nil until this node has a cluster.
+func (n *Node) signingKey() []byte { return n.cluster.StateInUse().SigningKey }

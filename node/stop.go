@@ -90,7 +90,7 @@ func (n *Node) handOver(ctx context.Context) error {
 // If no other node takes the usage, this node stays a member: if it left, the
 // others would report incomplete usage as complete.
 func (n *Node) leave(ctx context.Context, forGood bool, by string) error {
-	if n.leftByCommand.Load() {
+	if n.leftOnRequest.Load() {
 		return nil
 	}
 
@@ -127,7 +127,7 @@ func (n *Node) leaveCluster(ctx context.Context, by string) error {
 	if err := n.wan.Leave(ctx); err != nil {
 		n.log.Info("could not inform other regions that this node is leaving", "error", err)
 	}
-	n.leftForGood.Store(true)
+	n.left.Store(true)
 	return nil
 }
 

@@ -70,7 +70,7 @@ func (n *Node) handOverUsage(ctx context.Context) error {
 // handOverLateUsage hands over the usage counted since handOverUsage, when a
 // node that has left for good stops.
 func (n *Node) handOverLateUsage(ctx context.Context) error {
-	if n.usage == nil || !n.leftForGood.Load() || n.isLastMember() {
+	if n.usage == nil || !n.left.Load() || n.isLastMember() {
 		return nil
 	}
 	if err := n.usage.HandOver(ctx, true); err != nil {

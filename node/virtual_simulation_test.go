@@ -113,7 +113,7 @@ func TestSabotageIsFoundInOneProcess(t *testing.T) {
 			s.hotCounters(func(owner bool, table *counters.Table, clock *limiter.Clock, sub *simulation.Subject) {
 				if owner {
 					_ = table.Amend(clock.Now(),
-						&counters.Amendment{Ops: []counters.Op{{Key: sub.Counter, Limit: &sub.Limit}}, Reset: true})
+						&counters.Amendment{Ops: []counters.Op{{Key: sub.Counter, Limit: &sub.Limit}}, Reset: counters.ResetSubject})
 				}
 			})
 		}},

@@ -35,13 +35,13 @@ type base struct {
 	logSize int64 // bytes of all other frames
 
 	// The new base, while it is being written:
-	firstFrame     uint64 // number of its first frame; zero if no new base is being written
-	nextPart       int    // where to continue marking the table
-	allMarked      bool   // the whole table is marked
-	markedCounters int64  // counters marked so far
-	copiedCounters int64  // counters written since the new base began, whether marked or changed
-	written        int64  // bytes written since the new base began
-	dropCalls      int64  // Source.Drops when the last new base began
+	firstFrame      uint64 // number of its first frame; zero if no new base is being written
+	nextPart        int    // where to continue marking the table
+	allMarked       bool   // the whole table is marked
+	markedCounters  int64  // counters marked so far
+	writtenCounters int64  // counters written since the new base began, whether marked or changed
+	writtenBytes    int64  // bytes written since the new base began
+	dropsSeen       int64  // Source.Drops when the last new base began
 
 	lastChanged int64 // counters written by the last checkpoint, not counting those it marked
 }
@@ -49,8 +49,8 @@ type base struct {
 // add records that n counters were written, in that many bytes.
 func (b *base) add(bytes, n int64) {
 	b.logSize += bytes
-	b.copiedCounters += n
-	b.written += bytes
+	b.writtenCounters += n
+	b.writtenBytes += bytes
 }
 
 func (cf *CounterFile) beginBase() {
@@ -59,9 +59,9 @@ func (cf *CounterFile) beginBase() {
 	b.nextPart = 0
 	b.allMarked = false
 	b.markedCounters = 0
-	b.copiedCounters = 0
-	b.written = 0
-	b.dropCalls = cf.config.Source.Drops()
+	b.writtenCounters = 0
+	b.writtenBytes = 0
+	b.dropsSeen = cf.config.Source.Drops()
 }
 
 // beginFullBase begins a new base that the checkpoint in progress writes in full.
@@ -76,7 +76,7 @@ func (cf *CounterFile) beginFullBase() {
 // how many counters it marked.
 func (cf *CounterFile) continueBase() int64 {
 	b := &cf.base
-	if b.firstFrame == 0 && (b.logSize > max(b.size, cf.minLogSize) || b.dropCalls != cf.config.Source.Drops()) {
+	if b.firstFrame == 0 && (b.logSize > max(b.size, cf.minLogSize) || b.dropsSeen != cf.config.Source.Drops()) {
 		cf.beginBase()
 	}
 	if b.firstFrame == 0 || b.allMarked {
@@ -105,12 +105,12 @@ func (cf *CounterFile) completeBase() error {
 
 	// Besides the marked counters, the frames have those that changed meanwhile.
 	// The share of the latter counts as log, and the rest is the base.
-	size := b.written
-	if b.copiedCounters > 0 {
-		size = int64(float64(b.written) * min(1, float64(b.markedCounters)/float64(b.copiedCounters)))
+	size := b.writtenBytes
+	if b.writtenCounters > 0 {
+		size = int64(float64(b.writtenBytes) * min(1, float64(b.markedCounters)/float64(b.writtenCounters)))
 	}
 
-	cf.base = base{size: size, logSize: b.written - size, dropCalls: b.dropCalls, lastChanged: b.lastChanged}
+	cf.base = base{size: size, logSize: b.writtenBytes - size, dropsSeen: b.dropsSeen, lastChanged: b.lastChanged}
 	return nil
 }
 

@@ -143,11 +143,11 @@ func (b *Buckets) View(read func(tx Tx) error) error {
 // When the number grows, everything written before is lost.
 func (b *Buckets) Lost() int64 { return b.lost.Load() }
 
-// Missing reports whether there is no open file to write to.
-func (b *Buckets) Missing() bool { return b.current.Load() == nil }
+// HasNoFile reports whether there is no open file to write to.
+func (b *Buckets) HasNoFile() bool { return b.current.Load() == nil }
 
-// SetAside reports whether any damaged file still exists that this or an earlier process set aside.
-func (b *Buckets) SetAside() bool {
+// WasSetAside reports whether any damaged file still exists that this or an earlier process set aside.
+func (b *Buckets) WasSetAside() bool {
 	list, err := filepath.Glob(globEscape(b.path) + ".corrupt-*")
 	return err == nil && len(list) > 0
 }

@@ -56,7 +56,7 @@ func (b *Buckets) content(t *testing.T) (all map[string]string, bad int) {
 func TestBuckets(t *testing.T) {
 	dir := t.TempDir()
 	b := openBuckets(t, dir)
-	if all, _ := b.content(t); len(all) > 0 || !b.Missing() {
+	if all, _ := b.content(t); len(all) > 0 || !b.HasNoFile() {
 		t.Errorf("have %v", all)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "b.db")); !errors.Is(err, fs.ErrNotExist) {
@@ -95,7 +95,7 @@ func TestBuckets(t *testing.T) {
 		t.Error(err)
 	}
 	b.mustUpdate(t, func(tx Tx) error { return errors.Join(tx.Drop("x"), tx.Drop("nothing")) })
-	if all, _ := b.content(t); len(all) != 1 || b.Lost() != 0 || b.SetAside() {
+	if all, _ := b.content(t); len(all) != 1 || b.Lost() != 0 || b.WasSetAside() {
 		t.Errorf("have %v, %d lost", all, b.Lost())
 	}
 }
@@ -157,7 +157,7 @@ func TestBucketsDamaged(t *testing.T) {
 			}
 		}
 		aside += int(b.Lost())
-		if b.Lost() > 0 && (len(have) > 0 || !b.SetAside()) {
+		if b.Lost() > 0 && (len(have) > 0 || !b.WasSetAside()) {
 			t.Fatalf("seed %d, round %d: have %d values after the file was set aside", seed, round, len(have))
 		}
 		b.mustUpdate(t, func(tx Tx) error { return tx.Put("new", []byte("k"), []byte("v")) })
@@ -194,7 +194,7 @@ func TestBucketsLostInUse(t *testing.T) {
 			if err := b.Update(put); err != nil {
 				b.mustUpdate(t, put)
 			}
-			if all, _ := b.content(t); all["x k"] != "again" || b.Lost() != 1 || !b.SetAside() {
+			if all, _ := b.content(t); all["x k"] != "again" || b.Lost() != 1 || !b.WasSetAside() {
 				t.Errorf("have %v, %d lost", all, b.Lost())
 			}
 		})
@@ -208,7 +208,7 @@ func TestBucketsInUse(t *testing.T) {
 	other, err := bolt.Open(filepath.Join(dir, "b.db"), 0o600, nil)
 	expect.NoError(t, err)
 	b, err := OpenBuckets(dir, "b.db", slog.New(slog.DiscardHandler))
-	if !errors.Is(err, ErrInUse) || !b.Missing() || b.Lost() > 0 {
+	if !errors.Is(err, ErrInUse) || !b.HasNoFile() || b.Lost() > 0 {
 		t.Errorf("have %v, %d lost", err, b.Lost())
 	}
 	other.Close()

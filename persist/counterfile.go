@@ -111,7 +111,7 @@ var (
 	// ErrNotLoaded means that Start or Checkpoint was called before Load. A
 	// checkpoint would lose what the file holds.
 	ErrNotLoaded = errors.New("the counters are not loaded yet")
-	// ErrClosed means that a CounterFile, Buckets or Raft was used after Close.
+	// ErrClosed means that a CounterFile, Buckets or RaftStore was used after Close.
 	ErrClosed = errors.New("the store is closed")
 )
 

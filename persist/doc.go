@@ -12,7 +12,7 @@
 // fallback.db in the same way. A [SmallFile] is a small file that is always
 // replaced as a whole.
 //
-// [Raft] stores Raft's log, term, vote and snapshots in raft.db and snapshots/.
+// [RaftStore] stores Raft's log, term, vote and snapshots in raft.db and snapshots/.
 // They hold everything that the cluster has agreed on, including the rules.
 // Losing them is not safe: a node that forgets what it acknowledged can cause
 // two leaders, so a damaged or missing part keeps the node from starting. A

@@ -71,9 +71,9 @@ func (c *RaftConfig) Validate() error {
 	return nil
 }
 
-// Raft stores Raft's state in raft.db and snapshots/. It holds the data
+// RaftStore stores Raft's state in raft.db and snapshots/. It holds the data
 // directory's lock while it is open. All methods may be called concurrently.
-type Raft struct {
+type RaftStore struct {
 	config    RaftConfig
 	path      string
 	store     *raftboltdb.BoltStore
@@ -95,12 +95,12 @@ type Raft struct {
 // none. The error wraps ErrInUse if another process has the directory. It wraps
 // ErrCorrupt if the state is damaged or partly missing. A node with such state
 // must not start, because it may have acknowledged what is lost.
-func OpenRaft(config RaftConfig) (*Raft, error) {
+func OpenRaft(config RaftConfig) (*RaftStore, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
 
-	r := &Raft{config: config, path: filepath.Join(config.Dir, raftFile), workers: newWorkers()}
+	r := &RaftStore{config: config, path: filepath.Join(config.Dir, raftFile), workers: newWorkers()}
 	if err := r.create(); err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func OpenRaft(config RaftConfig) (*Raft, error) {
 }
 
 // assemble creates the stores that the methods return.
-func (r *Raft) assemble() error {
+func (r *RaftStore) assemble() error {
 	log := r.config.Logger
 	var err error
 	r.snapshots, err = raft.NewFileSnapshotStoreWithLogger(r.config.Dir, keptSnapshots, hashilog.New(log))
@@ -154,16 +154,16 @@ func (r *Raft) assemble() error {
 	return nil
 }
 
-func (r *Raft) recordSize() {
+func (r *RaftStore) recordSize() {
 	if info, err := r.handle.Stat(); err == nil {
 		r.size.Store(info.Size())
 	}
 }
 
 // abandon closes a store that will not be used.
-func (r *Raft) abandon() error { return guard(r.store.Close) }
+func (r *RaftStore) abandon() error { return guard(r.store.Close) }
 
-func (r *Raft) boltOptions() *bolt.Options {
+func (r *RaftStore) boltOptions() *bolt.Options {
 	return &bolt.Options{
 		Timeout: lockTimeout, FreelistType: bolt.FreelistMapType, NoFreelistSync: true, MaxSize: r.config.MaxSize,
 	}
@@ -172,22 +172,22 @@ func (r *Raft) boltOptions() *bolt.Options {
 // Logs returns Raft's log. A write that takes longer than the timeout fails.
 // Every later write then fails as well, until the slow one has returned and
 // been undone.
-func (r *Raft) Logs() raft.LogStore { return r.cache }
+func (r *RaftStore) Logs() raft.LogStore { return r.cache }
 
 // Stable returns the store of Raft's term and vote. When the disk is full, its
 // writes don't fail but wait for room.
-func (r *Raft) Stable() raft.StableStore { return r.stable }
+func (r *RaftStore) Stable() raft.StableStore { return r.stable }
 
 // Snapshots returns the store of the last two snapshots.
-func (r *Raft) Snapshots() raft.SnapshotStore { return r.snapshots }
+func (r *RaftStore) Snapshots() raft.SnapshotStore { return r.snapshots }
 
 // Probe writes a page of its own and waits until the page is on disk. It fails
 // if that takes longer than the timeout, or if the disk is nearly full. Without
 // Probe, a hung disk would go unnoticed while nothing is written to the log.
-func (r *Raft) Probe() error { return r.probe.check() }
+func (r *RaftStore) Probe() error { return r.probe.check() }
 
 // Empty reports whether Raft has no state: no log entry, no snapshot, no term.
-func (r *Raft) Empty() (bool, error) {
+func (r *RaftStore) Empty() (bool, error) {
 	exists, err := raft.HasExistingState(r.cache, r.stable, r.snapshots)
 	if err != nil {
 		return false, fmt.Errorf("check for Raft's state: %w", err)
@@ -221,7 +221,7 @@ type RaftStatus struct {
 }
 
 // Status returns the state of the store, without touching the disk.
-func (r *Raft) Status() RaftStatus {
+func (r *RaftStore) Status() RaftStatus {
 	s := RaftStatus{Size: r.size.Load(), Ballast: r.ballast.exists.Load()}
 	for _, h := range []*health{&r.logs.health, &r.stable.health, &r.probe.health} {
 		hung, full, err := h.report(r.config.Timeout)
@@ -240,12 +240,12 @@ func (r *Raft) Status() RaftStatus {
 // If the disk hangs, Close gives up after the timeout, and the directory stays
 // locked until the disk responds or the process ends. Later calls return the
 // first call's result.
-func (r *Raft) Close() error {
+func (r *RaftStore) Close() error {
 	r.closeOnce.Do(func() { r.closeErr = r.close() })
 	return r.closeErr
 }
 
-func (r *Raft) close() error {
+func (r *RaftStore) close() error {
 	closed := make(chan error, 1)
 	r.workers.closeAfter(func() { closed <- errors.Join(r.logs.close(), guard(r.store.Close), r.probe.close()) })
 	select {

@@ -29,14 +29,14 @@ func raftConfig(dir string) RaftConfig {
 	return config
 }
 
-func openRaft(t testing.TB, dir string) *Raft {
+func openRaft(t testing.TB, dir string) *RaftStore {
 	t.Helper()
 	r, err := OpenRaft(raftConfig(dir))
 	expect.NoError(t, err)
 	return r
 }
 
-func closeRaft(t testing.TB, r *Raft) {
+func closeRaft(t testing.TB, r *RaftStore) {
 	t.Helper()
 	expect.NoError(t, r.Close())
 }
@@ -57,12 +57,12 @@ func logEntries(first, last, term uint64) []*raft.Log {
 	return out
 }
 
-func mustStore(t testing.TB, r *Raft, logs []*raft.Log) {
+func mustStore(t testing.TB, r *RaftStore, logs []*raft.Log) {
 	t.Helper()
 	expect.NoError(t, r.Logs().StoreLogs(logs))
 }
 
-func mustSave(t testing.TB, r *Raft, term uint64) {
+func mustSave(t testing.TB, r *RaftStore, term uint64) {
 	t.Helper()
 	err := errors.Join(r.Stable().SetUint64(termKey, term), r.Stable().SetUint64([]byte("LastVoteTerm"), term),
 		r.Stable().Set([]byte("LastVoteCand"), []byte("node")))
@@ -70,7 +70,7 @@ func mustSave(t testing.TB, r *Raft, term uint64) {
 }
 
 // snapshot takes a snapshot with text as its content.
-func snapshot(t testing.TB, r *Raft, index, term uint64, text string) {
+func snapshot(t testing.TB, r *RaftStore, index, term uint64, text string) {
 	t.Helper()
 	peers := raft.Configuration{Servers: []raft.Server{{ID: "a", Address: "b"}}}
 	_, trans := raft.NewInmemTransport("")

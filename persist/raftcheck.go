@@ -38,7 +38,7 @@ var (
 // create creates Raft's state if there is none. raft.db appears complete or not
 // at all, so an empty or truncated file is always damaged. If there are
 // snapshots but no file, the file was lost.
-func (r *Raft) create() error {
+func (r *RaftStore) create() error {
 	_, err := os.Stat(r.path)
 	if err == nil {
 		return nil
@@ -72,7 +72,7 @@ func (r *Raft) create() error {
 
 // open verifies the file and opens it. It checks the buckets first, because
 // raft-boltdb silently creates a missing one.
-func (r *Raft) open() error {
+func (r *RaftStore) open() error {
 	f, err := openFile(r.path, *r.boltOptions(), bothMetas)
 	if err != nil {
 		return r.wrapOpenError(err)
@@ -110,7 +110,7 @@ func (r *Raft) open() error {
 	return r.wrapOpenError(err)
 }
 
-func (r *Raft) wrapOpenError(err error) error {
+func (r *RaftStore) wrapOpenError(err error) error {
 	switch {
 	case err == nil:
 		return nil
@@ -170,7 +170,7 @@ func checkBuckets(tx *bolt.Tx) error {
 // checkContent checks the newest snapshot and the log, and that no entry
 // between the two is missing. It also removes what a crash left behind. The
 // caller must hold the directory's lock.
-func (r *Raft) checkContent() error {
+func (r *RaftStore) checkContent() error {
 	r.removeLeftovers()
 
 	at, err := r.newestSnapshot()
@@ -189,7 +189,7 @@ func (r *Raft) checkContent() error {
 // entry after that position must be there, and terms must never decrease.
 // Before it there may be gaps: when the leader sends a snapshot, Raft jumps
 // ahead.
-func (r *Raft) checkEntries(at snapshotPosition) error {
+func (r *RaftStore) checkEntries(at snapshotPosition) error {
 	logs := checkedLogs{r.store}
 	first, err := logs.FirstIndex()
 	if err != nil {
@@ -233,7 +233,7 @@ func (r *Raft) checkEntries(at snapshotPosition) error {
 
 // checkTerm checks that the saved term is at least term, that of the newest
 // entry or snapshot: Raft saves the term before it stores an entry.
-func (r *Raft) checkTerm(term uint64) error {
+func (r *RaftStore) checkTerm(term uint64) error {
 	have, err := checkedStable{r.store}.GetUint64(termKey)
 	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
 		return err
@@ -246,7 +246,7 @@ func (r *Raft) checkTerm(term uint64) error {
 
 // removeLeftovers removes what a crash left behind: of all files in the data
 // directory, since this store holds its lock.
-func (r *Raft) removeLeftovers() {
+func (r *RaftStore) removeLeftovers() {
 	for _, pattern := range []string{
 		filepath.Join(globEscape(r.config.Dir), "*.db.new-*"), // of createOnce
 		filepath.Join(globEscape(filepath.Join(r.config.Dir, snapshotsDir)), "*"+temporarySuffix),
@@ -295,7 +295,7 @@ func parseSnapshotName(name string) (snapshotPosition, bool) {
 // newestSnapshot returns the position of the newest snapshot, which must be
 // intact. The library would skip a damaged one and use an older one. But the
 // log entries between the two have since been removed.
-func (r *Raft) newestSnapshot() (snapshotPosition, error) {
+func (r *RaftStore) newestSnapshot() (snapshotPosition, error) {
 	var newest snapshotPosition
 	names, err := snapshotNames(r.config.Dir)
 	if err != nil {

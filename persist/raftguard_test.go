@@ -514,7 +514,7 @@ const (
 	restart    startMode = false
 )
 
-func startNode(t *testing.T, store *Raft, fsm raft.FSM, how startMode) *raft.Raft {
+func startNode(t *testing.T, store *RaftStore, fsm raft.FSM, how startMode) *raft.Raft {
 	t.Helper()
 	address, trans := raft.NewInmemTransport("node")
 	config := raft.DefaultConfig()

@@ -52,7 +52,7 @@ func childRaft(dir string) error {
 }
 
 // childSnapshot takes a snapshot and removes most of the entries before it.
-func childSnapshot(r *Raft, index, term uint64) error {
+func childSnapshot(r *RaftStore, index, term uint64) error {
 	first, err := r.Logs().FirstIndex()
 	if err != nil || index <= first {
 		return err

@@ -142,8 +142,8 @@ func (o *overlay) mayBlock(r *Rule) bool {
 	return r.Index < len(o.blocksOfRules) && o.blocksOfRules[r.Index] > 0 && !r.Envoy && !r.Inline
 }
 
-// HasBlocks reports whether a block by hand may be in force.
-func (s *Set) HasBlocks() bool { return s.overlay != nil && s.overlay.blocks.Len() > 0 }
+// HasHandBlocks reports whether a block by hand may be in force.
+func (s *Set) HasHandBlocks() bool { return s.overlay != nil && s.overlay.blocks.Len() > 0 }
 
 // BlockedUntil returns when the last block by hand of a hit's subject ends, in
 // Unix ms, or 0 if it is not blocked now. A block without an end ends at

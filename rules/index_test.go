@@ -321,7 +321,7 @@ func TestMatch_agreesWithNaive(t *testing.T) {
 			var fresh Match
 			set.Match(list, nil, &fresh)
 			before := slices.Clone(m.Hits)
-			m.HitsKept = rapid.Bool().Draw(t, "intact")
+			m.ReuseHits = rapid.Bool().Draw(t, "intact")
 			set.Match(list, nil, &m)
 			var have []string
 			for i, h := range m.Hits {
@@ -349,7 +349,7 @@ func TestMatch_agreesWithNaive(t *testing.T) {
 
 // checkAgain fails t if m claims to have found before again, but has not.
 func checkAgain(t *rapid.T, before []Hit, m *Match) {
-	if !m.OnlySubjectsChanged {
+	if !m.HitsReused {
 		return
 	}
 	have := slices.Clone(m.Hits)
@@ -418,8 +418,8 @@ rules:
 			}
 			var fresh Match
 			before := slices.Clone(m.Hits)
-			m.HitsKept = rapid.Bool().Draw(t, "intact")
-			if !m.HitsKept {
+			m.ReuseHits = rapid.Bool().Draw(t, "intact")
+			if !m.ReuseHits {
 				clear(m.Hits)
 				m.Hits = m.Hits[:rapid.IntRange(0, len(m.Hits)).Draw(t, "hits left")]
 			}
@@ -433,7 +433,7 @@ rules:
 			if len(m.Hits) != len(fresh.Hits) || len(m.Hits) > 0 && !reflect.DeepEqual(m.Hits, fresh.Hits) {
 				t.Fatalf("%v: a reused Match has %+v, a fresh one %+v", list, m.Hits, fresh.Hits)
 			}
-			if checkAgain(t, before, &m); m.OnlySubjectsChanged {
+			if checkAgain(t, before, &m); m.HitsReused {
 				again++
 			}
 		}

@@ -55,13 +55,13 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 // matchAgain finds what applies to new values of the attributes that m has.
 func (s *Set) matchAgain(m *Match) {
 	m.canonical = m.canonical[:0]
-	m.OnlySubjectsChanged = m.HitsKept && m.uniform
+	m.HitsReused = m.ReuseHits && m.uniform
 	if s.hasLists {
 		m.List = s.checkLists(m)
-		m.OnlySubjectsChanged = m.OnlySubjectsChanged && m.List == Unlisted
+		m.HitsReused = m.HitsReused && m.List == Unlisted
 	}
 
-	if m.OnlySubjectsChanged {
+	if m.HitsReused {
 		for i := range m.Hits {
 			h := &m.Hits[i]
 			h.Subject = h.Rule.hash(m, &s.seeds[h.Rule.number])

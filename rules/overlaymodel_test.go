@@ -192,7 +192,7 @@ func (m *overlayModel) end(s *entries.State, now int64) *entries.State {
 		}
 	}
 	m.list = left
-	next, _ := s.End(now)
+	next, _ := s.Expire(now)
 	return next
 }
 

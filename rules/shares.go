@@ -270,7 +270,7 @@ func (s *Set) limitsIn(c *severalLimits, h *Hit, wall int64) []*Limit {
 	for i, l := range h.Limits {
 		if l.Kind.Windowed() {
 			at := algorithms.Instant{Wall: wall + clockDifference}
-			limits[i].Until = at.Wall + int64(l.WindowLeft(at))
+			limits[i].ValidUntil = at.Wall + int64(l.WindowLeft(at))
 		}
 
 		amounts := c.bounders[i].baseDivision(c.phases[i])
@@ -286,7 +286,7 @@ func (s *Set) limitsIn(c *severalLimits, h *Hit, wall int64) []*Limit {
 func (c *severalLimits) stillHolds(limits []*Limit, wall int64) bool {
 	for i, l := range limits {
 		// An owner whose clock is ahead may be in the next window already.
-		until := c.limits[i].Until
+		until := c.limits[i].ValidUntil
 		if until != 0 && wall+clockDifference >= until ||
 			c.phase(i, l, wall) != c.phases[i] {
 			return false

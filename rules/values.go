@@ -46,12 +46,12 @@ type Match struct {
 	// Undeclared is how many attributes the document does not declare, if it
 	// declares any. They are ignored.
 	Undeclared int
-	// A caller sets HitsKept if it has not changed Hits since the last Match or
+	// A caller sets ReuseHits if it has not changed Hits since the last Match or
 	// MatchKey.
-	HitsKept bool
-	// OnlySubjectsChanged is set by a Match or MatchKey with HitsKept if it has
+	ReuseHits bool
+	// HitsReused is set by a Match or MatchKey with ReuseHits if it has
 	// found the same rules and limits: only the subjects of the hits may differ.
-	OnlySubjectsChanged bool
+	HitsReused bool
 	// A caller may set Now, the wall time of the check in Unix ms, or Clock, which
 	// reads it. Without both, the machine's clock counts. The time matters only to
 	// entries that have an end, or that a replay has from the time of their
@@ -179,7 +179,7 @@ func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
 	m.values = m.values[:0]
 	m.canonical = m.canonical[:0]
 	m.foundFor = nil
-	m.OnlySubjectsChanged = false
+	m.HitsReused = false
 	m.Hits = m.Hits[:0]
 	m.Unlimited = m.Unlimited[:0]
 	m.folded = m.folded[:0]

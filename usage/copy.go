@@ -375,7 +375,7 @@ func (t *Totals) sendInBackground(to Member, list []holding) {
 		return
 	}
 
-	started := t.errands.Go(func() {
+	started := t.background.Go(func() {
 		defer t.copier.sending.Store(false)
 		if err := t.sendLedgers(t.ctx, to, list); err != nil {
 			t.meter.config.Logger.Debug("can't copy a ledger of usage", "node", to.Name, "error", err)

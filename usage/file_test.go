@@ -35,7 +35,7 @@ func TestDamagedFile(t *testing.T) {
 	want["r[0]requestsfalse"] = [2]int64{2, 2}
 	for m.Sync() != nil { // the second try at the latest sets the file aside
 	}
-	if s := m.Stats(); s.SetAside != 1 || !m.file.SetAside() {
+	if s := m.Stats(); s.SetAside != 1 || !m.file.WasSetAside() {
 		t.Errorf("have %+v, want a file set aside", s)
 	}
 	m.Close()

@@ -47,7 +47,7 @@ type bill struct {
 // far.
 func (t *Totals) inventoryHere(month Month) (inv inventory) {
 	m := t.meter
-	inv.Damaged = m.file.SetAside()
+	inv.Damaged = m.file.WasSetAside()
 	list, err := m.holdings(allMonths)
 	if err != nil {
 		m.config.Logger.Error("can't read usage", "error", err)

@@ -200,7 +200,7 @@ func (n *billedNode) kill() {
 	t.cancel()
 	t.loop.Wait()
 	<-t.calls.Close()
-	<-t.errands.Close()
+	<-t.background.Close()
 	n.w.change(func() { n.totals = nil })
 	t.meter.kill(n.w.t)
 	n.ends = append(n.ends, end{time.Now(), true, n.isOutside()})

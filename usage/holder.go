@@ -220,7 +220,7 @@ func (t *Totals) mergeRecords(theirs []*processRecord) {
 		changed = true
 	}
 
-	if changed && !t.meter.file.Missing() {
+	if changed && !t.meter.file.HasNoFile() {
 		// If this fails, other nodes still have the records.
 		_ = t.meter.file.Update(func(tx persist.Tx) error { return putRecords(tx, h.records) })
 	}

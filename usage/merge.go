@@ -40,7 +40,7 @@ func (t *Totals) mergeInBackground() {
 		return
 	}
 
-	started := t.errands.Go(func() {
+	started := t.background.Go(func() {
 		defer t.merging.Store(false)
 		for month, list := range t.meter.toMerge() {
 			if err := t.merge(month, list); err != nil {

@@ -209,7 +209,7 @@ func (m *Meter) Stats() Stats {
 
 	if l := m.current.Load(); l != nil {
 		stats.Rows = l.rowCount.Load()
-		stats.InMemory = m.file.Missing() && stats.SyncFailures > 0
+		stats.InMemory = m.file.HasNoFile() && stats.SyncFailures > 0
 	}
 	return stats
 }

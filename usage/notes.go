@@ -141,7 +141,7 @@ func (nb *notebook) load(m *Meter) {
 // nothing and holds no copies has no file, and gets none. The caller must hold
 // mu.
 func (nb *notebook) save(m *Meter) {
-	if !nb.unsaved || !nb.loaded || m.file.Missing() {
+	if !nb.unsaved || !nb.loaded || m.file.HasNoFile() {
 		return
 	}
 

@@ -27,13 +27,13 @@ type Totals struct {
 	notes      notebook
 	review     review
 
-	merging atomic.Bool // a goroutine merges ledgers
-	ctx     context.Context
-	cancel  context.CancelFunc
-	loop    sync.WaitGroup // the goroutine that Start starts
-	calls   tasks.Group    // of other nodes, being answered
-	errands tasks.Group    // what run starts
-	last    sync.Once      // runs sendLast
+	merging    atomic.Bool // a goroutine merges ledgers
+	ctx        context.Context
+	cancel     context.CancelFunc
+	loop       sync.WaitGroup // the goroutine that Start starts
+	calls      tasks.Group    // of other nodes, being answered
+	background tasks.Group    // what run starts
+	last       sync.Once      // runs sendLast
 }
 
 // NewTotals makes m's ledgers part of the cluster's usage. members returns all
@@ -66,7 +66,7 @@ func (t *Totals) Close() error {
 	// The loop ends, and no call or errand begins any more, before the last
 	// changes are sent: their statement is the last one.
 	answered := t.calls.Close()
-	done := t.errands.Close()
+	done := t.background.Close()
 	t.cancel()
 	t.loop.Wait()
 

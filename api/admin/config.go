@@ -35,8 +35,8 @@ type Subjects interface {
 	// Top returns one of the lists of subjects, and the nodes that have reported
 	// theirs, this one first.
 	Top(o top.Options) ([]top.Subject, []ring.NodeID)
-	// Use returns which rules were used in the last hour, in this region and in the given others.
-	Use(regions []string) *limiter.Use
+	// RuleUse returns which rules were used in the last hour, in this region and in the given others.
+	RuleUse(regions []string) *limiter.RuleUse
 	// LimitFactor returns the factor by which the limits of an adaptive rule are
 	// currently multiplied.
 	LimitFactor(*rules.Rule) float64

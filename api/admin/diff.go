@@ -196,18 +196,18 @@ func isSmall(c *document.PieceChange) bool {
 }
 
 // useOfRules asks all nodes and regions which rules were used in the last hour.
-func (s *Server) useOfRules() *limiter.Use {
+func (s *Server) useOfRules() *limiter.RuleUse {
 	var regions []string
 	for _, region := range s.config.Cluster.View().Regions {
 		if region.Name != s.config.Region {
 			regions = append(regions, region.Name)
 		}
 	}
-	return s.config.Subjects.Use(regions)
+	return s.config.Subjects.RuleUse(regions)
 }
 
 // reasonsUnknown returns why the use of rules is not known for all nodes and the whole hour.
-func (s *Server) reasonsUnknown(use *limiter.Use) (reasons []string) {
+func (s *Server) reasonsUnknown(use *limiter.RuleUse) (reasons []string) {
 	for _, n := range s.nodeParts(use.Nodes) {
 		if !n.Answered {
 			reasons = append(reasons, fmt.Sprintf("node %s does not answer", n.Name))

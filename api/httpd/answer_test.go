@@ -56,9 +56,13 @@ func (f *fixed) ReleaseUnanswered(limiter.Slot)     {}
 func (f *fixed) SlotOf(string) (limiter.Slot, bool) { return limiter.Slot{}, false }
 
 func (f *fixed) Usage(*limiter.Query) (*limiter.Usage, error) { return nil, limiter.ErrKey }
-func (f *fixed) Kept(string, string) (limiter.Kept, error)    { return limiter.Kept{}, limiter.ErrKey }
+func (f *fixed) KeyUsage(string, string) (limiter.KeyUsage, error) {
+	return limiter.KeyUsage{}, limiter.ErrKey
+}
 
-func (f *fixed) DropKept(string, string) (limiter.Kept, error) { return limiter.Kept{}, limiter.ErrKey }
+func (f *fixed) ResetKey(string, string) (limiter.KeyUsage, error) {
+	return limiter.KeyUsage{}, limiter.ErrKey
+}
 
 func (f *fixed) Reset(*limiter.Query) (*limiter.Usage, error) { return nil, limiter.ErrKey }
 

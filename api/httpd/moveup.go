@@ -23,7 +23,7 @@ type place struct {
 func (h *handlers) notePlace(x *exchange) {
 	x.place = place{inQueue: x.answer.QueuePlace()}
 	if p := x.place.inQueue; p != nil {
-		p.GoesOn = x.due.Add(x.delayAfterDue)
+		p.ProceedAt = x.due.Add(x.delayAfterDue)
 	}
 
 	id := x.check.Reservation
@@ -57,7 +57,7 @@ func (w *heldAnswer) endWait(gone bool) {
 	case w.inQueue != nil && gone:
 		w.inQueue.Leave()
 	case w.inQueue != nil:
-		w.inQueue.GoOn()
+		w.inQueue.Proceed()
 	case gone && w.place.giveBack != nil:
 		w.place.giveBack()
 	}

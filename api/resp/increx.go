@@ -257,7 +257,7 @@ func (c *session) decrex(words [][]byte) error {
 // lower lowers the count of q as call says: without SATURATE, in full or not at
 // all.
 func (c *session) lower(q *check, call *increxCall) (used, applied int64, err error) {
-	before, err := c.server.Decider.Kept(rules.IncrexNamespace, q.values[0])
+	before, err := c.server.Decider.KeyUsage(rules.IncrexNamespace, q.values[0])
 	if err != nil {
 		return before.Used, 0, err
 	}

@@ -38,7 +38,7 @@ func keySpecs() []spec {
 type keyAsk struct {
 	index          int // which of the command's names it is, from 0
 	namespace, key string
-	kept           limiter.Kept
+	kept           limiter.KeyUsage
 	err            error
 }
 
@@ -47,21 +47,21 @@ type keyAsk struct {
 const namesAtOnce = 64
 
 // keyCall is the call of the limiter that a command makes for each of its keys.
-type keyCall func(namespace, key string) (limiter.Kept, error)
+type keyCall func(namespace, key string) (limiter.KeyUsage, error)
 
 // askAboutKeys makes a call for each name in each namespace that the caller may
 // use, and returns what each name has counted: if a name is several keys, the
 // one that ends last; if it is none, Used is 0. The names must not change
 // meanwhile. It fails if a call fails, or if a name may be asked about in no
 // namespace.
-func (c *session) askAboutKeys(names [][]byte, call keyCall) ([]limiter.Kept, failure) {
+func (c *session) askAboutKeys(names [][]byte, call keyCall) ([]limiter.KeyUsage, failure) {
 	asks, refused := c.keyAsks(names)
 	if len(asks) == 0 {
 		return nil, refused
 	}
 	c.makeAll(asks, call)
 
-	last := make([]limiter.Kept, len(names))
+	last := make([]limiter.KeyUsage, len(names))
 	answered := make([]bool, len(names))
 	for i := range asks {
 		ask := &asks[i]
@@ -119,10 +119,10 @@ func (c *session) makeAll(asks []keyAsk, call keyCall) {
 }
 
 // kept returns what the counters of a name hold; see askAboutKeys.
-func (c *session) kept(name []byte) (limiter.Kept, failure) {
-	list, f := c.askAboutKeys([][]byte{name}, c.server.Decider.Kept)
+func (c *session) kept(name []byte) (limiter.KeyUsage, failure) {
+	list, f := c.askAboutKeys([][]byte{name}, c.server.Decider.KeyUsage)
 	if f != "" {
-		return limiter.Kept{}, f
+		return limiter.KeyUsage{}, f
 	}
 	return list[0], ""
 }
@@ -165,27 +165,27 @@ func (c *session) typeOf(args [][]byte) error {
 
 // exists executes EXISTS. It counts a key as often as it is named.
 func (c *session) exists(args [][]byte) error {
-	return c.replyCount(args, func(names [][]byte) ([]limiter.Kept, failure) {
-		return c.askAboutKeys(names, c.server.Decider.Kept)
+	return c.replyCount(args, func(names [][]byte) ([]limiter.KeyUsage, failure) {
+		return c.askAboutKeys(names, c.server.Decider.KeyUsage)
 	})
 }
 
 // del executes DEL. It counts a key once, because it is gone the second time.
 func (c *session) del(args [][]byte) error {
-	return c.replyCount(args, func(names [][]byte) ([]limiter.Kept, failure) {
+	return c.replyCount(args, func(names [][]byte) ([]limiter.KeyUsage, failure) {
 		var distinct [][]byte
 		for _, name := range names {
 			if !slices.ContainsFunc(distinct, func(seen []byte) bool { return bytes.Equal(name, seen) }) {
 				distinct = append(distinct, name)
 			}
 		}
-		return c.askAboutKeys(distinct, c.server.Decider.DropKept)
+		return c.askAboutKeys(distinct, c.server.Decider.ResetKey)
 	})
 }
 
 // replyCount asks about the names in chunks, and writes how many of them were
 // in use.
-func (c *session) replyCount(names [][]byte, ask func(names [][]byte) ([]limiter.Kept, failure)) error {
+func (c *session) replyCount(names [][]byte, ask func(names [][]byte) ([]limiter.KeyUsage, failure)) error {
 	n := int64(0)
 	for chunk := range slices.Chunk(names, namesAtOnce) {
 		list, f := ask(chunk)

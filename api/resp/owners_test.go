@@ -21,7 +21,7 @@ import (
 type slowOwners struct {
 	api.Decider
 	together int // how many must be asked before any answers
-	answer   func(namespace, key string) (limiter.Kept, error)
+	answer   func(namespace, key string) (limiter.KeyUsage, error)
 
 	mu     sync.Mutex // guards the fields below
 	inside int
@@ -31,7 +31,7 @@ type slowOwners struct {
 	calls  atomic.Int64
 }
 
-func (o *slowOwners) Kept(namespace, key string) (limiter.Kept, error) {
+func (o *slowOwners) KeyUsage(namespace, key string) (limiter.KeyUsage, error) {
 	o.calls.Add(1)
 	o.mu.Lock()
 	o.inside++
@@ -44,7 +44,7 @@ func (o *slowOwners) Kept(namespace, key string) (limiter.Kept, error) {
 	select {
 	case <-o.open:
 	case <-time.After(20 * time.Second):
-		return limiter.Kept{}, errors.New("the others were not asked meanwhile")
+		return limiter.KeyUsage{}, errors.New("the others were not asked meanwhile")
 	}
 
 	o.mu.Lock()
@@ -53,13 +53,13 @@ func (o *slowOwners) Kept(namespace, key string) (limiter.Kept, error) {
 	return o.answer(namespace, key)
 }
 
-func (o *slowOwners) DropKept(namespace, key string) (limiter.Kept, error) {
-	return o.Kept(namespace, key)
+func (o *slowOwners) ResetKey(namespace, key string) (limiter.KeyUsage, error) {
+	return o.KeyUsage(namespace, key)
 }
 
 // startSlow starts a node whose owners are slow.
 func startSlow(
-	t *testing.T, together int, answer func(namespace, key string) (limiter.Kept, error),
+	t *testing.T, together int, answer func(namespace, key string) (limiter.KeyUsage, error),
 ) (*slowOwners, *client) {
 	t.Helper()
 	owners := &slowOwners{together: together, answer: answer, open: make(chan struct{})}
@@ -74,11 +74,11 @@ func startSlow(
 func TestKeysAskOwnersAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"EXISTS", "DEL", "UNLINK"} {
-		owners, c := startSlow(t, api.AsksAtOnce, func(namespace, key string) (limiter.Kept, error) {
+		owners, c := startSlow(t, api.AsksAtOnce, func(namespace, key string) (limiter.KeyUsage, error) {
 			if namespace != rules.IncrexNamespace || !strings.HasSuffix(key, "7") {
-				return limiter.Kept{}, nil
+				return limiter.KeyUsage{}, nil
 			}
-			return limiter.Kept{Used: 3, Ends: time.Minute}, nil
+			return limiter.KeyUsage{Used: 3, Ends: time.Minute}, nil
 		})
 		for i := range 100 {
 			command += fmt.Sprint(" key", i)
@@ -90,8 +90,8 @@ func TestKeysAskOwnersAtTheSameTime(t *testing.T) {
 		}
 	}
 
-	owners, c := startSlow(t, len(keyNamespaces), func(namespace, _ string) (limiter.Kept, error) {
-		return map[string]limiter.Kept{rules.CellNamespace: {Used: 1, Ends: 5 * time.Second},
+	owners, c := startSlow(t, len(keyNamespaces), func(namespace, _ string) (limiter.KeyUsage, error) {
+		return map[string]limiter.KeyUsage{rules.CellNamespace: {Used: 1, Ends: 5 * time.Second},
 			rules.ThrottleNamespace: {Used: 1, Ends: 9 * time.Second}}[namespace], nil
 	})
 	if got := c.ask("TTL k"); got != "9" || owners.most != len(keyNamespaces) {
@@ -103,11 +103,11 @@ func TestKeysAskOwnersAtTheSameTime(t *testing.T) {
 func TestKeysFailInOrder(t *testing.T) {
 	t.Parallel()
 	errOf := func(key string) error { return fmt.Errorf("%s: %w", key, limiter.ErrNoOwner) }
-	owners, c := startSlow(t, api.AsksAtOnce, func(_, key string) (limiter.Kept, error) {
+	owners, c := startSlow(t, api.AsksAtOnce, func(_, key string) (limiter.KeyUsage, error) {
 		if key != "a" {
-			return limiter.Kept{}, errOf(key)
+			return limiter.KeyUsage{}, errOf(key)
 		}
-		return limiter.Kept{Used: 1}, nil
+		return limiter.KeyUsage{Used: 1}, nil
 	})
 	command := "EXISTS a b"
 	for i := range 1000 {
@@ -126,7 +126,7 @@ func TestKeysFailInOrder(t *testing.T) {
 // A panic while owners are asked is one of the connection, not of the node.
 func TestKeysPanic(t *testing.T) {
 	t.Parallel()
-	_, c := startSlow(t, 3, func(_, key string) (limiter.Kept, error) { panic(key) })
+	_, c := startSlow(t, 3, func(_, key string) (limiter.KeyUsage, error) { panic(key) })
 	if got := c.ask("EXISTS a"); !strings.HasPrefix(got, "-ERR internal") || !c.ended() {
 		t.Errorf("got %s, and the connection goes on", got)
 	}

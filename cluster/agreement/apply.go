@@ -99,8 +99,8 @@ type Prepared struct {
 // would get another result, and its node would stop.
 func (p *Prepared) Refusal() error { return p.refusal }
 
-// Holds reports whether s still has the rules and regions that the change was prepared for.
-func (p *Prepared) Holds(s *State) bool { return p.before == s.History && p.regions == s.Regions }
+// IsCurrent reports whether s still has the rules and regions that the change was prepared for.
+func (p *Prepared) IsCurrent(s *State) bool { return p.before == s.History && p.regions == s.Regions }
 
 // Prepare computes the result of e in advance. Applying e then takes no time,
 // unless another change is applied first.
@@ -126,11 +126,11 @@ func (e FoundCluster) apply(next *State) Result {
 	switch {
 	case e.Cluster.IsZero():
 		return rejected("the cluster has no ID")
-	case len(e.Secret) != secretBytes:
-		return rejected("the secret has %d bytes, not %d", len(e.Secret), secretBytes)
+	case len(e.SigningKey) != secretBytes:
+		return rejected("the secret has %d bytes, not %d", len(e.SigningKey), secretBytes)
 	case next.Cluster.IsZero():
 		next.Cluster = e.Cluster
-		next.Secret = e.Secret
+		next.SigningKey = e.SigningKey
 		next.Level = max(next.Level, e.Level)
 	}
 	return Result{}

@@ -37,7 +37,7 @@
 //
 // [Regions] contains the regions that share the rules, and the versions that
 // still count for the shares of global limits. Rules, Region, Mark,
-// ChangeEntries and EndEntries are for the primary region. Other regions copy
+// ChangeEntries and ExpireEntries are for the primary region. Other regions copy
 // its state with Adopt and AdoptEntries. An entry can't tell in which region it
 // is applied, so its proposer must check that.
 //

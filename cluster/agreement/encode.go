@@ -43,7 +43,7 @@ const (
 var kinds = [...]Entry{
 	1: FoundCluster{}, Empty{}, Ring{}, Leave{}, Settled{}, Ended{}, Forget{}, Rules{},
 	RegisterProcess{}, Reign{}, Primary{}, Region{}, Mark{},
-	Adopt{}, Skipped{}, Raise{}, ChangeEntries{}, EndEntries{}, AdoptEntries{}, Depart{},
+	Adopt{}, Skipped{}, Raise{}, ChangeEntries{}, ExpireEntries{}, AdoptEntries{}, Depart{},
 }
 
 // ErrEntry means that bytes or a value are not a valid entry.

@@ -19,10 +19,10 @@ type ChangeEntries struct {
 	Changes []entries.Change `json:"changes"`
 }
 
-// EndEntries removes the entries beside the rules that end at or before a time,
+// ExpireEntries removes the entries beside the rules that end at or before a time,
 // in Unix ms. If there are many, it removes only those that ended first. Only
 // the primary region's leader proposes it.
-type EndEntries struct {
+type ExpireEntries struct {
 	Before int64 `json:"before"`
 }
 
@@ -56,8 +56,8 @@ func (e ChangeEntries) enact(next *State) Result {
 	return Result{Version: changed.Version()}
 }
 
-func (e EndEntries) apply(next *State) Result {
-	next.Entries, _ = next.Entries.End(e.Before)
+func (e ExpireEntries) apply(next *State) Result {
+	next.Entries, _ = next.Entries.Expire(e.Before)
 	return Result{Version: next.Entries.Version()}
 }
 

@@ -22,8 +22,8 @@ type Entry interface {
 
 // FoundCluster founds a cluster. It is ignored if there already is one.
 type FoundCluster struct {
-	Cluster ClusterID `json:"cluster"` // not zero
-	Secret  []byte    `json:"secret"`  // 32 bytes
+	Cluster    ClusterID `json:"cluster"` // not zero
+	SigningKey []byte    `json:"secret"`  // 32 bytes
 	// Level is the feature level at which the cluster starts; 0 means 1. All of its
 	// members must know it.
 	Level Level `json:"level,omitempty"`

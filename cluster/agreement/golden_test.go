@@ -22,7 +22,7 @@ var goldenBuild = Build{Level: 1, Release: "v1.0.0", Zones: "2025c"}
 func goldenEntries() []Entry {
 	when := time.UnixMilli(1_800_000_000_000).UTC()
 	return []Entry{
-		FoundCluster{Cluster: ClusterID{1, 15: 2}, Secret: bytes.Repeat([]byte{7}, secretBytes), Level: 1},
+		FoundCluster{Cluster: ClusterID{1, 15: 2}, SigningKey: bytes.Repeat([]byte{7}, secretBytes), Level: 1},
 		Empty{},
 		Reign{Number: 77},
 		RegisterProcess{Node: node(1), Boot: 11, Reign: 77, Level: 1, Release: "v1.0.0", Zones: "2025c"},
@@ -63,7 +63,7 @@ func goldenEntries() []Entry {
 			{When: when.UnixMilli(), By: "ops",
 				Entry: &entries.Entry{Kind: entries.Block, Rule: "day", Key: []string{"a"}, When: when.UnixMilli()}},
 		}},
-		EndEntries{Before: when.UnixMilli() + 1000},
+		ExpireEntries{Before: when.UnixMilli() + 1000},
 		ChangeEntries{Changes: []entries.Change{
 			{When: when.UnixMilli() + 2000, By: "ops", Remove: true,
 				Entry: &entries.Entry{Kind: entries.Block, Rule: "day", Key: []string{"a"}}},

@@ -118,7 +118,7 @@ func entryFor(t *rapid.T, s *State) Entry {
 		return Depart{Departure{Node: someone(), Name: "n", By: "ann", When: when(),
 			Left: rapid.Bool().Draw(t, "left")}}
 	case 11:
-		return EndEntries{Before: rapid.Int64Range(0, 9).Draw(t, "before")}
+		return ExpireEntries{Before: rapid.Int64Range(0, 9).Draw(t, "before")}
 	}
 	if e := regionEntryFor(t, s); e != nil {
 		return e

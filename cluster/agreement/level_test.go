@@ -70,7 +70,7 @@ func TestLevels(t *testing.T) {
 		t.Errorf("have %v", err)
 	}
 	expect.Equal(t,
-		do(t, New(), FoundCluster{Cluster: found.Cluster, Secret: found.Secret, Level: 1}).Level, 1,
+		do(t, New(), FoundCluster{Cluster: found.Cluster, SigningKey: found.SigningKey, Level: 1}).Level, 1,
 		"level")
 }
 

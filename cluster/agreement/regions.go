@@ -143,7 +143,7 @@ func (r *Regions) inForce() *Held {
 func (s *State) SetFor(region string) *rules.Set {
 	r := s.Regions
 	set := s.History.Set()
-	if set == nil || len(s.Secret) == 0 {
+	if set == nil || len(s.SigningKey) == 0 {
 		return nil
 	}
 
@@ -158,7 +158,7 @@ func (s *State) SetFor(region string) *rules.Set {
 		cache.byRegion = map[string]*rules.Set{}
 	}
 
-	set = set.Keyed(s.Secret)
+	set = set.Keyed(s.SigningKey)
 	if len(r.Held) > 0 {
 		set = set.WithShares(r.shares(region))
 	}

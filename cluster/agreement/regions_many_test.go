@@ -27,7 +27,7 @@ func TestManyVersionsAreRecorded(t *testing.T) {
 				"    scope: global\n    limits:\n      - {limit: %d, per: 1m, algorithm: fixed-window}\n", limit)}})
 	}
 	for _, e := range []Entry{
-		FoundCluster{Cluster: ClusterID{1}, Secret: make([]byte, 32)},
+		FoundCluster{Cluster: ClusterID{1}, SigningKey: make([]byte, 32)},
 		Primary{Region: "eu", World: WorldID{1}}, Region{Name: "us"},
 	} {
 		expect.NoError(t, apply(e))

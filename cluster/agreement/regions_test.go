@@ -448,7 +448,7 @@ func TestSetForIsKept(t *testing.T) {
 	if n := len(s.Regions.cache.byRegion); n > MaxRegions+1 {
 		t.Errorf("%d are kept", n)
 	}
-	if bare := (&State{Secret: s.Secret, History: s.History,
+	if bare := (&State{SigningKey: s.SigningKey, History: s.History,
 		Regions: &Regions{Held: s.Regions.Held, Names: s.Regions.Names}}); bare.SetFor("eu") == nil {
 		t.Error("there is none")
 	}

@@ -222,8 +222,8 @@ func (s *State) check() error {
 	switch {
 	case s.Level < 1:
 		return errors.New("the feature level is below 1")
-	case s.Cluster.IsZero() != (len(s.Secret) == 0) || len(s.Secret) != 0 && len(s.Secret) != secretBytes:
-		return fmt.Errorf("the secret has %d bytes", len(s.Secret))
+	case s.Cluster.IsZero() != (len(s.SigningKey) == 0) || len(s.SigningKey) != 0 && len(s.SigningKey) != secretBytes:
+		return fmt.Errorf("the secret has %d bytes", len(s.SigningKey))
 	case s.Epoch < 0 || (s.Epoch == 0) != (s.From == nil) || (s.From == nil) != (s.To == nil):
 		return fmt.Errorf("epoch %d does not fit its rings", s.Epoch)
 	case s.Settled != (s.From == s.To):

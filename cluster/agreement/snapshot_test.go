@@ -29,7 +29,7 @@ func TestSnapshots(t *testing.T) {
 	settled := do(t, New(), found, ringOf(1, 1, 2, 3), write(1, 1))
 	for _, s := range []*State{New(), do(t, New(), found), settled, rich(t), moved(t)} {
 		back := reread(t, s)
-		if (back.From == back.To) != back.Settled || back.Secret == nil != (s.Secret == nil) {
+		if (back.From == back.To) != back.Settled || back.SigningKey == nil != (s.SigningKey == nil) {
 			t.Errorf("have %+v", back)
 		}
 		for _, e := range []Entry{Settled{Epoch: s.Epoch}, ringOf(s.Epoch+1, 1, 5),
@@ -76,8 +76,8 @@ func TestDamagedSnapshots(t *testing.T) {
 // A snapshot whose parts contradict one another is refused, even with the right checksum.
 func TestContradictorySnapshots(t *testing.T) {
 	tests := map[string]func(*State){
-		"secret":        func(s *State) { s.Secret = s.Secret[1:] },
-		"no secret":     func(s *State) { s.Secret = nil },
+		"secret":        func(s *State) { s.SigningKey = s.SigningKey[1:] },
+		"no secret":     func(s *State) { s.SigningKey = nil },
 		"secret alone":  func(s *State) { s.Cluster = ClusterID{} },
 		"level":         func(s *State) { s.Level = 0 },
 		"check":         func(s *State) { s.ComparedHash.Index = s.Index/HashEvery*HashEvery + HashEvery },

@@ -29,10 +29,10 @@ const (
 // everything that they point to are read-only.
 type State struct {
 	Cluster ClusterID `json:"cluster"` // zero before FoundCluster
-	// Secret is 32 bytes; nil before FoundCluster. Signatures are made with it, and
+	// SigningKey is 32 bytes; nil before FoundCluster. Signatures are made with it, and
 	// it is the key of all hashes of subjects.
-	Secret []byte `json:"secret,omitempty"`
-	Index  uint64 `json:"index"` // index of the last entry applied
+	SigningKey []byte `json:"secret,omitempty"`
+	Index      uint64 `json:"index"` // index of the last entry applied
 	// Hash is chained over all entries and their outcomes: nodes with the same
 	// Index but different Hashes have diverged. ComparedHash is the Hash after all
 	// entries below the last multiple of HashEvery. In JSON, ComparedHash and

@@ -87,12 +87,12 @@ func write(request byte, n int) Rules {
 	}
 }
 
-var found = FoundCluster{Cluster: ClusterID{1, 2, 3}, Secret: bytes.Repeat([]byte{7}, secretBytes)}
+var found = FoundCluster{Cluster: ClusterID{1, 2, 3}, SigningKey: bytes.Repeat([]byte{7}, secretBytes)}
 
 // founded returns s as found leaves it, without using up an entry.
 func founded(s *State) *State {
 	next := *s
-	next.Cluster, next.Secret = found.Cluster, found.Secret
+	next.Cluster, next.SigningKey = found.Cluster, found.SigningKey
 	return &next
 }
 
@@ -108,11 +108,11 @@ func TestNewState(t *testing.T) {
 
 func TestFoundOnce(t *testing.T) {
 	s := do(t, New(), found)
-	if s.Cluster != found.Cluster || !bytes.Equal(s.Secret, found.Secret) || s.Index != 1 {
+	if s.Cluster != found.Cluster || !bytes.Equal(s.SigningKey, found.SigningKey) || s.Index != 1 {
 		t.Errorf("have %s at %d", s.Cluster, s.Index)
 	}
-	s = do(t, s, FoundCluster{Cluster: ClusterID{9}, Secret: make([]byte, secretBytes)})
-	if s.Cluster != found.Cluster || !bytes.Equal(s.Secret, found.Secret) || s.Index != 2 {
+	s = do(t, s, FoundCluster{Cluster: ClusterID{9}, SigningKey: make([]byte, secretBytes)})
+	if s.Cluster != found.Cluster || !bytes.Equal(s.SigningKey, found.SigningKey) || s.Index != 2 {
 		t.Errorf("have %s at %d", s.Cluster, s.Index)
 	}
 }
@@ -295,8 +295,8 @@ func TestRejected(t *testing.T) {
 		entry Entry
 		why   string
 	}{
-		{"no cluster", New(), FoundCluster{Secret: found.Secret}, "no ID"},
-		{"short secret", New(), FoundCluster{Cluster: found.Cluster, Secret: []byte("x")}, "secret has 1"},
+		{"no cluster", New(), FoundCluster{SigningKey: found.SigningKey}, "no ID"},
+		{"short secret", New(), FoundCluster{Cluster: found.Cluster, SigningKey: []byte("x")}, "secret has 1"},
 		{"first epoch", New(), ringOf(2, 1), "epoch 2 does not follow 0"},
 		{"leave before the first ring", New(), Leave{Epoch: 1, Node: node(1)}, "not in the ring"},
 		{"same epoch", base, ringOf(1, 1, 2), "epoch 1 does not follow 1"},

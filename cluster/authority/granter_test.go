@@ -128,7 +128,7 @@ func (s *sequence) count(same func(agreement.Entry) bool) int {
 func newSequence() *sequence {
 	s := &sequence{state: agreement.New(), leader: 1, took: 3 * time.Millisecond}
 	for _, e := range []agreement.Entry{
-		agreement.FoundCluster{Cluster: agreement.ClusterID{1}, Secret: make([]byte, 32)},
+		agreement.FoundCluster{Cluster: agreement.ClusterID{1}, SigningKey: make([]byte, 32)},
 		agreement.RegisterProcess{Node: id(1), Boot: 101}, agreement.RegisterProcess{Node: id(2), Boot: 102},
 	} {
 		b, _ := agreement.ThisBuild.Encode(e)

@@ -31,7 +31,7 @@ const testReign = 77
 func newDesk(t *testing.T, expect int) *desk {
 	d := &desk{t: t, state: agreement.New(), now: time.Hour, nodes: make(map[byte]*Node),
 		granted: map[byte]time.Duration{}}
-	d.apply(agreement.FoundCluster{Cluster: agreement.ClusterID{1}, Secret: make([]byte, 32)})
+	d.apply(agreement.FoundCluster{Cluster: agreement.ClusterID{1}, SigningKey: make([]byte, 32)})
 	d.lead(expect)
 	return d
 }

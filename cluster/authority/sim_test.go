@@ -81,7 +81,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	}
 	w.scale = []time.Duration{200 * time.Microsecond, 2 * time.Millisecond, 20 * time.Millisecond,
 		150 * time.Millisecond}[seed%4]
-	w.append(agreement.FoundCluster{Cluster: agreement.ClusterID{1}, Secret: make([]byte, 32)})
+	w.append(agreement.FoundCluster{Cluster: agreement.ClusterID{1}, SigningKey: make([]byte, 32)})
 	return w
 }
 

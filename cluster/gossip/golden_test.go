@@ -13,7 +13,7 @@ import (
 func TestGolden(t *testing.T) {
 	want := Member{Boot: 1 << 63, Name: "n1", Region: "eu", Zone: "a", PeerPort: 7947,
 		Cluster: [16]byte{15: 1}, BootstrapExpect: 3, RaftEmpty: true, SettingsVersion: 2,
-		Members: 300, Primary: "us", State: Left}
+		RegionSize: 300, Primary: "us", State: Left}
 	metadata, err := appendMetadata(nil, want)
 	expect.NoError(t, err)
 	gone := []departure{{id: ring.NodeID{7}, boot: 1 << 63}}

@@ -191,7 +191,7 @@ func (g *Gossip) Update(change func(*Member)) error {
 	fixed.BootstrapExpect = g.self.BootstrapExpect
 	fixed.RaftEmpty = g.self.RaftEmpty
 	fixed.SettingsVersion = g.self.SettingsVersion
-	fixed.Members = g.self.Members
+	fixed.RegionSize = g.self.RegionSize
 	fixed.Primary = g.self.Primary
 	if fixed != g.self {
 		return fmt.Errorf("%w: only the cluster, expected members, emptiness, version, and the region's members and primary "+

@@ -22,7 +22,7 @@ type Member struct {
 	BootstrapExpect int      // bootstrap-expect; 0: none
 	RaftEmpty       bool     // its Raft log is empty
 	SettingsVersion uint8    // newest version of the settings it supports
-	Members         int      // number of nodes in its region; only in a WAN pool
+	RegionSize      int      // number of nodes in its region; only in a WAN pool
 	// Level is the newest feature level that the node knows. 0 means that its
 	// release sends none, and so knows only the first.
 	Level   uint32

@@ -47,8 +47,8 @@ func appendMetadata(b []byte, m Member) ([]byte, error) {
 	if m.BootstrapExpect < 0 || m.BootstrapExpect > 65535 {
 		return nil, fmt.Errorf("%w: %d expected members are not between 0 and 65535", ErrMetadata, m.BootstrapExpect)
 	}
-	if m.Members < 0 || m.Members > 65535 {
-		return nil, fmt.Errorf("%w: %d members of the region are not between 0 and 65535", ErrMetadata, m.Members)
+	if m.RegionSize < 0 || m.RegionSize > 65535 {
+		return nil, fmt.Errorf("%w: %d members of the region are not between 0 and 65535", ErrMetadata, m.RegionSize)
 	}
 	if err := checkTexts(m); err != nil {
 		return nil, err
@@ -71,8 +71,8 @@ func appendMetadata(b []byte, m Member) ([]byte, error) {
 		b = wire.AppendShortText(b, s)
 	}
 
-	if m.Members > 0 {
-		b = binary.BigEndian.AppendUint16(append(b, extensionMembers, 2), uint16(m.Members))
+	if m.RegionSize > 0 {
+		b = binary.BigEndian.AppendUint16(append(b, extensionMembers, 2), uint16(m.RegionSize))
 	}
 	if m.Primary != "" {
 		b = wire.AppendShortText(append(b, extensionPrimary), m.Primary)
@@ -116,7 +116,7 @@ func parseMetadata(b []byte) (Member, error) {
 		value := wire.NewDecoder(d.Bytes(int(d.Byte())))
 		switch tag {
 		case extensionMembers:
-			m.Members = int(value.BigUint16())
+			m.RegionSize = int(value.BigUint16())
 			if value.Done("members of the region") != nil {
 				d.Failf("the members of the region do not take 2 bytes")
 			}

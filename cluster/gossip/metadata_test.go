@@ -21,11 +21,11 @@ func TestMetadata(t *testing.T) {
 		{have: Member{Name: "größe 1", Region: "eu", Zone: "a", Boot: 7, PeerPort: 7947,
 			BootstrapExpect: 3, SettingsVersion: 2}},
 		{have: long},
-		{have: Member{Name: "n1", Region: "eu", Members: 65535, Primary: strings.Repeat("p", maxRegion)}},
-		{have: Member{Name: long.Name, Region: long.Region, Members: 1, Primary: long.Region}},
+		{have: Member{Name: "n1", Region: "eu", RegionSize: 65535, Primary: strings.Repeat("p", maxRegion)}},
+		{have: Member{Name: long.Name, Region: long.Region, RegionSize: 1, Primary: long.Region}},
 		{have: Member{Name: long.Name, Region: long.Region, Zone: long.Zone, Primary: long.Region}, want: ErrMetadata},
-		{have: Member{Name: "n", Members: 65536}, want: ErrMetadata},
-		{have: Member{Name: "n", Members: -1}, want: ErrMetadata},
+		{have: Member{Name: "n", RegionSize: 65536}, want: ErrMetadata},
+		{have: Member{Name: "n", RegionSize: -1}, want: ErrMetadata},
 		{have: Member{Name: "n", Primary: long.Region + "r"}, want: ErrMetadata},
 		{have: Member{Name: "n", Primary: "a\nb"}, want: ErrMetadata},
 		{have: Member{}, want: ErrMetadata},
@@ -63,7 +63,7 @@ func TestMetadata(t *testing.T) {
 			}
 			for n := range len(b) {
 				if m, err := parseMetadata(b[:n]); !errors.Is(err, ErrMetadata) &&
-					(m.Members == test.have.Members && m.Primary == test.have.Primary) {
+					(m.RegionSize == test.have.RegionSize && m.Primary == test.have.Primary) {
 					t.Errorf("the first %d bytes: have error %v", n, err)
 				}
 			}
@@ -102,7 +102,7 @@ func FuzzMetadata(f *testing.F) {
 		if n, err := parseMetadata(again); err != nil || n != m {
 			t.Fatalf("have %+v, %v, want %+v", n, err, m)
 		}
-		m.Members, m.Primary = 0, "" // unknown extensions may come between these
+		m.RegionSize, m.Primary = 0, "" // unknown extensions may come between these
 		again, err = appendMetadata(nil, m)
 		if err != nil || !bytes.HasPrefix(have, again) {
 			t.Fatalf("have %x, %v, want the beginning of %x", again, err, have)

@@ -247,7 +247,7 @@ func (g *Gossip) nextTargets(ctx context.Context, extraLive int) []netip.AddrPor
 	}
 
 	live := g.table.liveAddresses()
-	pick := picker{g.self.gossipAddress(): true}
+	pick := skipped{g.self.gossipAddress(): true}
 	for _, at := range live {
 		pick[at] = true
 	}
@@ -261,11 +261,11 @@ func (g *Gossip) nextTargets(ctx context.Context, extraLive int) []netip.AddrPor
 	return append(targets, live[:min(extraLive, len(live))]...)
 }
 
-// picker picks addresses to join, each once. It holds those that it skips.
-type picker map[netip.AddrPort]bool
+// skipped holds the addresses that are not to be picked, or were.
+type skipped map[netip.AddrPort]bool
 
 // random picks up to most of the addresses in from at random. It shuffles from.
-func (skip picker) random(from []netip.AddrPort, most int) (picked []netip.AddrPort) {
+func (skip skipped) random(from []netip.AddrPort, most int) (picked []netip.AddrPort) {
 	shuffle(from)
 	for _, at := range from {
 		if len(picked) < most && !skip[at] {

@@ -31,11 +31,11 @@ func TestWANHasAllRegions(t *testing.T) {
 		w.start(4, inWAN("eu", 1))
 		w.start(5, inWAN("us", 0)) // does not know its cluster yet
 		w.agree(15*time.Second, summaryOf(5, nil))
-		expect.NoError(t, w.nodes[2].Update(func(m *Member) { m.Members, m.Primary = 7, "eu" }))
+		expect.NoError(t, w.nodes[2].Update(func(m *Member) { m.RegionSize, m.Primary = 7, "eu" }))
 		until(t, 10*time.Second, "the others hear of it", func() bool {
 			for _, n := range w.nodes {
 				for _, m := range n.Members() {
-					if m.ID == id(2) && (m.Members != 7 || m.Primary != "eu") {
+					if m.ID == id(2) && (m.RegionSize != 7 || m.Primary != "eu") {
 						return false
 					}
 				}

@@ -705,7 +705,7 @@ func TestD2_TheNewestCopyReplaces(t *testing.T) {
 		// Reset the counter, so that the newest copy has less than the older one.
 		expect.NoError(t,
 			d.table.Load().Amend(now(),
-				&counters.Amendment{Ops: []counters.Op{{Key: keyOf(i), Limit: &limit}}, Reset: true}))
+				&counters.Amendment{Ops: []counters.Op{{Key: keyOf(i), Limit: &limit}}, Reset: counters.ResetSubject}))
 		time.Sleep(300 * time.Millisecond)
 		d.kill()
 		f.agree(agreement.Ended{Node: d.id, Generation: f.state.Generation(d.id)})

@@ -221,7 +221,7 @@ func TestCopiesOfTheEndedGrowOld(t *testing.T) {
 				f.end(a)
 				f.eventually("the standby owns it", func() bool { return f.used(key) == 20 })
 
-				reset := &counters.Amendment{Ops: []counters.Op{{Key: key, Limit: &limit}}, Reset: true}
+				reset := &counters.Amendment{Ops: []counters.Op{{Key: key, Limit: &limit}}, Reset: counters.ResetSubject}
 				if err := b.table.Load().Amend(now(), reset); err != nil {
 					t.Fatal(err)
 				}
@@ -275,11 +275,11 @@ func TestACopyOfAnotherProcessIsNotWhole(t *testing.T) {
 				}
 
 				k.mu.Lock()
-				s := &search{since: time.Now(), found: map[ring.NodeID]finding{b.id: {whole: true, version: said}}}
+				s := &search{since: time.Now(), found: map[ring.NodeID]finding{b.id: {complete: true, version: said}}}
 				k.parts[p].search = s
 				k.parts[p].complete = false
 				k.adoptCopy(b.id, &incomingCopy{section: section{p: p, version: sent}})
-				whole := s.hasWhole
+				whole := s.hasComplete
 				k.mu.Unlock()
 
 				// What its next process says of its copies changes nothing.
@@ -287,7 +287,7 @@ func TestACopyOfAnotherProcessIsNotWhole(t *testing.T) {
 				k.copyInfoAnswered(b.id, 2, asked, map[int]finding{p: {}}, nil)
 
 				k.mu.Lock()
-				later := s.hasWhole
+				later := s.hasComplete
 				k.parts[p].search = nil
 				k.mu.Unlock()
 
@@ -311,7 +311,7 @@ func TestAnAnswerToAnEarlierSearchIsOver(t *testing.T) {
 		k := a.keeper.Load()
 
 		earlier := copyRequest{[]int{p}, []*search{{since: time.Now(), found: map[ring.NodeID]finding{}}}}
-		found := map[ring.NodeID]finding{b.id: {boot: 1, whole: true}}
+		found := map[ring.NodeID]finding{b.id: {boot: 1, complete: true}}
 		k.mu.Lock()
 		k.parts[p].search = &search{since: time.Now(), found: found}
 		k.mu.Unlock()
@@ -323,6 +323,6 @@ func TestAnAnswerToAnEarlierSearchIsOver(t *testing.T) {
 		got := found[b.id]
 		k.parts[p].search = nil
 		k.mu.Unlock()
-		expect.Equal(t, got, finding{boot: 1, whole: true}, "what the search knows of the node")
+		expect.Equal(t, got, finding{boot: 1, complete: true}, "what the search knows of the node")
 	})
 }

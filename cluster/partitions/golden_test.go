@@ -37,7 +37,7 @@ func TestGolden(t *testing.T) {
 				decodeSection(d, at, func(section) bool { return true }, func(counters.Record) { found++ })
 				expect.Equal(t, found, len(records), "records are read")
 			}},
-		{"finding", appendFinding(nil, 17, finding{whole: true, version: lineage}), func(d *wire.Decoder) {
+		{"finding", appendFinding(nil, 17, finding{complete: true, version: lineage}), func(d *wire.Decoder) {
 			if found, err := parseFindings(d.Rest()); err != nil || len(found) != 1 {
 				t.Errorf("have %v, %v", found, err)
 			}

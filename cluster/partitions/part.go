@@ -137,15 +137,15 @@ func (pt *partState) voidFlips(boot, flipNumber uint64) {
 type search struct {
 	since time.Time
 	found map[ring.NodeID]finding // by holder
-	// hasWhole means that a complete copy has come here, from a node that was not
+	// hasComplete means that a complete copy has come here, from a node that was not
 	// ended. That counts even if the process that sent it is gone by now.
-	hasWhole bool
+	hasComplete bool
 }
 
 // finding describes one holder's copy.
 type finding struct {
-	boot  uint64 // of its process
-	whole bool   // its copy is complete; only then is version compared
+	boot     uint64 // of its process
+	complete bool   // its copy is complete; only then is version compared
 	version
 	done     bool // nothing more is expected of it: its copy is here, it has none, or it timed out
 	timedOut bool // this node gave up waiting for it

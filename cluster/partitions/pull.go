@@ -51,7 +51,7 @@ func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool
 func (k *Keeper) appendFindings(b []byte, list []int, ended bool) []byte {
 	for _, p := range list {
 		pt := &k.parts[p]
-		b = appendFinding(b, p, finding{whole: pt.isWhole(ended), version: pt.version})
+		b = appendFinding(b, p, finding{complete: pt.isWhole(ended), version: pt.version})
 	}
 	return b
 }
@@ -245,8 +245,8 @@ func (k *Keeper) adoptCopy(from ring.NodeID, arriving *incomingCopy) {
 	// The copy of a node that was ended does not count as whole: others may have
 	// owned the partition since, and granted slots that this copy lacks.
 	f := pt.search.found[from]
-	if f.whole && (arriving.version == f.version || arriving.after(f.version)) && k.adopted.Load().InRing(from) {
-		pt.search.hasWhole = true
+	if f.complete && (arriving.version == f.version || arriving.after(f.version)) && k.adopted.Load().InRing(from) {
+		pt.search.hasComplete = true
 	}
 
 	switch {

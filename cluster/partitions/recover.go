@@ -89,7 +89,7 @@ func (req *copyRequest) current(k *Keeper, found func(p int, s *search)) {
 func (k *Keeper) concludeSearch(state *adoptedState, p int) {
 	// Without a whole copy, slots granted since the checkpoint may be missing.
 	pt := &k.parts[p]
-	isWhole := pt.complete || pt.search.hasWhole
+	isWhole := pt.complete || pt.search.hasComplete
 	if !isWhole && state.mayHaveLost(k.config.Self, p) {
 		k.config.Table.MarkSlotsLost(k.config.Now(), p)
 	}
@@ -172,7 +172,7 @@ func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 	waited := time.Since(pt.search.since)
 
 	// With a complete copy here, and none known there, wait only Patience.
-	if !k.config.Calls.Reachable(node) || pt.complete && !pt.search.found[node].whole {
+	if !k.config.Calls.Reachable(node) || pt.complete && !pt.search.found[node].complete {
 		return waited < k.config.Patience
 	}
 
@@ -191,7 +191,7 @@ func (s *search) nextToFetch(state *adoptedState, pt *partState, nodes []ring.No
 	for i, node := range nodes {
 		f := s.found[node]
 		isNotNewer := pt.complete && f.lineage == pt.lineage && !f.after(pt.version)
-		if f.done || !f.whole || isNotNewer {
+		if f.done || !f.complete || isNotNewer {
 			continue
 		}
 
@@ -204,13 +204,13 @@ func (s *search) nextToFetch(state *adoptedState, pt *partState, nodes []ring.No
 		}
 	}
 
-	if pt.complete || s.hasWhole {
+	if pt.complete || s.hasComplete {
 		return ring.NodeID{}
 	}
 
 	for _, node := range nodes {
 		f := s.found[node]
-		if !f.done && !f.whole {
+		if !f.done && !f.complete {
 			return node
 		}
 	}
@@ -225,7 +225,7 @@ func (s *search) isSuperseded(nodes []ring.NodeID, i int) bool {
 	f := s.found[nodes[i]]
 	for j, other := range nodes {
 		better := s.found[other]
-		if !better.whole || better.timedOut {
+		if !better.complete || better.timedOut {
 			continue
 		}
 		isFirstEqual := better.version == f.version && j < i
@@ -245,7 +245,7 @@ func (s *search) isOutdated(v version, pt *partState) bool {
 		return true
 	}
 	for _, f := range s.found {
-		if f.whole && !f.timedOut && f.beganAt() > v.beganAt() {
+		if f.complete && !f.timedOut && f.beganAt() > v.beganAt() {
 			return true
 		}
 	}

@@ -90,7 +90,7 @@ func TestG6_AResetThatTheStandbyMissed(t *testing.T) {
 		b.muted.Store(true)
 		expect.NoError(t,
 			a.table.Load().Amend(now(),
-				&counters.Amendment{Ops: []counters.Op{{Key: key, Limit: &limit}}, Reset: true}))
+				&counters.Amendment{Ops: []counters.Op{{Key: key, Limit: &limit}}, Reset: counters.ResetSubject}))
 		_ = a.table.Load().DrainChanges(func([]counters.Record) error { return nil }) // a checkpoint
 		time.Sleep(2 * pushTimeout)
 		a.table.Load().Sweep(now(), 1)

@@ -185,7 +185,7 @@ func parsePartitions(b []byte) (map[int]bool, error) {
 }
 
 func appendFinding(b []byte, p int, f finding) []byte {
-	return appendVersion(wire.AppendBool(binary.AppendUvarint(b, uint64(p)), f.whole), f.version)
+	return appendVersion(wire.AppendBool(binary.AppendUvarint(b, uint64(p)), f.complete), f.version)
 }
 
 func parseFindings(b []byte) (map[int]finding, error) {
@@ -193,7 +193,7 @@ func parseFindings(b []byte) (map[int]finding, error) {
 	found := map[int]finding{}
 	for d.More() {
 		p := decodePartition(d)
-		found[p] = finding{whole: d.Bool(), version: decodeVersion(d)}
+		found[p] = finding{complete: d.Bool(), version: decodeVersion(d)}
 	}
 	return found, d.Err()
 }

@@ -34,7 +34,7 @@ func FuzzMessages(f *testing.F) {
 	b, _ := (&section{p: 17, version: version{5, 1, 9},
 		flags: sectionCopy | sectionBegins | sectionEnds}).append(nil, records, now())
 	f.Add(b)
-	f.Add(appendFinding(nil, 17, finding{whole: true, version: version{5, 1, 9}}))
+	f.Add(appendFinding(nil, 17, finding{complete: true, version: version{5, 1, 9}}))
 	f.Add((&debt{key: keyOf(1), number: debtNumber{7, 3},
 		owedCost: owedCost{limit: limit, cost: 2}}).append(nil, 0, now()))
 	f.Add(appendPartitions(nil, []int{0, 4095}))

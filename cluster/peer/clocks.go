@@ -65,7 +65,7 @@ type clocks struct {
 	asked time.Duration // when the nodes were last asked, by Boottime; only the pulse uses it
 
 	mu sync.Mutex // guards the fields below
-	// baseline is this node's wallLessBoottime when remotes was last emptied. If it
+	// baseline is this node's wallOffset when remotes was last emptied. If it
 	// has changed since, this node's clock was set.
 	baseline time.Duration
 	remotes  map[ring.NodeID]*remoteClock
@@ -78,9 +78,9 @@ func (p *Peers) readClocks() bothClocks {
 	return bothClocks{wall: time.Duration(p.config.Wall()), boot: p.config.Boottime()}
 }
 
-// wallLessBoottime returns the wall clock less Boottime. It changes when the
+// wallOffset returns the wall clock less Boottime. It changes when the
 // clock is set.
-func (b bothClocks) wallLessBoottime() time.Duration { return b.wall - b.boot }
+func (b bothClocks) wallOffset() time.Duration { return b.wall - b.boot }
 
 // serveClock answers with this node's wall clock.
 func (p *Peers) serveClock(c *Call) {
@@ -125,9 +125,9 @@ func (cs *clocks) begin(now bothClocks, links map[ring.NodeID]*link) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 
-	if (now.wallLessBoottime()-cs.baseline).Abs() > clockJump || cs.remotes == nil {
+	if (now.wallOffset()-cs.baseline).Abs() > clockJump || cs.remotes == nil {
 		cs.remotes = map[ring.NodeID]*remoteClock{}
-		cs.baseline = now.wallLessBoottime()
+		cs.baseline = now.wallOffset()
 	}
 	maps.DeleteFunc(cs.remotes, func(id ring.NodeID, _ *remoteClock) bool { return links[id] == nil })
 }
@@ -138,8 +138,8 @@ func (cs *clocks) note(id ring.NodeID, region string, sent, received bothClocks,
 	defer cs.mu.Unlock()
 
 	roundTrip := received.boot - sent.boot
-	skew := received.wallLessBoottime()
-	wasSet := (skew-sent.wallLessBoottime()).Abs() > clockJump || (skew-cs.baseline).Abs() > clockJump
+	skew := received.wallOffset()
+	wasSet := (skew-sent.wallOffset()).Abs() > clockJump || (skew-cs.baseline).Abs() > clockJump
 	if roundTrip < 0 || roundTrip > clockRoundTrip || wasSet {
 		return
 	}

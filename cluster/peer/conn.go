@@ -165,15 +165,15 @@ func (c *conn) breakOff(err error) {
 	c.socket.Close()
 }
 
-// restTime bounds how long queued messages may still be sent to a remote that
+// lastWriteTime bounds how long queued messages may still be sent to a remote that
 // has closed its side.
-const restTime = 100 * time.Millisecond
+const lastWriteTime = 100 * time.Millisecond
 
-// awaitWriter gives the writer up to restTime to send what is queued: a remote
+// awaitWriter gives the writer up to lastWriteTime to send what is queued: a remote
 // that has closed its side still handles one-way messages.
 func (c *conn) awaitWriter() {
 	wake.Signal(c.queue.wake)
-	for end := time.Now().Add(restTime); !c.queue.isEmpty() && time.Now().Before(end); {
+	for end := time.Now().Add(lastWriteTime); !c.queue.isEmpty() && time.Now().Before(end); {
 		select {
 		case <-c.writerDone: // the remote no longer reads
 			return
@@ -313,7 +313,7 @@ func (c *conn) write(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("send: %w", err)
 			}
-			c.queue.giveBack(len(b))
+			c.queue.wrote(len(b))
 			continue
 		}
 
@@ -501,7 +501,7 @@ func (c *conn) flush() {
 	case c.tryWriter != nil:
 		b := c.queue.take()
 		if len(b) > 0 {
-			c.queue.giveBack(c.tryWriter.TryWrite(b))
+			c.queue.wrote(c.tryWriter.TryWrite(b))
 		}
 	case !c.queue.isEmpty():
 		wake.Signal(c.queue.wake)

@@ -204,7 +204,7 @@ func TestWhoWrites(t *testing.T) {
 	}
 	c.flush()
 	expect("a message while another is being written", 3, 3, 8)
-	c.queue.giveBack(n)
+	c.queue.wrote(n)
 	expect("the message after that", 3, 4, 9)
 	if err := c.put(message{kind: messageReply}); err != nil {
 		t.Fatal(err)
@@ -261,7 +261,7 @@ func TestFullQueue(t *testing.T) {
 		switch n {
 		case 3:
 			q.take()
-			q.giveBack(10)
+			q.wrote(10)
 		case 5:
 			if b := q.take(); len(b) != 4*(len(body)+messageHead)-10 {
 				t.Fatalf("the rest has %d bytes", len(b))
@@ -269,14 +269,14 @@ func TestFullQueue(t *testing.T) {
 			if q.take() != nil {
 				t.Fatal("two goroutines write at once")
 			}
-			q.giveBack(0)
+			q.wrote(0)
 		}
 	}
-	expect.Equal(t, n, queueBytes/(len(body)+messageHead), "the queue is full after messages")
+	expect.Equal(t, n, maxQueuedBytes/(len(body)+messageHead), "the queue is full after messages")
 	total := 0
 	for b := q.take(); len(b) > 0; b = q.take() {
 		total += len(b)
-		q.giveBack(len(b))
+		q.wrote(len(b))
 	}
 	if total != n*(len(body)+messageHead)-10 || !q.isEmpty() {
 		t.Errorf("%d bytes were left of %d messages; empty: %v", total, n, q.isEmpty())

@@ -23,9 +23,9 @@ const (
 	lastFarPause = 500 * time.Millisecond
 	// stableTime is how long a connection must last for the pauses to start over.
 	stableTime = time.Second
-	// stopTime is how long failed dials are not logged after a node has closed its
+	// quietAfterClose is how long failed dials are not logged after a node has closed its
 	// connection: the node is stopping, and gossip may report that only later.
-	stopTime = 2 * time.Second
+	quietAfterClose = 2 * time.Second
 )
 
 // link keeps a connection to one node at one address.
@@ -130,7 +130,7 @@ func (l *link) run(ctx context.Context) {
 			return
 		}
 
-		l.noteEnd(connected, err)
+		l.handleEnd(connected, err)
 		switch {
 		case connected:
 			if errors.Is(err, io.EOF) {
@@ -139,7 +139,7 @@ func (l *link) run(ctx context.Context) {
 			l.logLoss(ctx, err)
 			logged.forgetAll()
 			l.clearWake()
-		case time.Since(closedByNodeAt) < stopTime:
+		case time.Since(closedByNodeAt) < quietAfterClose:
 		case l.peers.shouldLog(err, l.node, &logged, ""): // not every attempt
 			l.warned.Store(true)
 			l.peers.log.Warn("no connection to a node, retrying", "name", l.label(), "address", l.address, "error", err)
@@ -162,9 +162,9 @@ func (l *link) run(ctx context.Context) {
 	}
 }
 
-// noteEnd notes that a connection has ended or, if connected is false, that none
+// handleEnd notes that a connection has ended or, if connected is false, that none
 // could be made.
-func (l *link) noteEnd(connected bool, err error) {
+func (l *link) handleEnd(connected bool, err error) {
 	l.processGone.Store(!connected && provesGone(err))
 	if !connected {
 		l.lastDialFailure.Store(l.peers.boottime())

@@ -56,7 +56,7 @@ func (p *Peers) accept() {
 			return
 		}
 
-		if p.loggedOnce.isNew("accept") {
+		if p.loggedOnce.claimOnce("accept") {
 			p.log.Error("can't accept peer connections, retrying", "error", err)
 		}
 		sleep(p.ctx, acceptPause)
@@ -72,7 +72,7 @@ func (p *Peers) handleIncoming(raw net.Conn) {
 	s := &socket{accepted: true}
 	err := p.register(raw, s)
 	if err != nil {
-		if !errors.Is(err, ErrClosed) && p.loggedOnce.isNew("full") {
+		if !errors.Is(err, ErrClosed) && p.loggedOnce.claimOnce("full") {
 			p.log.Warn("peer connection closed", "remote", host, "error", err)
 		}
 		return

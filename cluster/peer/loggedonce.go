@@ -27,12 +27,12 @@ type loggedOnce struct {
 	count  int       // events logged since began. Invariant: <= maxLogged
 }
 
-// isNew reports whether to log the event what, once, and then remembers it.
-func (lo *loggedOnce) isNew(what string) bool { return lo.isDue(what, math.MaxInt64) }
+// claimOnce reports whether to log the event what, once, and then remembers it.
+func (lo *loggedOnce) claimOnce(what string) bool { return lo.claim(what, math.MaxInt64) }
 
-// isDue reports whether the event what was not logged within the last pause,
+// claim reports whether the event what was not logged within the last pause,
 // and may be logged now. If so, it remembers the event as logged.
-func (lo *loggedOnce) isDue(what string, pause time.Duration) bool {
+func (lo *loggedOnce) claim(what string, pause time.Duration) bool {
 	lo.mu.Lock()
 	defer lo.mu.Unlock()
 
@@ -60,9 +60,9 @@ func (lo *loggedOnce) isDue(what string, pause time.Duration) bool {
 // once a minute for each node, whichever of the two ends dials.
 func (p *Peers) shouldLog(err error, node ring.NodeID, logged *loggedOnce, where string) bool {
 	if errors.As(err, new(*versionError)) {
-		return p.loggedOnce.isDue("versions "+node.String(), loggedOncePeriod)
+		return p.loggedOnce.claim("versions "+node.String(), loggedOncePeriod)
 	}
-	return logged.isNew(where + causeOf(err))
+	return logged.claimOnce(where + causeOf(err))
 }
 
 // forget forgets every event that begins with a host, so that it is logged

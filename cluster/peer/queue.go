@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	queueCount = 1 << 16
-	queueBytes = 32 << 20
+	maxQueued      = 1 << 16
+	maxQueuedBytes = 32 << 20
 	// maxReusedBuffer is the largest buffer that is reused, in bytes, so that a
 	// connection holds no more memory after a burst.
 	maxReusedBuffer = 64 << 10
@@ -20,7 +20,7 @@ type queue struct {
 
 	mu      sync.Mutex // guards the fields below
 	waiting batch
-	writing batch // Invariant: both together have at most queueCount messages and queueBytes
+	writing batch // Invariant: both together have at most maxQueued messages and maxQueuedBytes
 	written int   // bytes of writing that were written
 	taken   bool  // some goroutine is writing the rest of writing
 	closed  bool
@@ -46,8 +46,8 @@ func (q *queue) put(m message) error {
 	switch {
 	case q.closed:
 		return ErrUnreachable
-	case q.waiting.count+q.writing.count == queueCount,
-		len(q.waiting.bytes)+len(q.writing.bytes)+messageHead+len(m.body) > queueBytes:
+	case q.waiting.count+q.writing.count == maxQueued,
+		len(q.waiting.bytes)+len(q.writing.bytes)+messageHead+len(m.body) > maxQueuedBytes:
 		return ErrBusy
 	}
 
@@ -57,7 +57,7 @@ func (q *queue) put(m message) error {
 }
 
 // take returns the bytes that are to be written next. The caller must write
-// them and then call giveBack. take returns nothing if the queue is empty, or
+// them and then call wrote. take returns nothing if the queue is empty, or
 // if another goroutine is writing.
 func (q *queue) take() []byte {
 	q.mu.Lock()
@@ -75,9 +75,9 @@ func (q *queue) take() []byte {
 	return q.writing.bytes[q.written:]
 }
 
-// giveBack says that the first n of the bytes taken were written. If the queue
+// wrote says that the first n of the bytes taken were written. If the queue
 // is not empty, it wakes the writer.
-func (q *queue) giveBack(n int) {
+func (q *queue) wrote(n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.taken = false

@@ -62,8 +62,8 @@ func (c Config) gossipConfig(entered uint64, members int, learned []string) goss
 		WAN: true,
 		Self: gossip.Member{
 			ID: c.Self.ID, Boot: c.Self.Boot + entered, Name: c.Self.Name, Region: c.Self.Region,
-			PeerPort: c.Self.PeerPort,
-			Members:  min(members, maxMembers), Primary: c.Primary,
+			PeerPort:   c.Self.PeerPort,
+			RegionSize: min(members, maxMembers), Primary: c.Primary,
 		},
 		BindAddr: c.Bind, Port: c.Port, AnyPort: c.AnyPort, Advertise: c.Advertise, Keyring: c.Keyring, Join: c.Join,
 		Remembered: append(learned, c.Remembered...), Logger: c.Logger.With("pool", "wan"),

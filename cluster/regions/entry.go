@@ -125,7 +125,7 @@ func (p *Pool) enter(now time.Time, members int, learned []string) {
 	}
 
 	wan.cluster = c.Self.Cluster
-	wan.members = c.Self.Members
+	wan.members = c.Self.RegionSize
 	wan.knownAddresses = learned
 	wan.entered++
 	wan.loggedFailure = ""
@@ -170,7 +170,7 @@ func (p *Pool) announce(members int) {
 	if cluster == wan.cluster && members == wan.members {
 		return
 	}
-	if err := wan.gossip.Update(func(m *gossip.Member) { m.Cluster, m.Members = cluster, members }); err != nil {
+	if err := wan.gossip.Update(func(m *gossip.Member) { m.Cluster, m.RegionSize = cluster, members }); err != nil {
 		p.log.Warn("can't announce the node count to other regions", "error", err)
 	}
 	wan.cluster, wan.members = cluster, members

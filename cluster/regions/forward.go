@@ -69,11 +69,11 @@ func parseForward(b []byte) (region string, m peer.Method, timeout time.Duration
 // forwardedCall is a call that an entry node of this region is to forward. If
 // certainly nothing was sent, the next entry node is tried.
 type forwardedCall struct {
-	pool     *Pool
-	request  []byte // for MethodForward
-	deadline time.Time
-	relays   []ring.NodeID // not yet tried
-	done     func([]byte, error)
+	pool       *Pool
+	request    []byte // for MethodForward
+	deadline   time.Time
+	forwarders []ring.NodeID // not yet tried
+	done       func([]byte, error)
 }
 
 // forward sends a call to entry nodes of this region, to be forwarded.
@@ -85,7 +85,7 @@ func (p *Pool) forward(
 		return
 	}
 
-	relays := p.relays(v, region)
+	relays := p.forwarders(v, region)
 	if len(relays) == 0 {
 		done(nil, ErrAway)
 		return
@@ -93,14 +93,14 @@ func (p *Pool) forward(
 
 	(&forwardedCall{
 		pool: p, request: encodeForward(region, m, timeout, body),
-		deadline: time.Now().Add(timeout), relays: relays, done: done,
+		deadline: time.Now().Add(timeout), forwarders: relays, done: done,
 	}).tryNext()
 }
 
-// relays returns the entry nodes of this region to try, best first. An entry
+// forwarders returns the entry nodes of this region to try, best first. An entry
 // node knows the other regions itself, so it tries only those that report the
 // region as reachable.
-func (p *Pool) relays(v *wanView, region string) []ring.NodeID {
+func (p *Pool) forwarders(v *wanView, region string) []ring.NodeID {
 	p.mu.Lock()
 	find, last := p.ownEntries, p.lastOwnEntry
 	p.mu.Unlock()
@@ -129,9 +129,9 @@ func (p *Pool) relays(v *wanView, region string) []ring.NodeID {
 
 // tryNext tries the next reachable entry node.
 func (f *forwardedCall) tryNext() {
-	for len(f.relays) > 0 {
-		relay := f.relays[0]
-		f.relays = f.relays[1:]
+	for len(f.forwarders) > 0 {
+		relay := f.forwarders[0]
+		f.forwarders = f.forwarders[1:]
 
 		left := time.Until(f.deadline)
 		if left <= 0 {
@@ -209,7 +209,7 @@ func parseOutcome(b []byte) ([]byte, error) {
 	return nil, errMessage
 }
 
-// CodeMessage is the failure code for malformed calls.
+// CodeMalformed is the failure code for malformed calls.
 const CodeMessage peer.Code = 1
 
 // Handle registers the handlers for calls from nodes of this region.

@@ -138,8 +138,8 @@ func (p *Pool) SetEntryNode(yes bool) {
 	})
 }
 
-// SetMembers sets the node count that this region announces.
-func (p *Pool) SetMembers(n int) {
+// SetRegionSize sets the node count that this region announces.
+func (p *Pool) SetRegionSize(n int) {
 	p.change(func() bool {
 		changed := p.members != n
 		p.members = n

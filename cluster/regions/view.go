@@ -156,7 +156,7 @@ func buildRegion(name string, all []gossip.Member, before *region) (*region, tro
 		if r.alive && m.State != gossip.Alive {
 			break // if there are live members, only their claims count
 		}
-		r.members = max(r.members, m.Members, 1)
+		r.members = max(r.members, m.RegionSize, 1)
 		follows[m.Primary]++
 	}
 	r.follows = mostFrequent(follows)

@@ -16,7 +16,7 @@ var self = Node{ID: ring.NodeID{1}, Region: "ap"}
 func member(region string, i int, change ...func(*gossip.Member)) gossip.Member {
 	m := gossip.Member{
 		ID: ring.NodeID{2, 14: byte(len(region)), 15: byte(i)}, Region: region, Address: "10.0.0.1",
-		PeerPort: 1000 + i, Members: 3, Primary: "eu",
+		PeerPort: 1000 + i, RegionSize: 3, Primary: "eu",
 		Cluster: [16]byte{1},
 	}
 	copy(m.ID[1:], region)
@@ -32,7 +32,7 @@ func of(cluster byte) func(*gossip.Member) {
 	return func(m *gossip.Member) { m.Cluster = [16]byte{cluster} }
 }
 func says(members int, primary string) func(*gossip.Member) {
-	return func(m *gossip.Member) { m.Members, m.Primary = members, primary }
+	return func(m *gossip.Member) { m.RegionSize, m.Primary = members, primary }
 }
 
 // text formats a view for a table test: each region with its entry nodes.

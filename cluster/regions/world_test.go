@@ -160,7 +160,7 @@ func (w *world) introduce(r int) {
 				}
 			}
 			n.peers.SetNodes(others)
-			n.pool.Load().SetMembers(len(all))
+			n.pool.Load().SetRegionSize(len(all))
 		}
 	}
 }

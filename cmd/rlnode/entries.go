@@ -30,7 +30,7 @@ func (allowList) name() string { return "allow" }
 type listCmd[L listName] struct {
 	Add    listAddCmd[L]    `cmd:"" help:"Add an entry."`
 	Remove listRemoveCmd[L] `cmd:"" help:"Remove an entry."`
-	List   listListCmd[L]   `cmd:"" help:"Print the list, in the document and beside it."`
+	List   listShowCmd[L]   `cmd:"" help:"Print the list, in the document and beside it."`
 }
 
 type (
@@ -64,7 +64,7 @@ type (
 		Entry []string `arg:"" placeholder:"NAME=VALUE" help:"The entry's attributes."`
 		answerFlags
 	}
-	listListCmd[L listName] struct{ answerFlags }
+	listShowCmd[L listName] struct{ answerFlags }
 )
 
 func (c *listAddCmd[L]) Run(env *environment) error {
@@ -86,7 +86,7 @@ func (c *listRemoveCmd[L]) Run(env *environment) error {
 	return c.writeEntry(env, http.MethodDelete, "/v1/lists/"+l.name()+"/entries", fields)
 }
 
-func (c *listListCmd[L]) Run(env *environment) error {
+func (c *listShowCmd[L]) Run(env *environment) error {
 	var l L
 	return sendAndPrint(env, c.client, c.JSON,
 		request{path: "/v1/lists/" + l.name(), accept: "application/json"},

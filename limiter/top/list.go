@@ -84,13 +84,13 @@ func (list *List) MayHold(subject rules.Hash) bool {
 
 // filterBit returns a subject's word and bit in the filter.
 func (stripe *listStripe) filterBit(subject rules.Hash) (word *atomic.Uint64, bit uint64) {
-	at, bit := filterPlace(subject)
+	at, bit := filterBit(subject)
 	return &stripe.filter[at], bit
 }
 
-// filterPlace returns the index of a subject's word in the filter, and the bit.
+// filterBit returns the index of a subject's word in the filter, and the bit.
 // It uses no part of the hash that is the same for all inline subjects.
-func filterPlace(subject rules.Hash) (index int, bit uint64) {
+func filterBit(subject rules.Hash) (index int, bit uint64) {
 	return int(subject.Lo % filterWords), 1 << (subject.Lo >> 58)
 }
 
@@ -154,7 +154,7 @@ func (stripe *listStripe) insert(h *rules.Hit, keys KeySource) (i int) {
 func (stripe *listStripe) renewFilter() {
 	var fresh [filterWords]uint64
 	for _, e := range stripe.entries {
-		at, bit := filterPlace(e.hash)
+		at, bit := filterBit(e.hash)
 		fresh[at] |= bit
 	}
 	for i := range fresh {

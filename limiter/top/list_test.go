@@ -118,7 +118,7 @@ func TestInlineSubjectsInTheFilter(t *testing.T) {
 	}
 	spots := map[spot]bool{}
 	for range 100_000 {
-		at, bit := filterPlace(rules.Hash{Lo: counters.InlineCounter(rand.Uint64())})
+		at, bit := filterBit(rules.Hash{Lo: counters.InlineCounter(rand.Uint64())})
 		spots[spot{at, bit}] = true
 	}
 	expect.Equal(t, len(spots), filterWords*64, "places")

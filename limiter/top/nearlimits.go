@@ -61,7 +61,7 @@ func (n *NearLimits) Note(h *rules.Hit, near Nearness, now int64, keys KeySource
 
 	i, known := stripe.index[e.hash]
 	if !known {
-		i = stripe.placeFor(&e, now)
+		i = stripe.entryFor(&e, now)
 		if i < 0 {
 			return
 		}
@@ -77,9 +77,9 @@ func (n *NearLimits) Note(h *rules.Hit, near Nearness, now int64, keys KeySource
 	*place = e
 }
 
-// placeFor returns the index of an entry for e, or -1 if the stripe is full of
+// entryFor returns the index of an entry for e, or -1 if the stripe is full of
 // subjects that are at least as near to their limits. The caller must hold mu.
-func (stripe *nearStripe) placeFor(e *nearEntry, now int64) int {
+func (stripe *nearStripe) entryFor(e *nearEntry, now int64) int {
 	if len(stripe.entries) < nearCapacity {
 		stripe.entries = append(stripe.entries, nearEntry{})
 		return len(stripe.entries) - 1

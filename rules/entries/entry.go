@@ -22,12 +22,12 @@ const (
 
 	// At most half of MaxEntries may have an end, and at most a quarter may have
 	// an end and the same token.
-	maxEnding        = MaxEntries / 2
-	maxEndingOfToken = MaxEntries / 4
-	maxName          = 128 // bytes of an attribute, a rule or a tier
-	maxAuthor        = 128 // bytes
-	entryBytes       = 64  // what an entry takes besides its texts
-	maxParts         = 32  // attributes of an entry, and values of a key
+	maxExpiring        = MaxEntries / 2
+	maxExpiringOfToken = MaxEntries / 4
+	maxName            = 128 // bytes of an attribute, a rule or a tier
+	maxAuthor          = 128 // bytes
+	entryBytes         = 64  // what an entry takes besides its texts
+	maxParts           = 32  // attributes of an entry, and values of a key
 )
 
 // Kind says what an entry does.

@@ -51,15 +51,15 @@ type Change struct {
 
 // State is the agreed entries. It is immutable.
 type State struct {
-	version int64
-	digest  Digest
-	byID    Tree[Text, *Entry]
-	counts  [kinds]int
-	bytes   int
-	ending  int             // entries with an end
-	byToken Tree[Text, int] // entries with an end, by the token that wrote them
-	nextEnd int64           // no entry ends earlier, in Unix ms; 0: none ends
-	log     changeLog
+	version    int64
+	digest     Digest
+	byID       Tree[Text, *Entry]
+	counts     [kinds]int
+	bytes      int
+	expiring   int             // entries with an end
+	byToken    Tree[Text, int] // entries with an end, by the token that wrote them
+	nextExpiry int64           // no entry ends earlier, in Unix ms; 0: none ends
+	log        changeLog
 }
 
 // New returns the state before the first change.
@@ -165,10 +165,10 @@ func (s *State) checkRoom(e *Entry) error {
 		return fmt.Errorf("%w: at most %d", ErrFull, MaxEntries)
 	case s.bytes+e.size() > MaxBytes:
 		return fmt.Errorf("%w: together they may take %d MiB", ErrFull, MaxBytes>>20)
-	case e.Until != 0 && s.ending >= maxEnding:
-		return fmt.Errorf("%w: at most %d may have an end", ErrFull, maxEnding)
-	case e.Until != 0 && e.Token != "" && mine >= maxEndingOfToken:
-		return fmt.Errorf("%w: at most %d of one token may have an end", ErrFull, maxEndingOfToken)
+	case e.Until != 0 && s.expiring >= maxExpiring:
+		return fmt.Errorf("%w: at most %d may have an end", ErrFull, maxExpiring)
+	case e.Until != 0 && e.Token != "" && mine >= maxExpiringOfToken:
+		return fmt.Errorf("%w: at most %d of one token may have an end", ErrFull, maxExpiringOfToken)
 	}
 	return nil
 }
@@ -193,9 +193,9 @@ func (s *State) put(e *Entry) {
 	if e.Until == 0 {
 		return
 	}
-	s.countEnding(e, 1)
-	if s.nextEnd == 0 || e.Until < s.nextEnd {
-		s.nextEnd = e.Until
+	s.countExpiring(e, 1)
+	if s.nextExpiry == 0 || e.Until < s.nextExpiry {
+		s.nextExpiry = e.Until
 	}
 }
 
@@ -205,14 +205,14 @@ func (s *State) remove(e *Entry) {
 	s.counts[e.Kind]--
 	s.bytes -= e.size()
 	if e.Until != 0 {
-		s.countEnding(e, -1)
+		s.countExpiring(e, -1)
 	}
 }
 
-// countEnding adds by to the numbers of entries with an end: of all, and of
+// countExpiring adds by to the numbers of entries with an end: of all, and of
 // those that e's token wrote.
-func (s *State) countEnding(e *Entry, by int) {
-	s.ending += by
+func (s *State) countExpiring(e *Entry, by int) {
+	s.expiring += by
 	n, _ := s.byToken.Get(Text(e.Token))
 	n += by
 	if n == 0 {
@@ -235,12 +235,12 @@ func (s *State) record(r Record) {
 	s.log = s.log.with(r)
 }
 
-// maxEnded bounds the entries that one End removes.
-const maxEnded = 4096
+// maxExpired bounds the entries that one Expire removes.
+const maxExpired = 4096
 
-// HasEnded reports whether an entry has ended by now, in Unix ms.
-func (s *State) HasEnded(now int64) bool {
-	if s.nextEnd == 0 || s.nextEnd > now {
+// HasExpired reports whether an entry has ended by now, in Unix ms.
+func (s *State) HasExpired(now int64) bool {
+	if s.nextExpiry == 0 || s.nextExpiry > now {
 		return false
 	}
 	for e := range s.All {
@@ -251,18 +251,18 @@ func (s *State) HasEnded(now int64) bool {
 	return false
 }
 
-// End returns s without the entries that have ended by now, in Unix ms, and how
-// many it has removed. If more than maxEnded have ended, it removes those that
+// Expire returns s without the entries that have ended by now, in Unix ms, and how
+// many it has removed. If more than maxExpired have ended, it removes those that
 // ended first. If none have, it returns s itself.
-func (s *State) End(now int64) (*State, int) {
+func (s *State) Expire(now int64) (*State, int) {
 	var ended []*Entry
 	next := *s
-	next.nextEnd = 0
+	next.nextExpiry = 0
 	for e := range s.All {
 		if e.IsOver(now) {
 			ended = append(ended, e)
-		} else if e.Until != 0 && (next.nextEnd == 0 || e.Until < next.nextEnd) {
-			next.nextEnd = e.Until
+		} else if e.Until != 0 && (next.nextExpiry == 0 || e.Until < next.nextExpiry) {
+			next.nextExpiry = e.Until
 		}
 	}
 
@@ -274,9 +274,9 @@ func (s *State) End(now int64) (*State, int) {
 	// of a tree differs from process to process.
 	slices.SortFunc(ended,
 		func(a, b *Entry) int { return cmp.Or(cmp.Compare(a.Until, b.Until), strings.Compare(a.id, b.id)) })
-	if len(ended) > maxEnded {
-		next.nextEnd = ended[maxEnded].Until
-		ended = ended[:maxEnded]
+	if len(ended) > maxExpired {
+		next.nextExpiry = ended[maxExpired].Until
+		ended = ended[:maxExpired]
 	}
 
 	next.edit()

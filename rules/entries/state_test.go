@@ -47,9 +47,9 @@ func (m *model) check(t *testing.T, s *State) {
 	if want := m.sorted(); !slices.Equal(got, want) {
 		t.Fatalf("entries %q; want %q", got, want)
 	}
-	if s.Len() != len(m.byID) || s.counts != counts || s.bytes != bytes || s.ending != ending {
+	if s.Len() != len(m.byID) || s.counts != counts || s.bytes != bytes || s.expiring != ending {
 		t.Fatalf("%d entries, counts %v, %d bytes, %d ending; want %d, %v, %d, %d", s.Len(),
-			s.counts, s.bytes, s.ending,
+			s.counts, s.bytes, s.expiring,
 			len(m.byID), counts, bytes, ending)
 	}
 }
@@ -78,7 +78,7 @@ func (m *model) step(t *testing.T, r *rand.Rand, s *State) *State {
 	t.Helper()
 	if r.IntN(10) == 0 {
 		now := int64(r.IntN(60))
-		next, n := s.End(now)
+		next, n := s.Expire(now)
 		want := 0
 		for id, e := range m.byID {
 			if e.Until != 0 && e.Until <= now {
@@ -87,8 +87,8 @@ func (m *model) step(t *testing.T, r *rand.Rand, s *State) *State {
 			}
 		}
 		m.version += int64(n)
-		if n != want || s.HasEnded(now) != (n > 0) {
-			t.Fatalf("%d entries ended at %d, has %v; want %d", n, now, s.HasEnded(now), want)
+		if n != want || s.HasExpired(now) != (n > 0) {
+			t.Fatalf("%d entries ended at %d, has %v; want %d", n, now, s.HasExpired(now), want)
 		}
 		return next
 	}
@@ -239,9 +239,9 @@ func checkRoundTrip(t *testing.T, s *State) {
 	if err != nil || string(b) != string(c) {
 		t.Fatalf("encoded again: %v\n%s\nwant\n%s", err, c, b)
 	}
-	if again.bytes != s.bytes || again.ending != s.ending || again.log.n != s.log.n {
+	if again.bytes != s.bytes || again.expiring != s.expiring || again.log.n != s.log.n {
 		t.Fatalf("parsed: %d bytes, %d ending, %d records; want %d, %d, %d", again.bytes,
-			again.ending, again.log.n, s.bytes, s.ending, s.log.n)
+			again.expiring, again.log.n, s.bytes, s.expiring, s.log.n)
 	}
 }
 
@@ -270,25 +270,25 @@ func mustBeFull(t *testing.T, s *State, e *Entry) {
 }
 
 func TestBoundsOfPlaces(t *testing.T) {
-	s := fill(t, New(), 0, maxEndingOfToken, 99, "a")
+	s := fill(t, New(), 0, maxExpiringOfToken, 99, "a")
 	mustBeFull(t, s, deny("more", 99, "a"))
 	if _, err := s.With(Change{Entry: deny("1", 77, "a")}); err != nil {
 		t.Errorf("an entry that exists can't be replaced: %v", err)
 	}
-	s = fill(t, s, maxEndingOfToken, maxEnding-maxEndingOfToken, 99, "")
+	s = fill(t, s, maxExpiringOfToken, maxExpiring-maxExpiringOfToken, 99, "")
 	mustBeFull(t, s, deny("more", 99, "b"))
-	s = fill(t, s, maxEnding, MaxEntries-maxEnding, 0, "")
+	s = fill(t, s, maxExpiring, MaxEntries-maxExpiring, 0, "")
 	mustBeFull(t, s, deny("more", 0, ""))
 	expect.Equal(t, len(s.Log(0, MaxEntries)), MaxChanges, "the log has changes")
-	for want := maxEnding; want > 0; {
-		next, n := s.End(100)
+	for want := maxExpiring; want > 0; {
+		next, n := s.Expire(100)
 		if n == 0 {
 			t.Fatalf("%d entries are left that have ended", want)
 		}
 		s, want = next, want-n
 	}
-	if s.Len() != MaxEntries-maxEnding || s.HasEnded(1000) {
-		t.Errorf("%d entries after the end; want %d", s.Len(), MaxEntries-maxEnding)
+	if s.Len() != MaxEntries-maxExpiring || s.HasExpired(1000) {
+		t.Errorf("%d entries after the end; want %d", s.Len(), MaxEntries-maxExpiring)
 	}
 }
 

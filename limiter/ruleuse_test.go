@@ -27,7 +27,7 @@ tiers: {free: {limits: [{limit: 1, per: 1h}]}}
 			for range seconds {
 				time.Sleep(time.Second)
 				for _, n := range w.nodes {
-					n.PassSecond()
+					n.Tick()
 				}
 			}
 		}
@@ -44,18 +44,18 @@ tiers: {free: {limits: [{limit: 1, per: 1h}]}}
 		for _, at := range []int{0, 30, 1800, 1700} {
 			pass(at)
 			for i, n := range w.nodes {
-				use := n.Use(nil)
+				use := n.RuleUse(nil)
 				if len(use.Nodes) != 3 || use.Nodes[0] != n.id || use.Checks["r"] != want["r"] ||
 					use.Checks["tier"] != want["tier"] || use.Checks["idle"] != 0 {
 					t.Fatalf("node %d: got %+v, want %v", i, use, want)
 				}
 			}
 		}
-		if use := w.nodes[0].Use(nil); use.Counted >= UseWindow {
+		if use := w.nodes[0].RuleUse(nil); use.Counted >= UseWindow {
 			t.Errorf("got counted for %v, want less than %v", use.Counted, UseWindow)
 		}
 		pass(120)
-		use := w.nodes[0].Use(nil)
+		use := w.nodes[0].RuleUse(nil)
 		if use.Counted != UseWindow || len(use.Checks) != 0 {
 			t.Errorf("after an hour: got %+v, want nothing", use)
 		}
@@ -64,17 +64,17 @@ tiers: {free: {limits: [{limit: 1, per: 1h}]}}
 		w.nodes[0].check(byKey("r", "x"))
 		set := w.nodes[0].Rules()
 		w.nodes[0].SetRules(set)
-		use = w.nodes[0].Use(nil)
+		use = w.nodes[0].RuleUse(nil)
 		if use.Checks["r"] != 1 {
 			t.Errorf("after new rules: got %+v, want one use of r", use)
 		}
 		w.setCut(w.nodes[0], w.nodes[1], true)
 		time.Sleep(time.Second)
-		use = w.nodes[0].Use(nil)
+		use = w.nodes[0].RuleUse(nil)
 		if len(use.Nodes) != 2 || slices.Contains(use.Nodes, w.nodes[1].id) {
 			t.Errorf("with a node that can't be reached: got %+v, want two nodes", use)
 		}
-		use = w.nodes[0].Use([]string{"eu"})
+		use = w.nodes[0].RuleUse([]string{"eu"})
 		if !slices.Equal(use.Silent, []string{"eu"}) {
 			t.Errorf("with an unknown region: got %+v, want it silent", use)
 		}
@@ -98,7 +98,7 @@ func FuzzUseReport(f *testing.F) {
 		if wire.Decode(b, &r, "use") != nil {
 			return
 		}
-		out := &Use{Checks: map[string]int64{}}
+		out := &RuleUse{Checks: map[string]int64{}}
 		out.add(&r)
 		for name, n := range out.Checks {
 			if n < 0 {

@@ -40,19 +40,19 @@ func TestKeysKeepOneCounter(t *testing.T) {
 		t.Run(namespace, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newTestCluster(t, 3, "rules: []")
-				everywhere := func(what string, want Kept) {
+				everywhere := func(what string, want KeyUsage) {
 					t.Helper()
 					for i, n := range w.nodes {
-						if have, err := n.Kept(namespace, "k"); err != nil || have != want {
+						if have, err := n.KeyUsage(namespace, "k"); err != nil || have != want {
 							t.Errorf("%s, node %d: have %+v, %v, want %+v", what, i, have, err, want)
 						}
 					}
 				}
-				everywhere("before", Kept{})
+				everywhere("before", KeyUsage{})
 				for i := range 3 {
 					w.nodes[i].check(keptQuery(namespace, "k", 5, 5, 5*time.Second, 1))
 				}
-				everywhere("three", Kept{3, want.left})
+				everywhere("three", KeyUsage{3, want.left})
 
 				// In the window of 5 s, two in an hour are two in 5 s.
 				a := w.nodes[1].check(keptQuery(namespace, "k", 2, 5, time.Hour, 1))
@@ -61,32 +61,32 @@ func TestKeysKeepOneCounter(t *testing.T) {
 					t.Errorf("another limit: have %+v", a.Limits[0])
 				}
 				used := want.used
-				everywhere("another limit", Kept{used, want.other})
+				everywhere("another limit", KeyUsage{used, want.other})
 
 				u, err := w.nodes[0].locateKept(namespace, "k")
 				expect.NoError(t, err)
 				for _, n := range w.nodes {
 					w.handOver(ring.PartitionOf(u.Hash.Hi), n)
-					everywhere("moved", Kept{used, want.other})
+					everywhere("moved", KeyUsage{used, want.other})
 				}
 				time.Sleep(time.Second)
-				everywhere("a second later", Kept{used, want.other - time.Second})
+				everywhere("a second later", KeyUsage{used, want.other - time.Second})
 
 				for _, n := range w.nodes {
 					n.check(keptQuery(namespace, "other", 5, 5, 5*time.Second, 1))
 				}
-				if had, err := w.nodes[2].DropKept(namespace, "k"); err != nil || had.Used != used {
+				if had, err := w.nodes[2].ResetKey(namespace, "k"); err != nil || had.Used != used {
 					t.Errorf("dropped: have %+v, %v", had, err)
 				}
-				everywhere("dropped", Kept{})
-				if had, err := w.nodes[0].DropKept(namespace, "k"); err != nil || had.Used != 0 {
+				everywhere("dropped", KeyUsage{})
+				if had, err := w.nodes[0].ResetKey(namespace, "k"); err != nil || had.Used != 0 {
 					t.Errorf("dropped again: have %+v, %v", had, err)
 				}
-				if other, err := w.nodes[0].Kept(namespace, "other"); err != nil || other.Used != 3 {
+				if other, err := w.nodes[0].KeyUsage(namespace, "other"); err != nil || other.Used != 3 {
 					t.Errorf("another key: have %+v, %v", other, err)
 				}
 				a = w.nodes[0].check(keptQuery(namespace, "k", 1, 1, time.Minute, 1))
-				if everywhere("begun again", Kept{1, time.Minute}); !a.Allowed {
+				if everywhere("begun again", KeyUsage{1, time.Minute}); !a.Allowed {
 					t.Errorf("begun again: have %+v", a.Limits[0])
 				}
 			})
@@ -116,9 +116,9 @@ func TestRefusedCallsSeeTheirOwnRate(t *testing.T) {
 		peek := slow
 		peek.Subjects = []Subject{slow.Subjects[0]}
 		peek.Subjects[0].Mode = counters.PeekMode
-		before, _ := w.nodes[0].Kept(rules.CellNamespace, "k")
+		before, _ := w.nodes[0].KeyUsage(rules.CellNamespace, "k")
 		w.nodes[0].check(peek)
-		if after, err := w.nodes[0].Kept(rules.CellNamespace, "k"); err != nil || after != before {
+		if after, err := w.nodes[0].KeyUsage(rules.CellNamespace, "k"); err != nil || after != before {
 			t.Errorf("after a peek: have %+v, %v, want %+v", after, err, before)
 		}
 	})
@@ -127,10 +127,10 @@ func TestRefusedCallsSeeTheirOwnRate(t *testing.T) {
 // Namespaces that the document does not allow are refused.
 func TestKeptKeysNeedTheirNamespace(t *testing.T) {
 	w := newTestCluster(t, 1, "inline: {namespaces: [cl]}\nrules: []")
-	if _, err := w.nodes[0].Kept(rules.CellNamespace, "k"); err != nil {
+	if _, err := w.nodes[0].KeyUsage(rules.CellNamespace, "k"); err != nil {
 		t.Error(err)
 	}
-	if _, err := w.nodes[0].DropKept(rules.IncrexNamespace, "k"); !errors.Is(err, rules.ErrNamespace) {
+	if _, err := w.nodes[0].ResetKey(rules.IncrexNamespace, "k"); !errors.Is(err, rules.ErrNamespace) {
 		t.Errorf("have %v", err)
 	}
 }

@@ -11,9 +11,9 @@ import (
 // UseWindow is how long a node remembers how often rules were used.
 const UseWindow = recentIntervals * recentInterval
 
-// Use says how often each rule was used within UseWindow: by checks that it
+// RuleUse says how often each rule was used within UseWindow: by checks that it
 // applied to, or that named it. Peeks count, too.
-type Use struct {
+type RuleUse struct {
 	Checks map[string]int64 // by rule; rules without any use are left out
 	// Counted is how long all nodes that answered have counted, at most UseWindow:
 	// the time of the one that started last.
@@ -45,11 +45,11 @@ func (active *activeRules) endUseInterval(now int64) {
 	}
 }
 
-// Use returns how often each rule was used within UseWindow, by all nodes of
+// RuleUse returns how often each rule was used within UseWindow, by all nodes of
 // this region and of the given others that answer within half a second.
-func (l *Limiter) Use(regions []string) *Use {
+func (l *Limiter) RuleUse(regions []string) *RuleUse {
 	report, nodes := l.useOfRegion()
-	out := &Use{Checks: map[string]int64{}, Counted: UseWindow, Nodes: nodes}
+	out := &RuleUse{Checks: map[string]int64{}, Counted: UseWindow, Nodes: nodes}
 	out.add(report)
 
 	answered := map[string]bool{}
@@ -75,7 +75,7 @@ func (l *Limiter) Use(regions []string) *Use {
 }
 
 // add adds a report of a node or a region.
-func (use *Use) add(ur *useReport) {
+func (use *RuleUse) add(ur *useReport) {
 	use.Counted = min(use.Counted, ur.counted)
 	for _, rule := range ur.rules {
 		use.Checks[rule.rule] += rule.checks
