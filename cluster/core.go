@@ -75,6 +75,10 @@ func (c *core) Accept(remote peer.Identity) error {
 // Authority reports whether this node may act as an owner now.
 func (c *core) Authority() bool { return c.holder.Valid() }
 
+// ReadAuthority is Authority, and also returns for which generation of this node
+// it was granted: see [authority.Holder.Read].
+func (c *core) ReadAuthority() (generation int64, valid bool) { return c.holder.Read() }
+
 // loop runs step once per interval and whenever wake has a value, until step
 // returns true or this node closes.
 func (c *core) loop(every time.Duration, wake <-chan struct{}, step func() (last bool)) {

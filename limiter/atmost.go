@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"errors"
+	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
@@ -40,9 +41,12 @@ func (l *Limiter) checkAtMost(q *Query, a *Answer) error {
 		return err
 	}
 
+	// All rounds together take as long as one check may.
+	until := time.Now().Add(checkTimeout - replySlack)
 	restore := a.addOptions(func(o *options) {
 		o.bypassLeases = true
 		o.isAtMost = true
+		o.deadline = until
 	})
 	defer restore()
 

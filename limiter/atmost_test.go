@@ -84,3 +84,20 @@ func TestAtMost(t *testing.T) {
 		})
 	}
 }
+
+// The peek and the take of a check with at_most share the time that one check
+// may take, however slow their owner is.
+func TestAtMostTakesAsLongAsOneCheck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, `rules: [{name: r, key: [k], consistency: exact, limits: [{limit: 100, per: 1h}]}]`)
+		owner, asker := w.nodes[0], w.nodes[2]
+		w.change(func() { w.slow[owner.id] = 600 * time.Millisecond })
+
+		began := time.Now()
+		var a Answer
+		expect.NoError(t, asker.Check(atMost("r", w.keyOf("r", owner, w.nodes[1]), 5), &a))
+		if took := time.Since(began); took > checkTimeout {
+			t.Errorf("took %v, want at most %v", took, checkTimeout)
+		}
+	})
+}

@@ -49,6 +49,7 @@ type batch struct {
 	// authorized says whether this node had authority when it was last read, at
 	// authorityReadAt on the recorder's clock.
 	authorized      bool
+	generation      int64 // for which the node had authority then
 	authorityReadAt int64
 	// unconfirmed lists the checks that this node has decided since it last read
 	// its authority; numUnconfirmed is how many. Their answers stand only if the
@@ -67,7 +68,10 @@ func (b *batch) readAuthority() {
 	m := b.limiter.membership
 	b.now = b.limiter.clock.Now()
 	b.authorityReadAt = m.recorderClock()
-	b.authorized = m == nil || m.Authority()
+	b.authorized = true
+	if m != nil {
+		b.generation, b.authorized = m.ReadAuthority()
+	}
 }
 
 func (b *batch) match(i int) {
@@ -85,7 +89,7 @@ func (b *batch) check(i int) {
 		b.concludeUnconfirmed()
 		b.finishUntil(i)
 		b.errs[i] = l.checkOnceOrAtMost(q, a)
-		b.now = l.clock.Now()
+		b.readAuthority()
 		return
 	}
 
@@ -124,8 +128,8 @@ func (b *batch) check(i int) {
 	}
 }
 
-// concludeUnconfirmed completes the unconfirmed checks if this node still has
-// authority. Otherwise it decides them again, and some may then wait for other
+// concludeUnconfirmed completes the unconfirmed checks if this node has kept
+// authority (see membership.hasKeptAuthority). Otherwise it decides them again, and some may then wait for other
 // nodes. What they took the first time stays debited: this node can no longer
 // prove that it owns the counters.
 func (b *batch) concludeUnconfirmed() {
@@ -138,10 +142,12 @@ func (b *batch) concludeUnconfirmed() {
 	b.numUnconfirmed = 0
 	m := b.limiter.membership
 	began := b.authorityReadAt
+	generation := b.generation
 	b.readAuthority()
+	hasKept := b.authorized && b.generation == generation
 
 	for _, i := range b.unconfirmed[:n] {
-		if !b.authorized {
+		if !hasKept {
 			b.decideOrAsk(i)
 			continue
 		}
@@ -231,8 +237,9 @@ func (b *batch) finishUntil(end int) {
 		b.complete(i, b.limiter.finish(b.queries[i], b.answers[i]))
 	}
 
+	// No check is unconfirmed during a wait, and authority may have ended in it.
 	if n > 0 {
-		b.now = b.limiter.clock.Now()
+		b.readAuthority()
 	}
 
 	b.waiting = append(b.waiting[:0], b.waiting[n:]...)

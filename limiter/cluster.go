@@ -121,9 +121,11 @@ type ClusterConfig struct {
 	Boot      uint64 // identifies this process, its counts and its clock readings; not zero
 	Ownership Ownership
 	Peers     Peers
-	// Authority reports whether this node may decide as an owner now. The limiter
-	// calls it before and after each decision, or a few decisions of a batch.
-	Authority func() bool
+	// ReadAuthority reports whether this node may decide as an owner now, and
+	// returns a generation, which is higher once the node was ended and has
+	// authority again. The limiter calls it before and after each decision, or a few
+	// decisions of a batch.
+	ReadAuthority func() (generation int64, valid bool)
 	// AwaitRevision waits until this node has at least this revision of the ring
 	// and this version of the rules (zero: any), or until ctx ends.
 	AwaitRevision func(ctx context.Context, revision, rulesVersion int64) bool
@@ -165,8 +167,8 @@ func (config *ClusterConfig) Validate() error {
 		return errors.New("limiter: Ownership is nil")
 	case config.Peers == nil:
 		return errors.New("limiter: Peers is nil")
-	case config.Authority == nil:
-		return errors.New("limiter: Authority is nil")
+	case config.ReadAuthority == nil:
+		return errors.New("limiter: ReadAuthority is nil")
 	case config.AwaitRevision == nil:
 		return errors.New("limiter: AwaitRevision is nil")
 	case config.Ring == nil:
@@ -209,6 +211,22 @@ type membership struct {
 	stop        context.CancelFunc
 	background  tasks.Group    // work that may block, or that no caller waits for
 	maintenance sync.WaitGroup // the goroutines of leases.maintain, the backlogs and carryOutEnds
+}
+
+// Authority reports whether this node may decide as an owner now.
+func (m *membership) Authority() bool {
+	_, valid := m.ReadAuthority()
+	return valid
+}
+
+// hasKeptAuthority reports whether this node has authority, and has not been
+// ended since it had it for the given generation. Only then does what it debited
+// in between stand. Authority alone says too little: after a debit, a goroutine
+// may stand still until its node has applied that others took over, and has
+// authority again.
+func (m *membership) hasKeptAuthority(generation int64) bool {
+	now, valid := m.ReadAuthority()
+	return valid && now == generation
 }
 
 // rankInRing returns how many nodes divide limits among themselves, and this

@@ -310,7 +310,7 @@ func TestWithoutAuthority(t *testing.T) {
 		w.nodes[0].authority.Store(true)
 		expect.Equal(t, w.nodes[1].used("r", key), 0, "used")
 		calls := 0
-		w.nodes[0].membership.Authority = func() bool { calls++; return calls%2 == 1 } // lost during each decision
+		w.nodes[0].membership.ReadAuthority = func() (int64, bool) { calls++; return 0, calls%2 == 1 } // lost during each decision
 		if a := w.nodes[0].check(byKey("r", key)); a.DecidedBy == ByOwner || a.DecidedBy == ByForward {
 			t.Errorf("lost during the decision: have %s", a.DecidedBy)
 		}
@@ -326,7 +326,7 @@ func TestBatchLosesAuthority(t *testing.T) {
 		key := w.keyOf("r", w.nodes[0], w.nodes[1])
 		for looks := range 6 {
 			calls := 0
-			w.nodes[0].membership.Authority = func() bool { calls++; return calls <= looks }
+			w.nodes[0].membership.ReadAuthority = func() (int64, bool) { calls++; return 0, calls <= looks }
 			queries, answers := make([]*Query, 3*maxUnconfirmed+1), make([]*Answer, 3*maxUnconfirmed+1)
 			for i := range queries {
 				q := byKey("r", key)

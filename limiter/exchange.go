@@ -313,7 +313,8 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	m := l.membership
 	qn := &x.question
 	r := &x.reply
-	if !l.table.AllOpen(qn.ops) || !m.Authority() {
+	generation, authorized := m.ReadAuthority()
+	if !authorized || !l.table.AllOpen(qn.ops) {
 		return false
 	}
 
@@ -349,7 +350,7 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	r.unconfirmed = qn.acquiring != nil && r.admitted[0] && !x.confirmSlots(l)
 
 	// Nothing may wait from here on: authority must cover the answer.
-	if !m.Authority() {
+	if !m.hasKeptAuthority(generation) {
 		return false
 	}
 
@@ -467,7 +468,8 @@ func (l *Limiter) takeAsStandby(
 		asked = withoutCosts(ops)
 	}
 
-	if !m.Authority() {
+	generation, authorized := m.ReadAuthority()
+	if !authorized {
 		return counters.Undecided
 	}
 
@@ -476,7 +478,7 @@ func (l *Limiter) takeAsStandby(
 
 	// If authority has ended since, what was admitted stays a debt. The debt may
 	// cost quota, but never creates any.
-	if verdict == counters.Undecided || !m.Authority() {
+	if verdict == counters.Undecided || !m.hasKeptAuthority(generation) {
 		return counters.Undecided
 	}
 

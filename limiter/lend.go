@@ -97,7 +97,8 @@ func (lo *loans) lend(req *LoanRequest) LoanReply {
 	// Read the life before the debit: the loan must not be put back into counters
 	// that were reset since.
 	life := lo.limiter.table.Life(d.partition)
-	if m.Standbys == nil || !m.Authority() || !m.Standbys.CanConfirm(d.partition) {
+	generation, authorized := m.ReadAuthority()
+	if m.Standbys == nil || !authorized || !m.Standbys.CanConfirm(d.partition) {
 		return LoanReply{status: loanLater}
 	}
 
@@ -119,7 +120,7 @@ func (lo *loans) lend(req *LoanRequest) LoanReply {
 	ctx, cancel := context.WithTimeout(m.ctx, confirmTimeout)
 	defer cancel()
 
-	if err := m.Standbys.Confirm(ctx, d.partition); err != nil || !m.Authority() {
+	if err := m.Standbys.Confirm(ctx, d.partition); err != nil || !m.hasKeptAuthority(generation) {
 		later := lo.limiter.clock.Now()
 		if d.limit.Kind == algorithms.TokenBucket {
 			n -= d.limit.Drained(time.Duration(later.Steady - now.Steady)) // this much may have refilled since

@@ -227,11 +227,16 @@ func (c *clusterCheck) setDeadlines(now time.Time) {
 	if !c.pendingDeadline.IsZero() {
 		return
 	}
+
 	c.deadline = now.Add(checkTimeout - replySlack)
-	c.pendingDeadline = now.Add(pendingTimeout)
 	u := c.answer.scratch.deadline
 	if !u.IsZero() && u.Before(c.deadline) {
 		c.deadline = u
+	}
+
+	c.pendingDeadline = now.Add(pendingTimeout)
+	if c.deadline.Before(c.pendingDeadline) {
+		c.pendingDeadline = c.deadline
 	}
 }
 

@@ -7,15 +7,19 @@ import (
 )
 
 // takeAsOwner decides ops from this node's counters, as their owner. It checks
-// authority before and after. Without authority, the verdict is Undecided, and
+// authority before and after (see hasKeptAuthority). Without authority, the verdict is Undecided, and
 // what was debited stays debited: this node may no longer own the counters. acq
 // has the slots that ops acquire; it may be nil.
 func (l *Limiter) takeAsOwner(
 	now algorithms.Instant, ops []counters.Op, peek bool, acq *acquisition,
 ) (verdict counters.Verdict, authorized bool) {
 	m := l.membership
-	if m != nil && !m.Authority() {
-		return counters.Undecided, false
+	var generation int64
+	if m != nil {
+		generation, authorized = m.ReadAuthority()
+		if !authorized {
+			return counters.Undecided, false
+		}
 	}
 
 	began := m.recorderClock()
@@ -24,7 +28,7 @@ func (l *Limiter) takeAsOwner(
 
 	switch {
 	case m == nil:
-	case !m.Authority():
+	case !m.hasKeptAuthority(generation):
 		return counters.Undecided, false
 	case verdict != counters.Undecided:
 		m.recordDecision(ByOwner, ops, began, 1)

@@ -64,7 +64,9 @@ type testNode struct {
 	w         *testCluster
 	id        ring.NodeID
 	authority atomic.Bool
-	copies    *counters.Table // copies that it acts from as a standby
+	// generation is the one for which the node has authority.
+	generation atomic.Int64
+	copies     *counters.Table // copies that it acts from as a standby
 	// partition → ring.NodeID that this node takes for the owner
 	wrong   sync.Map
 	confirm atomic.Pointer[func(context.Context, int) error] // nil: everything is confirmed
@@ -148,7 +150,7 @@ func (w *testCluster) open(id ring.NodeID, text string) *testNode {
 			return time.Since(begun) + 1
 		},
 		Self: id, Boot: rand.Uint64() | 1, Ownership: n, Peers: n, Standbys: n, OtherRegions: w.far,
-		Authority: n.hasAuthority, Ring: func() *ring.Table { return w.table }, Fallback: fallback,
+		ReadAuthority: n.readAuthority, Ring: func() *ring.Table { return w.table }, Fallback: fallback,
 		SigningKey: func() []byte { return []byte("a secret of these nodes") },
 		AwaitRevision: func(ctx context.Context, revision, version int64) bool {
 			tick := time.NewTicker(time.Millisecond)
@@ -249,6 +251,12 @@ func (n *testNode) WaitWhilePending(ctx context.Context, p int) {
 
 // LearnOwner implements Ownership.
 func (n *testNode) LearnOwner(p int, _ int64, _ ring.NodeID) { n.wrong.Delete(p) }
+
+// readAuthority implements ClusterConfig.ReadAuthority.
+func (n *testNode) readAuthority() (int64, bool) {
+	yes := n.hasAuthority()
+	return n.generation.Load(), yes
+}
 
 // hasAuthority reads n's authority.
 func (n *testNode) hasAuthority() bool {

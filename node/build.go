@@ -222,7 +222,7 @@ func (n *Node) openKeeper() (err error) {
 func (n *Node) openLimiter() (err error) {
 	n.limiter, err = limiter.NewInCluster(n.table, n.clock, limiter.ClusterConfig{
 		Self: n.id, Boot: n.boot, Ownership: n.keeper, Standbys: n.keeper, Peers: n.peers, OtherRegions: n.wan,
-		Authority: n.cluster.Authority, AwaitRevision: n.cluster.AwaitRevision, Ring: n.ring, SigningKey: n.signingKey,
+		ReadAuthority: n.cluster.ReadAuthority, AwaitRevision: n.cluster.AwaitRevision, Ring: n.ring, SigningKey: n.signingKey,
 		Fallback: n.fallback, Recorder: n.env.recorder, Boottime: n.env.boottime,
 		Leases: n.config.MaxCounters / countersPerLease,
 		Level:  func() int { return int(n.cluster.StateInUse().Level) },

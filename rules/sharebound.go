@@ -131,8 +131,8 @@ func (sb *shareBounder) boundAt(p phase) bound {
 	if !sb.bucket {
 		// By the clock of the owner, the window may have begun a second earlier
 		// or later. Only the least of these amounts is safe.
-		for before := p.before; before <= p.after; before++ {
-			out.amount = min(out.amount, sb.windowBound(before, p.maybeHonoured))
+		for before := int(p.before); before <= int(p.after); before++ {
+			out.amount = min(out.amount, sb.windowBound(uint8(before), p.maybeHonoured))
 		}
 		return bound{amount: out.amount}
 	}

@@ -75,7 +75,11 @@ func pageKey(i int) []byte { return binary.BigEndian.AppendUint32([]byte{'p'}, u
 // it can't be read, and the ledger does not count.
 func readHead(tx persist.Tx, id bucketID) (hd head, ok bool) {
 	b, err := tx.Get(id.name(), headKey)
-	return hd, err == nil && b != nil && json.Unmarshal(b, &hd) == nil
+	if err != nil || b == nil {
+		return hd, false
+	}
+	err = json.Unmarshal(b, &hd)
+	return hd, err == nil
 }
 
 func putHead(tx persist.Tx, id bucketID, hd head) error {

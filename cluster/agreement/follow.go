@@ -152,6 +152,7 @@ func appendTexts(b []byte, texts []string) []byte {
 func parseTexts(b []byte, n int) ([]string, error) {
 	var texts []string
 	before := ""
+	size := 0 // of all texts: what they share takes no room in b
 
 	d := wire.NewDecoder(b)
 	for range n {
@@ -159,6 +160,10 @@ func parseTexts(b []byte, n int) ([]string, error) {
 		between := d.View(document.MaxDocument)
 		if d.Failed() || begin+end > len(before) || begin+end+len(between) > document.MaxDocument {
 			return nil, errors.New("a document is truncated or too long")
+		}
+		size += begin + end + len(between)
+		if size > maxTexts {
+			return nil, fmt.Errorf("the documents have more than %d bytes", maxTexts)
 		}
 		before = before[:begin] + string(between) + before[len(before)-end:]
 		texts = append(texts, before)

@@ -3,12 +3,14 @@ package agreement
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/ring"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 // rich returns a state with content in every field.
@@ -231,4 +233,18 @@ func FuzzApply(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Texts that share nearly everything take little room where they are encoded.
+// Their bound is that of what they take once they are decoded.
+func TestTextsAreBoundedOnceDecoded(t *testing.T) {
+	text := strings.Repeat("x", document.MaxDocument)
+	many := slices.Repeat([]string{text}, maxTexts/len(text)+1)
+	if _, err := parseTexts(appendTexts(nil, many), len(many)); err == nil {
+		t.Errorf("%d texts of %d bytes: got no error, want one", len(many), len(text))
+	}
+	few := many[:len(many)-1]
+	if _, err := parseTexts(appendTexts(nil, few), len(few)); err != nil {
+		t.Errorf("%d texts of %d bytes: got %v, want no error", len(few), len(text), err)
+	}
 }

@@ -53,13 +53,15 @@ type Holder struct {
 	// 0 before the first grant, and after authority was dropped.
 	until     atomic.Int64
 	everValid atomic.Bool
+	// generation is the one for which authority was granted last. It is written
+	// before until.
+	generation atomic.Int64
 
-	// mu guards the fields below, and writes to until.
+	// mu guards the fields below, and writes to until and generation.
 	mu sync.Mutex
 	// era increases whenever authority is dropped. Replies to requests of an
 	// earlier era are ignored.
-	era        uint64
-	generation int64 // the generation for which authority was granted
+	era uint64
 	// lostAt is when authority was lost, as of the last dropAuthority; at first,
 	// when the Holder was made. lostSince adds authority that has run out since.
 	lostAt time.Duration
@@ -86,8 +88,19 @@ func (h *Holder) Start() { h.group.Go(h.run) }
 
 // Valid reports whether this node may act as an owner now.
 func (h *Holder) Valid() bool {
+	_, valid := h.Read()
+	return valid
+}
+
+// Read is Valid, and also returns the generation for which authority was granted
+// last. If two reads return the same generation, and authority is valid at the
+// second, nobody has taken over in between: a node that is ended gets authority
+// again only for a later generation.
+func (h *Holder) Read() (generation int64, valid bool) {
+	// If until is from a later grant, so is generation, which is read after it.
 	until := h.until.Load()
-	return until != 0 && int64(h.config.Boottime()) < until
+	valid = until != 0 && int64(h.config.Boottime()) < until
+	return h.generation.Load(), valid
 }
 
 // EverValid reports whether this process has ever had authority.
@@ -313,10 +326,10 @@ func (h *Holder) ask(ctx context.Context) {
 		h.why = reply.Reason
 	case era == h.era && currentGeneration == req.Generation:
 		h.why = ""
-		h.generation = req.Generation
 		// Two requests may be pending. A late reply to the older one must not
 		// shorten authority.
 		until := int64(sent + Validity - ClockSlack)
+		h.generation.Store(req.Generation)
 		if until > h.until.Load() {
 			h.until.Store(until)
 			h.everValid.Store(true)
@@ -330,7 +343,7 @@ func (h *Holder) dropOutdated() {
 	now := h.config.Boottime()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.until.Load() != 0 && h.generation != currentGeneration {
+	if h.until.Load() != 0 && h.generation.Load() != currentGeneration {
 		h.dropAuthority(now)
 	}
 }

@@ -302,3 +302,28 @@ func TestGiveUpUntilRecorded(t *testing.T) {
 		expect.ErrorIs(t, h.GiveUp(ctx), context.DeadlineExceeded, "h.GiveUp(ctx)")
 	})
 }
+
+// Authority that comes back after this node was ended is told from the one
+// before.
+func TestReadTellsGenerations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &asker{back: time.Millisecond}
+		h := a.open(t)
+		time.Sleep(time.Second)
+		before, valid := h.Read()
+		if !valid || before != 0 {
+			t.Errorf("at first: got %d, %t; want 0, true", before, valid)
+		}
+
+		a.set(func() { a.generation = 3 })
+		h.Revoke()
+		if _, valid := h.Read(); valid {
+			t.Error("valid after Revoke")
+		}
+		time.Sleep(time.Second)
+		after, valid := h.Read()
+		if !valid || after != 3 {
+			t.Errorf("after the end was applied: got %d, %t; want 3, true", after, valid)
+		}
+	})
+}

@@ -156,7 +156,7 @@ func (p *process) valid() (bool, int64) {
 	now := time.Hour + time.Duration(float64(time.Since(p.w.start))*p.mono) - ClockSlack
 	p.holder.mu.Lock()
 	defer p.holder.mu.Unlock()
-	return p.holder.until.Load() > int64(now), p.holder.generation
+	return p.holder.until.Load() > int64(now), p.holder.generation.Load()
 }
 
 // now stands still while the process is suspended.

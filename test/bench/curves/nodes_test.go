@@ -101,7 +101,7 @@ func (m *member) Reachable(ring.NodeID) bool                   { return true }
 func (m *member) PathUnsure(ring.NodeID) bool                  { return false }
 func (m *member) AwaitPath(context.Context, ring.NodeID)       {}
 func (m *member) await(context.Context, int64, int64) bool     { return true }
-func (m *member) authority() bool                              { return true }
+func (m *member) readAuthority() (int64, bool)                 { return 0, true }
 func (m *member) AdmitAlone(algorithms.Instant, []counters.Op) counters.Verdict {
 	return counters.Undecided
 }
@@ -178,7 +178,7 @@ func join(t *testing.T, n int, text string, sent *traffic, group *sync.WaitGroup
 			}
 		}
 		m.Limiter, err = limiter.NewInCluster(own, clock, limiter.ClusterConfig{
-			Self: id, Boot: uint64(len(all) + 1), Ownership: m, Peers: m, Authority: m.authority,
+			Self: id, Boot: uint64(len(all) + 1), Ownership: m, Peers: m, ReadAuthority: m.readAuthority,
 			AwaitRevision: m.await, Fallback: fallback,
 			Ring:     func() *ring.Table { return table },
 			Boottime: func() time.Duration { return time.Since(began) + time.Second },
