@@ -63,7 +63,7 @@ type Node struct {
 // PeerAddress returns the address at which the node accepts calls.
 func (n Node) PeerAddress() string { return net.JoinHostPort(n.Address, strconv.Itoa(n.PeerPort)) }
 
-// Store holds Raft's durable data. *persist.Raft implements it.
+// Store holds Raft's durable data. *persist.RaftStore implements it.
 type Store interface {
 	Logs() raft.LogStore
 	Stable() raft.StableStore

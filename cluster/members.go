@@ -42,7 +42,7 @@ type member struct {
 	inState         bool                 // in the agreed state
 	inRaft          bool                 // in Raft's configuration
 	raftAddress     string               // address in Raft's configuration
-	excluded        bool                 // the process that gossip has seen leaves, or an operator removes it
+	excluded        bool                 // its process leaves, an operator removes it, or it has departed
 	forced          bool                 // the operator removes it even if it is alive
 	departure       *agreement.Departure // the node left by command, or an operator removed it; nil if not
 	health          nodeHealth           // used by the reconcile loop

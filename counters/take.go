@@ -8,8 +8,8 @@ type Verdict uint8
 const (
 	Refused  Verdict = iota // a limit other than a Shadow limit refused; nothing was taken
 	Admitted                // everything was taken, or would have been for a peek
-	// Undecided: the gate of one of the partitions is shut. The table has decided
-	// nothing, and the Decisions of the ops are meaningless.
+	// Undecided: this node may not decide, for example because the gate of one of
+	// the partitions is shut. The Decisions of the ops are meaningless.
 	Undecided
 )
 

@@ -34,8 +34,8 @@
 // hand-off, then the standby, which forwards the question or acts for the
 // owner. In the end, this node decides alone, by `on_partition`. A check waits,
 // without polling, for a partition that is being handed over. It also waits for
-// a slow node: a loaded cluster must not admit more than an idle one. A check
-// takes at most 900 ms. Changes of counters, settlements, slots, and
+// a slow node: a loaded cluster must not admit more than an idle one. A plain
+// check takes at most 900 ms. Changes of counters, settlements, slots, and
 // reservations with an id try the same candidates (remote.go).
 //
 // Identical checks bound for one node share a message. Messages carry the

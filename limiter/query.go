@@ -22,7 +22,7 @@ type Query struct {
 	Attributes []rules.Attribute // at most 32
 	Costs      []UnitCost        // by unit; in a check, requests default to 1 or to the rule's cost table
 	Mode       counters.Mode     // a reservation can neither peek nor count
-	// If there are Subjects, Rule, Key, Attributes, Costs and Mode are ignored.
+	// If there are Subjects, Rule, Key, Attributes, Costs and Mode must be zero.
 	Subjects []Subject // at most rules.MaxInlineSubjects with limits of their own
 	// Slots is how many slots an acquire or a reservation takes of each limit of
 	// slots; 0 means the cost in the limit's unit, or 1 if that is 0.

@@ -22,7 +22,7 @@ type storage struct {
 	disk        func() persist.RaftStatus // the store's status; nil without a disk
 }
 
-// store holds Raft's durable state. *persist.Raft implements it.
+// store holds Raft's durable state. *persist.RaftStore implements it.
 type store interface {
 	cluster.Store
 	Close() error

@@ -173,8 +173,8 @@ func (g *Gossip) Members() []Member {
 func (g *Gossip) Changed() <-chan struct{} { return g.changed }
 
 // Update changes this node's description, which is then announced to the other
-// nodes. Only Cluster, BootstrapExpect, RaftEmpty, SettingsVersion, Members and
-// Primary may change. change runs under a lock and must not call g. The error
+// nodes. Only Cluster, BootstrapExpect, RaftEmpty, SettingsVersion, RegionSize
+// and Primary may change. change runs under a lock and must not call g. The error
 // wraps ErrConfig or ErrMetadata, or ErrClosed after Leave or Close.
 func (g *Gossip) Update(change func(*Member)) error {
 	g.mu.Lock()

@@ -171,12 +171,12 @@ func (p *Peers) handOver(s *socket) error {
 		return nil
 	}
 
-	serve := func() { _ = p.newConn(s, false).run(p.ctx) }
+	serve := func() { _ = p.newConn(s, false).run(p.ctx) } // the other end logs why the connection ended
 	if s.kind == kindTunnel {
 		serve = func() { p.relay(s) }
 	}
 
-	if !p.spawn(serve) { // the other end logs why the connection ended
+	if !p.spawn(serve) {
 		return ErrClosed
 	}
 

@@ -209,7 +209,7 @@ func parseOutcome(b []byte) ([]byte, error) {
 	return nil, errMessage
 }
 
-// CodeMalformed is the failure code for malformed calls.
+// CodeMessage is the failure code for malformed calls.
 const CodeMessage peer.Code = 1
 
 // Handle registers the handlers for calls from nodes of this region.

@@ -17,7 +17,7 @@ const (
 	MethodEvents                           // and for its events
 )
 
-// CodeMalformed is the code of a call that can't be answered.
+// CodeMessage is the code of a call that can't be answered.
 const CodeMessage peer.Code = 144
 
 const (
