@@ -58,6 +58,8 @@ func TestDamagedFile(t *testing.T) {
 func TestOldMonthsAreDroppedLater(t *testing.T) {
 	c, _ := config(t.TempDir())
 	m := open(t, c)
+	m.count(november, "r", []string{"1"}, "requests", 1)
+	expect.NoError(t, m.Sync())
 	m.writing.Lock()
 	defer m.writing.Unlock()
 	_ = m.file.Close() // the disk fails

@@ -66,7 +66,7 @@ type Meter struct {
 	writing     sync.Mutex // guards the four fields below, and written and lastChange of ledgers; held during disk I/O
 	loaded      bool       // ledgers includes what the file held at the start
 	lastLost    int64      // file.Lost() at the last write or load
-	lastDropped Month      // month in which old months were last dropped
+	lastDropped Month      // the newest month in the file when old ones were last dropped
 	closed      bool
 
 	loadedCopy atomic.Pointer[loadedCopy] // the open copy that was read last; nil if none was read recently

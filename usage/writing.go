@@ -91,6 +91,7 @@ func (m *Meter) write() error {
 	lost := m.file.Lost()
 
 	var errs []error
+	var newest Month // of the ledgers that are written
 	now := m.config.Now()
 	for _, l := range m.inMemory() {
 		if lost != m.lastLost {
@@ -100,6 +101,9 @@ func (m *Meter) write() error {
 		if err := m.writeLedger(l); err != nil {
 			errs = append(errs, err)
 			continue
+		}
+		if l.written > 0 {
+			newest = max(newest, l.id.Month)
 		}
 
 		if o := l.rowOrder.Load(); o != nil && time.Since(o.madeAt) > orderLife {
@@ -119,12 +123,13 @@ func (m *Meter) write() error {
 	}
 	m.lastLost = lost
 
-	month := MonthOf(now)
-	if len(errs) == 0 && month != m.lastDropped {
+	// Old months go once a newer one is in the file: dropOld keeps the newest of
+	// those that are there.
+	if len(errs) == 0 && newest > m.lastDropped {
 		if err := m.dropOld(); err != nil {
 			return err
 		}
-		m.lastDropped = month
+		m.lastDropped = newest
 	}
 	return errors.Join(errs...)
 }
