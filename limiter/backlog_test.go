@@ -2,6 +2,7 @@ package limiter
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,10 +11,10 @@ import (
 )
 
 // slowTask is a task whose attempt takes a second.
-type slowTask struct{ tries, undone int }
+type slowTask struct{ tries, undone atomic.Int64 }
 
 func (task *slowTask) try(context.Context, *Limiter, time.Duration) bool {
-	task.tries++
+	task.tries.Add(1)
 	time.Sleep(time.Second)
 	return false
 }
@@ -30,11 +31,13 @@ func TestATaskIsForgottenDuringItsAttempt(t *testing.T) {
 		bl.keep(slow, time.Hour)
 		time.Sleep(500 * time.Millisecond) // it is being tried
 
-		bl.forget(func(other task) bool { return other == slow }, func(task) { slow.undone++ })
+		bl.forget(func(other task) bool { return other == slow }, func(task) { slow.undone.Add(1) })
 		time.Sleep(10 * time.Second)
 
-		expect.Equal(t, slow.tries, 1, "attempts")
-		expect.Equal(t, slow.undone, 1, "times undone")
+		expect.Equal(t, slow.tries.Load(), 1, "attempts")
+		expect.Equal(t, slow.undone.Load(), 1, "times undone")
+		bl.mu.Lock()
+		defer bl.mu.Unlock()
 		expect.Equal(t, len(bl.trying), 0, "tasks being tried")
 	})
 }
