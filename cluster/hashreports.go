@@ -14,8 +14,8 @@ import (
 
 // hashReports collects the state hashes that nodes report with requests for
 // authority. Nodes send these to the leader. When the lead moves on, the reports
-// stay: nodes that have applied the same entries have the same state, whoever
-// leads.
+// stay: nodes that have applied the same entries have the same state under
+// any leader.
 type hashReports struct {
 	// mu guards the fields below.
 	mu sync.Mutex

@@ -129,9 +129,9 @@ func (b *batch) check(i int) {
 }
 
 // concludeUnconfirmed completes the unconfirmed checks if this node has kept
-// authority (see membership.hasKeptAuthority). Otherwise it decides them again, and some may then wait for other
-// nodes. What they took the first time stays debited: this node can no longer
-// prove that it owns the counters.
+// authority (see membership.hasKeptAuthority). Otherwise it decides them again,
+// and some may then wait for other nodes. What they took the first time stays
+// debited: this node can no longer prove that it owns the counters.
 func (b *batch) concludeUnconfirmed() {
 	n := b.numUnconfirmed
 	if n == 0 {

@@ -13,7 +13,8 @@ import (
 )
 
 // clusterCheck is a check that a single Take on this node can't decide. The
-// package comment says how it goes. Its Answer keeps it for the next check.
+// package comment describes its steps. The Answer keeps it, so that its next
+// check can use the memory again.
 type clusterCheck struct {
 	limiter       *Limiter
 	answer        *Answer

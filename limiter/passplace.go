@@ -63,7 +63,7 @@ func (qp *QueuePlace) code(c *wire.Coder) {
 // and so are those of checks with so many subjects that no message has room for
 // them.
 func (l *Limiter) startPassing(places []*QueuePlace) {
-	places = slices.DeleteFunc(slices.Clone(places), func(place *QueuePlace) bool {
+	places = slices.DeleteFunc(places, func(place *QueuePlace) bool {
 		tooLarge := len(place.taken) > maxSubjectOps
 		if tooLarge {
 			place.giveBack()

@@ -14,7 +14,7 @@ import (
 // caller gives up, the place goes to another caller whose check takes the same.
 // If there is none, the cost is given back.
 type QueuePlace struct {
-	ProceedAt time.Time // when the caller goes on; whoever calls Wait sets it first
+	ProceedAt time.Time // when the caller proceeds; the caller of Wait sets it first
 
 	limiter  *Limiter
 	taken    []refund

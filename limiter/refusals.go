@@ -46,15 +46,15 @@ type refusalLog struct {
 // deny list and for the default, the first one in each period of the given
 // length. If the length is 0, the channel has every refused check. It leaves
 // out peeks, and what shadow rules would have refused. If they are not received
-// fast enough, further refusals are only counted in More. Call FollowRefusals before the
-// first check.
+// fast enough, further refusals are only counted in More. Call FollowRefusals
+// before the first check.
 func (l *Limiter) FollowRefusals(every time.Duration) <-chan *Refusal {
 	l.refusalLog = &refusalLog{every: every, began: time.Now(), unread: make(chan *Refusal, maxUnreadRefusals)}
 	return l.refusalLog.unread
 }
 
-// refusalThrottle counts the refused checks of one kind: those of a rule, of the deny
-// list, or of the default.
+// refusalThrottle counts the refused checks of one kind: those of a rule, of the
+// deny list, or of the default.
 type refusalThrottle struct {
 	next atomic.Int64 // when the next one may be logged, in nanoseconds since the log began
 	more atomic.Int64 // refused since the last one

@@ -55,7 +55,7 @@ type GranterConfig struct {
 	// Nodes returns this node, those that gossip has seen, and the other agreed members.
 	Nodes func() []Node
 	// RulesIndex returns the index of the newest rules applied here, or a later one.
-	// Whoever has applied it uses those rules or newer ones.
+	// A node that has applied that entry uses those rules or newer ones.
 	RulesIndex func() uint64
 	// TransferLead begins to transfer the lead to another node, if one can take it.
 	TransferLead func()

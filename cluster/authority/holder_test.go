@@ -303,8 +303,8 @@ func TestGiveUpUntilRecorded(t *testing.T) {
 	})
 }
 
-// Authority that comes back after this node was ended is told from the one
-// before.
+// A node that was ended and has authority again can tell it from the authority
+// that it had before.
 func TestReadTellsGenerations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &asker{back: time.Millisecond}
