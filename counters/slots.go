@@ -29,6 +29,9 @@ type SlotAttempt struct {
 	Who string // at most notes.MaxWho bytes
 	// Group identifies the rule of a subject. Rules share the room for slots fairly.
 	Group func(subject uint64) uint32
+	// IDReused is set by TakeWithSlots, which then refuses: another request with
+	// this ID, which asked for something else, has slots of a limit.
+	IDReused bool
 }
 
 // NewNonce returns the nonce of another attempt to acquire slots. Its lower half
@@ -113,7 +116,8 @@ func (t *Table) adjustForHolder(op *Op, attempt *SlotAttempt) {
 	// If another request has slots under this ID, they must stay as they are: it
 	// may have asked for another number.
 	n := attempt.note(op)
-	if op.Took() && (found || !lp.HasRoomForSlot(&n)) {
+	if found || op.Took() && !lp.HasRoomForSlot(&n) {
+		attempt.IDReused = attempt.IDReused || found && !op.Shadow
 		op.NoRoom = true
 		op.Decision.Allowed = false
 		op.Decision.RetryAfter = time.Second

@@ -162,6 +162,8 @@ func (l *Limiter) tryAcquire(q *Query, a *Answer, acq *acquisition, attempt func
 		// The costs of the other limits go back here. The slots are released below.
 		a.scratch.cluster.rollBack()
 		err = errUnconfirmed
+	case !a.Allowed && acq.isIDReused:
+		err = ErrRequestIDReused
 	case !a.Allowed && a.lacksSlotRoom():
 		err = ErrTooManySlots
 	}

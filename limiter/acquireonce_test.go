@@ -113,6 +113,43 @@ func TestAcquireIDReused(t *testing.T) {
 	})
 }
 
+// An id under which another subject's request holds slots is refused as such
+// even if the reuse shows only at the second limit: at whichever node, whoever
+// owns the limits, and whether or not another slot is free.
+func TestAcquireIDReused_ForAnotherSubject(t *testing.T) {
+	const text = `rules:
+  - {name: seats, key: [tenant], limits: [{limit: 5, ttl: 10s, algorithm: concurrency}]}
+  - {name: desks, key: [user], limits: [{limit: 2, ttl: 10s, algorithm: concurrency}]}
+`
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, text)
+		user := w.keyOf("desks", w.nodes[1], w.nodes[0])
+		acquire := func(n *testNode, tenant, id string) (Slot, error) {
+			var a Answer
+			return n.Acquire(&Query{Attributes: []rules.Attribute{{Name: "tenant", Value: tenant},
+				{Name: "user", Value: user}}, RequestID: id}, &a)
+		}
+
+		first := w.keyOf("seats", w.nodes[0], w.nodes[1])
+		for _, id := range []string{"one", "two"} { // the second takes the last desk
+			slot, err := acquire(w.nodes[2], first, id)
+			if err != nil || slot.ID == "" {
+				t.Fatalf("%s: got slot %q, error %v", id, slot.ID, err)
+			}
+			for home := range w.nodes {
+				tenant := w.keyOf("seats", w.nodes[home], w.nodes[(home+2)%3])
+				for _, n := range w.nodes {
+					_, err := acquire(n, tenant, id)
+					expect.ErrorIs(t, err, ErrRequestIDReused, "%s: home %d, at %s", id, home, n.id)
+				}
+				time.Sleep(10 * time.Millisecond)
+				expect.Equal(t, w.nodes[home].usage("seats", tenant).Limits[0].Used, 0, "%s: seats at home %d", id, home)
+			}
+		}
+		expect.Equal(t, w.nodes[1].usage("desks", user).Limits[0].Used, 2, "desks are used")
+	})
+}
+
 // A node that is cut off decides an acquire with an id as one without.
 func TestAcquireWithAnIDOfANodeThatIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -28,6 +28,9 @@ type acquisition struct {
 	// isRepetition means that an earlier attempt holds the slots, and that its
 	// caller may know of them.
 	isRepetition bool
+	// isIDReused means that another request with the same id, which asked for
+	// something else, has slots at this node. So the check was refused.
+	isIDReused bool
 }
 
 // attempt returns the acquisition as the table of counters takes it; nil if there is none.

@@ -148,8 +148,8 @@ func (c *clusterCheck) markDecided(s *subject, by DecidedBy, admitted bool, undo
 }
 
 // failWith ends the check undecided, with err: because there is no room for a
-// reservation, no node may decide about slots for now, or slots may not outlive
-// their owner. What the check took is rolled back, as after a refusal.
+// reservation, another request has slots under the same id, no node may decide
+// about slots for now, or slots may not outlive their owner. What the check took is rolled back, as after a refusal.
 func (c *clusterCheck) failWith(err error) {
 	c.answer.scratch.failure = err
 	c.aborted = true

@@ -286,7 +286,8 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 		outcome = status(body[0])
 	}
 
-	if outcome == decided || outcome == askerBehind || outcome == tooManyReservations {
+	switch outcome {
+	case decided, askerBehind, tooManyReservations, requestIDReused:
 		to.Reply(body)
 		return true
 	}
@@ -343,6 +344,10 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 
 	if !decidedAny {
 		return false
+	}
+	if qn.acquiring != nil && qn.acquiring.isIDReused {
+		r.status = requestIDReused
+		return true
 	}
 
 	// Make the grants before the last look at authority, which must cover them, too.

@@ -503,6 +503,8 @@ func (c *clusterCheck) acceptAnswer(s *subject, ak *ask, arrived bool) {
 		c.acceptDecision(s, ak)
 	case ak.status == tooManyReservations && c.answer.scratch.place != nil:
 		c.failWith(ErrTooManyReservations)
+	case ak.status == requestIDReused && c.answer.scratch.acquiring != nil:
+		c.failWith(ErrRequestIDReused)
 	case ak.status == noAuthority:
 		// The node stays marked as tried: asking it again would not help this check.
 		s.problem = partitions.WithoutAuthority

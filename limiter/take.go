@@ -44,7 +44,10 @@ func (l *Limiter) takeFromTable(now algorithms.Instant, ops []counters.Op, peek 
 	case peek:
 		return l.table.Peek(now, ops)
 	case acq != nil:
-		return l.table.TakeWithSlots(now, ops, acq.attempt())
+		attempt := acq.attempt()
+		verdict := l.table.TakeWithSlots(now, ops, attempt)
+		acq.isIDReused = attempt.IDReused
+		return verdict
 	}
 	return l.table.Take(now, ops)
 }
