@@ -50,6 +50,7 @@ type link struct {
 	avoidDirect    atomic.Bool          // don't use the direct connection: it is silent or broken, or was recently
 	probation      atomic.Int64         // how long, in ns, the direct connection must work before it is used again
 	directSince    atomic.Int64         // when the direct connection was last used again, as Peers.now
+	losses         atomic.Int64         // how often the direct connection was abandoned
 	findingPath    atomic.Bool          // findPath is running
 	seek           chan struct{}        // capacity 1: findPath goes on at once
 	needsAllRelays atomic.Bool          // a tunnel was lost: a search fails only once every possible relay was asked

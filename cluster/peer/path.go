@@ -121,6 +121,7 @@ func (l *link) abandonDirect(c *conn) {
 		return
 	}
 
+	l.losses.Add(1)
 	defer l.startFindPath()
 
 	// If c is nil, this node can't dial the other one. Raft may still have a
@@ -163,8 +164,15 @@ func (l *link) startFindPath() {
 	}
 
 	started := l.peers.spawn(func() {
-		l.findPath()
+		losses := l.findPath()
 		l.findingPath.Store(false)
+
+		// The direct connection was lost just when findPath ended. abandonDirect may have
+		// found findPath still running, and useDirect may have undone what it did.
+		if l.losses.Load() != losses {
+			l.avoidDirect.Store(true)
+			l.startFindPath()
+		}
 	})
 	if !started {
 		l.findingPath.Store(false)
@@ -172,8 +180,8 @@ func (l *link) startFindPath() {
 }
 
 // findPath provides a tunnel until the direct connection has worked throughout
-// its probation.
-func (l *link) findPath() {
+// its probation. It returns how often that had been lost by then.
+func (l *link) findPath() (losses int64) {
 	ctx, cancel := context.WithCancel(l.ctx)
 	// At most some twenty run at once: each ends within about handshakeTime, and
 	// the pauses between them grow.
@@ -188,7 +196,8 @@ func (l *link) findPath() {
 
 	for l.ctx.Err() == nil {
 		now := time.Now()
-		trial.update(now, l.receivesDirectly())
+		losses = l.losses.Load() // before the look at the connection
+		trial.update(now, l.receivesDirectly(), losses)
 
 		// A second is enough for a connection that was slow for a moment and never
 		// abandoned.
@@ -203,7 +212,7 @@ func (l *link) findPath() {
 			// that nobody ends.
 			attempts.Wait()
 			l.useDirect()
-			return
+			return losses
 		}
 
 		wait := tick
@@ -227,6 +236,7 @@ func (l *link) findPath() {
 		case <-l.ctx.Done():
 		}
 	}
+	return losses
 }
 
 // searchSchedule says when findPath searches for a relay. The pauses between its
@@ -252,17 +262,20 @@ func (s *searchSchedule) delayNext() {
 
 // directTrial says for how long the direct connection has worked.
 type directTrial struct {
-	since time.Time // when it began to work; zero if it does not
+	since  time.Time // when it began to work; zero if it does not
+	losses int64     // how often it had been lost by the last update
 }
 
-// update notes whether the direct connection works at this moment.
-func (t *directTrial) update(now time.Time, works bool) {
+// update notes whether the direct connection works at this moment, and how often
+// it has been lost.
+func (t *directTrial) update(now time.Time, works bool, losses int64) {
 	switch {
 	case !works:
 		t.since = time.Time{}
-	case t.since.IsZero():
+	case t.since.IsZero() || losses != t.losses:
 		t.since = now
 	}
+	t.losses = losses
 }
 
 // works reports whether the direct connection worked at the last update.

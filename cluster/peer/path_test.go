@@ -3,6 +3,8 @@ package peer
 import (
 	"context"
 	"errors"
+	"io"
+	"log/slog"
 	"net"
 	"os"
 	"sync"
@@ -399,6 +401,51 @@ func TestFlappingLink(t *testing.T) {
 		if _, ok := a.Via(b.id); ok {
 			t.Error("old failures still count")
 		}
+	})
+}
+
+// onMessage calls do for each record with a message.
+type onMessage struct {
+	slog.Handler
+	message string
+	do      func()
+}
+
+func (h *onMessage) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == h.message {
+		h.do()
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// TestPathWhenADirectConnectionComesBackAndGoes: the direct connection is lost
+// just when it is used again. The search for a relay then goes on at once.
+func TestPathWhenADirectConnectionComesBackAndGoes(t *testing.T) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		isBack := make(chan struct{})
+		proceed := make(chan struct{})
+		wait := sync.OnceFunc(func() { close(isBack); <-proceed })
+		logged := func(c *Config, n *node) {
+			if n.id == nodeID(1) {
+				c.Logger = slog.New(&onMessage{slog.NewTextHandler(io.Discard, nil), "a node is reached directly again", wait})
+			}
+		}
+
+		nodes := w.all(3, logged)
+		a, b := nodes[0], nodes[1]
+		w.net.Cut(a.ip, b.ip)
+		w.until("there is a relay", func() bool { _, ok := a.Via(b.id); return ok })
+		w.net.HealAll()
+		<-isBack
+
+		// The search has not ended yet.
+		w.net.Cut(a.ip, b.ip)
+		(*a.links.Load())[b.id].conn.Load().breakOff(errors.New("the test breaks it"))
+		close(proceed)
+
+		time.Sleep(500 * time.Millisecond)
+		_, ok := a.Via(b.id)
+		expect.Equal(t, ok, true, "there is a relay")
 	})
 }
 
