@@ -135,7 +135,8 @@ func (l *Limiter) acquireConfirmed(q *Query, a *Answer, acq *acquisition, attemp
 		// acquireHere marks the slot as granted by acq's id and nonce, so they must not
 		// change: no second attempt here. If the slots have moved, acquireHere leaves
 		// the acquire to the next owner.
-		if !errors.Is(err, errUnconfirmed) || acq.isAtHome || time.Since(began)+pause > pendingTimeout {
+		if !errors.Is(err, errUnconfirmed) || acq.isAtHome || time.Since(began)+pause > pendingTimeout ||
+			time.Until(a.scratch.deadline) < pause {
 			return err
 		}
 

@@ -69,6 +69,11 @@ func (l *Limiter) acquireOnce(q *Query, a *Answer) (Slot, error) {
 	req := &acquireRequest{query: q}
 	req.ticket = ticketOf(q.RequestID, req.hashContent(), 0)
 
+	// Both attempts together take as long as one check may.
+	until := time.Now().Add(checkTimeout - replySlack)
+	restore := a.addOptions(func(o *options) { o.deadline = until })
+	defer restore()
+
 	ctx, cancel := context.WithTimeout(context.Background(), ownerTimeout)
 	slot, err := l.acquireAtHome(ctx, req, a)
 	cancel()

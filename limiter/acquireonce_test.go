@@ -150,6 +150,27 @@ func TestAcquireIDReused_ForAnotherSubject(t *testing.T) {
 	})
 }
 
+// An acquire with an id whose owner does not answer takes no longer than any
+// other call.
+func TestAcquireWithAnIDOfASlowOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, slotsText)
+		owner := w.nodes[0]
+		w.change(func() { w.slow[owner.id] = 3 * time.Second })
+		for _, rule := range []string{"render", "free"} {
+			q := byKey(rule, w.keyOf(rule, owner, w.nodes[1]))
+			q.RequestID = "one"
+			var a Answer
+			began := time.Now()
+			_, err := w.nodes[2].Acquire(&q, &a)
+			expect.ErrorIs(t, err, ErrTryAgain, "%s", rule)
+			if took := time.Since(began); took > checkTimeout+rollbackTimeout {
+				t.Errorf("%s: it took %v", rule, took)
+			}
+		}
+	})
+}
+
 // A node that is cut off decides an acquire with an id as one without.
 func TestAcquireWithAnIDOfANodeThatIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

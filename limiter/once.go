@@ -71,7 +71,7 @@ func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id s
 
 	// Owners have just become reachable, and have decided q. But none of them keeps
 	// the answer, so take q back.
-	if err := rs.annul(id, q, a); err != nil {
+	if err := rs.annul(until, id, q, a); err != nil {
 		return "", err
 	}
 
@@ -80,22 +80,30 @@ func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id s
 	return rs.attemptAtHome(until, req, a)
 }
 
-// attemptAtHome is decideAtHome with a timeout: ownerTimeout or, if less is left
-// until the deadline, what is left, but at least catchUpTimeout.
+// attemptAtHome is decideAtHome with a timeout: ownerTimeout, or less if the
+// deadline is near.
 func (rs *reservations) attemptAtHome(
 	deadline time.Time, req *reserveRequest, a *Answer,
 ) (id string, err error) {
-	timeout := max(min(ownerTimeout, time.Until(deadline)), catchUpTimeout)
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), min(ownerTimeout, timeLeft(deadline)))
 	defer cancel()
 	return rs.decideAtHome(ctx, req, a)
 }
 
+// timeLeft returns how much time is left until the deadline, but at least
+// catchUpTimeout: an owner that answers at once is asked even if the time is up.
+func timeLeft(deadline time.Time) time.Duration {
+	return max(time.Until(deadline), catchUpTimeout)
+}
+
 // annul takes back a reservation that the caller will never learn of, and
-// prepares a for another attempt. What it can't give back stays charged.
-func (rs *reservations) annul(id string, q *Query, a *Answer) error {
+// prepares a for another attempt. What it can't give back by the deadline stays
+// charged.
+func (rs *reservations) annul(deadline time.Time, id string, q *Query, a *Answer) error {
 	if id != "" {
-		_, _ = rs.limiter.Settle(id, nil)
+		ctx, cancel := context.WithTimeout(context.Background(), timeLeft(deadline))
+		defer cancel()
+		_, _ = rs.settle(ctx, &settleRequest{signedID: id})
 	}
 	_, err := rs.limiter.prepare(rs.limiter.clock.Now(), q, a)
 	return err
@@ -189,7 +197,8 @@ func (rs *reservations) decideHere(
 
 	// The subject has just moved to a node that does not have the answer. Let that
 	// node decide again.
-	if rs.annul(id, req.query, a) != nil {
+	deadline, _ := ctx.Deadline()
+	if rs.annul(deadline, id, req.query, a) != nil {
 		return "", ErrNoOwner
 	}
 

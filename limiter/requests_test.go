@@ -120,6 +120,32 @@ func TestRequestsWithoutTheOwner(t *testing.T) {
 	})
 }
 
+// A request that must be taken back, at an owner that is slow to settle, takes no
+// longer than any other call.
+func TestRequestTakenBackAtASlowOwner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, requestRules)
+		owner := w.nodes[0]
+		w.change(func() {
+			w.detail = func(_, _ ring.NodeID, m peer.Method, _ []byte) {
+				delay := 3 * time.Second
+				if m == MethodAsk {
+					delay = 0
+				}
+				w.change(func() { w.slow[owner.id] = delay })
+			}
+		})
+
+		var a Answer
+		began := time.Now()
+		_, err := w.nodes[1].reserveAs("a", w.keyOf("r", owner, nil), 10, &a)
+		expect.ErrorIs(t, err, ErrNoOwner, "reserve")
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
 // A node that does not know yet that the standby has become the owner still
 // adjusts, reserves and settles there.
 func TestStandbyHasBecomeOwner(t *testing.T) {
