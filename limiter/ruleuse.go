@@ -46,7 +46,7 @@ func (active *activeRules) endUseInterval(now int64) {
 }
 
 // RuleUse returns how often each rule was used within UseWindow, by all nodes of
-// this region and of the given others that answer within half a second.
+// this region that answer within half a second, and by the given other regions.
 func (l *Limiter) RuleUse(regions []string) *RuleUse {
 	report, nodes := l.useOfRegion()
 	out := &RuleUse{Checks: map[string]int64{}, Counted: UseWindow, Nodes: nodes}
@@ -55,8 +55,10 @@ func (l *Limiter) RuleUse(regions []string) *RuleUse {
 	answered := map[string]bool{}
 	m := l.membership
 	if m != nil && m.OtherRegions != nil {
-		gather(gatherTimeout, regions, func(region string, done func([]byte, error)) {
-			m.OtherRegions.Go(region, MethodUse, nil, 2*gatherTimeout, done)
+		// A node there first waits for those nodes of its region that don't answer.
+		const timeout = 2 * gatherTimeout
+		gather(timeout, regions, func(region string, done func([]byte, error)) {
+			m.OtherRegions.Go(region, MethodUse, nil, timeout, done)
 		}, func(region string, body []byte, err error) {
 			var remote useReport
 			if err != nil || wire.Decode(body, &remote, "use of rules") != nil {

@@ -81,6 +81,28 @@ tiers: {free: {limits: [{limit: 1, per: 1h}]}}
 	})
 }
 
+// What a region has counted is in the report even if one of its nodes does not
+// answer. The region is then listed as silent.
+func TestRuleUse_OfARegionWithASlowNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newTestRegions(t, "rules: [{name: r, key: [k], limits: [{limit: 100, per: 1440h}]}]", "eu", "us")
+		e.change(func() { e.pause = func() time.Duration { return 50 * time.Millisecond } })
+		eu := e.all["eu"]
+		for _, n := range eu.nodes {
+			n.check(byKey("r", "x"))
+		}
+		eu.change(func() {
+			for _, n := range eu.nodes {
+				eu.slow[n.id] = 3 * time.Second
+			}
+		})
+
+		use := e.all["us"].nodes[0].RuleUse([]string{"eu"})
+		expect.Equal(t, use.Checks["r"], 1, "checks at the node that was asked")
+		expect.EqualSlices(t, use.Silent, []string{"eu"}, "silent regions")
+	})
+}
+
 func TestUsedSteps_Missed(t *testing.T) {
 	var u usedIntervals
 	u.endInterval(1000, 5)
