@@ -65,7 +65,8 @@ func (c *clusterCheck) begin(unauthorized bool) {
 
 // advance routes the open subjects, decides those that need no other node, and
 // sends questions about the rest. If there is nothing to ask, it decides as a
-// standby.
+// standby. It stops at the first refusal: to route a subject may take from its
+// lease, and may wait.
 func (c *clusterCheck) advance() {
 	for {
 		for i := range c.subjects {
@@ -73,9 +74,9 @@ func (c *clusterCheck) advance() {
 			if s.state == stateOpen && !c.mustWait(i) {
 				c.routeSubject(s, &c.answer.scratch.match.Hits[i])
 			}
-		}
-		if c.aborted {
-			return
+			if c.aborted {
+				return
+			}
 		}
 
 		someHere := c.selectSubjects(stateHere)

@@ -182,3 +182,29 @@ func TestAwaitOwner_AtAStuckNode(t *testing.T) {
 		expect.Equal(t, time.Since(began), maxRetryPause, "paused")
 	})
 }
+
+// A check that a remembered refusal has decided does not wait for the partition
+// of another subject.
+func TestARefusedCheckDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 2, `rules:
+  - {name: a, key: [a], limits: [{limit: 1, per: 1h, algorithm: fixed-window}]}
+  - {name: b, key: [b], limits: [{limit: 1000, per: 1h, algorithm: fixed-window}]}`)
+		nextWindow(time.Hour)
+		owner, asked := w.nodes[0], w.nodes[1]
+		a, b := w.keyOf("a", owner, nil), w.keyOf("b", asked, nil)
+		both := Query{Attributes: attrs("a", a, "b", b)}
+		asked.check(byKey("a", a))
+		asked.check(byKey("a", a)) // refused
+
+		p := w.partition("b", b)
+		asked.table.Shut(p)
+		w.change(func() { w.place[p].frozen = true })
+		began := time.Now()
+		answer := asked.check(both)
+		took := time.Since(began)
+		expect.Equal(t, answer.Allowed, false, "allowed")
+		expect.Equal(t, answer.DecidedBy, ByLease, "decided by")
+		expect.Equal(t, took, 0, "it took")
+	})
+}
