@@ -200,7 +200,7 @@ func (le *lease) needsRenewal(now time.Duration) bool {
 	gr := &le.grants[0]
 	eighths := 3 + int64(gr.id&1) + int64(le.subject>>5&1)
 	for i := range gr.parts {
-		if b := &gr.parts[i]; b.size > 0 && b.left <= b.size/8*eighths {
+		if b := &gr.parts[i]; b.size > 0 && b.left <= b.size*eighths/8 {
 			return true
 		}
 	}

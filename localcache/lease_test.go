@@ -70,6 +70,21 @@ func TestSpend(t *testing.T) {
 	expect.Equal(t, s.GrantCount(), 1, "grants")
 }
 
+// The next grant is fetched when half of this one is left, however small it is.
+// The level of this grant and subject is 4 eighths.
+func TestRenewalLevel(t *testing.T) {
+	for size, want := range map[int64]int64{1: 0, 2: 1, 3: 1, 5: 2, 7: 3, 8: 4, 15: 7, 1000: 500} {
+		s := NewLeases(0)
+		s.deliverGrant(1, 1, size)
+		left := size
+		for renews := false; !renews && left > 0; left-- {
+			_, receipt := s.Spend(2, someone, opsOf(1))
+			renews = receipt.Renew
+		}
+		expect.Equal(t, left, want, "of %d are left when the next grant is fetched", size)
+	}
+}
+
 // A second grant does not extend the first one. A third is given back in full.
 func TestTwoGrants(t *testing.T) {
 	s := NewLeases(0)
