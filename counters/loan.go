@@ -159,11 +159,14 @@ func (t *Table) CreditLoan(
 		}
 		return state
 	}})
+	if err != nil {
+		return 0, err // can't happen, because room was just made
+	}
+
 	if excess > 0 {
 		s.protect(k)
 	}
-
-	return back + excess, err
+	return back + excess, nil
 }
 
 // makeRoomForLoan makes room for a counter and a companion, without evicting

@@ -241,10 +241,6 @@ func (l *Limiter) sampleWeight(sc *scratch) int64 {
 // noteUse adds a decided check of h's subject to the lists of those that use
 // most, are delayed, or are near to a limit.
 func (l *Limiter) noteUse(h *rules.Hit, limits []LimitAnswer, allowed bool, weight int64, q *Query) {
-	if len(limits) == 0 {
-		return // Envoy's unlimited descriptors have none
-	}
-
 	tightest := tightestOf(limits)
 	delayed := false
 	for i := range limits {
