@@ -21,6 +21,20 @@ func (task *slowTask) try(context.Context, *Limiter, time.Duration) bool {
 
 func (task *slowTask) giveUp(*Limiter, bool) {}
 
+// The release of a slot that its owner has granted does not search the tasks that
+// wait, however many they are.
+func TestAReleaseDoesNotSearchTheBacklog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 2, slotsText)
+		n := w.nodes[0]
+		n.membership.slotTasks.keep(&slowTask{}, time.Hour) // a search would panic at it
+		id := n.expectSlot("acquire", "render", "k", 1, true)
+		held, err := n.ReleaseSlot(id)
+		expect.NoError(t, err)
+		expect.Equal(t, held, true, "held")
+	})
+}
+
 // A task that is forgotten while it is being tried is undone after the attempt,
 // and not tried again.
 func TestATaskIsForgottenDuringItsAttempt(t *testing.T) {

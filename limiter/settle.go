@@ -118,7 +118,7 @@ func (rs *reservations) settle(ctx context.Context, req *settleRequest) (*Settle
 	// The slots are always released, even if the reservation was settled before,
 	// or can no longer be settled.
 	if req.verb == settleVerbNow && req.slot != nil && req.hops == 0 {
-		rs.limiter.releaseParts(ctx, slotRequest{verb: slotRelease, id: req.slot.id, nonce: req.slot.nonce}, req.slot.parts)
+		rs.limiter.release(ctx, req.slot)
 	}
 
 	out, err := rs.settleAtHome(ctx, req)

@@ -179,15 +179,22 @@ func (l *Limiter) countRenewal(group uint32) {
 	}
 }
 
+// release is releaseParts for all parts of sl.
+func (l *Limiter) release(ctx context.Context, sl *slot) (held, done bool) {
+	req := slotRequest{verb: slotRelease, id: sl.id, nonce: sl.nonce}
+
+	// Only the node that has granted a slot alone tells its owners of it.
+	if sl.alone && l.membership != nil && sl.granter == l.membership.Self {
+		l.forgetTells(req, sl.parts)
+	}
+	return l.releaseParts(ctx, req, sl.parts)
+}
+
 // releaseParts has the owners of parts carry out req, a slotRelease, all at the
 // same time. held means that at least one part was held; done means that all
 // are released. In a cluster, this node keeps trying to release the other parts
 // in the background, until they have ended.
 func (l *Limiter) releaseParts(ctx context.Context, req slotRequest, parts []slotPart) (held, done bool) {
-	if l.membership != nil {
-		l.forgetTells(req, parts)
-	}
-
 	results, errs := l.askSlots(ctx, req, parts)
 	done = true
 	for i, err := range errs {

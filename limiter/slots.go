@@ -45,7 +45,7 @@ func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration
 
 	switch {
 	case gone: // the other parts are of no use to the holder
-		l.releaseParts(ctx, slotRequest{verb: slotRelease, id: sl.id, nonce: sl.nonce}, sl.parts)
+		l.release(ctx, sl)
 		return 0, ErrUnknownSlot
 	case later:
 		return 0, ErrTryAgain
@@ -101,7 +101,7 @@ func (l *Limiter) ReleaseSlot(id string) (held bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	held, done := l.releaseParts(ctx, slotRequest{verb: slotRelease, id: sl.id, nonce: sl.nonce}, sl.parts)
+	held, done := l.release(ctx, sl)
 	if !done {
 		return false, ErrTryAgain
 	}
@@ -120,16 +120,15 @@ func (l *Limiter) ReleaseUnanswered(s Slot) {
 
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	req := slotRequest{verb: slotRelease, id: sl.id, nonce: sl.nonce}
 	if sl.alone { // no repetition was answered with it
-		l.releaseParts(ctx, req, sl.parts)
+		l.release(ctx, sl)
 		return
 	}
 
 	// Only the owner of the first slots knows whether a repetition was answered
 	// with the slot. If one was, no part of the slot may be released.
 	first := sl.first()
-	req.verb = slotReleaseUnanswered
+	req := slotRequest{verb: slotReleaseUnanswered, id: sl.id, nonce: sl.nonce}
 	req.list = sl.parts[first : first+1]
 	req.rest = slices.Delete(slices.Clone(sl.parts), first, first+1)
 	if !req.try(ctx, l, 0) {
