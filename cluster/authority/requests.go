@@ -75,14 +75,14 @@ func (rec *record) trackFailing(now time.Duration, reason string) {
 	}
 
 	if !counts {
-		rec.withoutAuthority = 0 // void, so that isFailing does not count it either
+		rec.withoutAuthority = 0 // void, so that isBehind does not count it either
 	}
 
 	switch {
 	case rec.withoutAuthority == 0:
-		rec.failingSince = never
-	case rec.failingSince == never:
-		rec.failingSince = now
+		rec.ungrantedSince = never
+	case rec.ungrantedSince == never:
+		rec.ungrantedSince = now
 	}
 }
 
@@ -99,7 +99,7 @@ func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, 
 		return reasonClone
 	}
 
-	rec.next.noteRequest(req.Boot, now)
+	rec.next.recordRequest(req.Boot, now)
 
 	// The registered process still asks, so two processes are alive.
 	if rec.lastAsked > rec.next.since && now-rec.lastAsked < silencePatience {
