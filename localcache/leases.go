@@ -306,6 +306,7 @@ func (ls *Leases) AcceptAnswer(sent, now time.Duration, from Source, ops []count
 		ll.lastDecision = ops[i].Decision
 		if g.ID != 0 {
 			ll.lastDecision.Remaining = max(0, ll.lastDecision.Remaining-g.Amounts[i])
+			ll.lastDecision.Used += g.Amounts[i]
 		}
 	}
 
