@@ -63,6 +63,13 @@ func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State
 	return &next, r
 }
 
+// Check returns the error with which s would reject the entry, or nil.
+func (s *State) Check(e Entry) error {
+	next := *s
+	next.Index++
+	return e.apply(&next).Err
+}
+
 // applyTo applies the entry to next, a copy of s with the entry's index. On an
 // error, the caller must discard next.
 func (e *stampedEntry) applyTo(next, s *State, p *Prepared) (Result, error) {
@@ -309,8 +316,10 @@ func (e RegisterProcess) apply(next *State) Result {
 		return Result{}
 	case max(1, e.Level) < next.Level:
 		return rejected("%s knows feature level %d, and the cluster is at %d", e.Node, e.Level, next.Level)
-	case len(e.Release) > MaxRelease || len(e.Zones) > MaxRelease:
-		return rejected("the release or the zones of %s have more than %d bytes", e.Node, MaxRelease)
+	case len(e.Release) > MaxRelease:
+		return rejected("the release of %s has more than %d bytes", e.Node, MaxRelease)
+	case len(e.Zones) > MaxRelease:
+		return rejected("the zones of %s have more than %d bytes", e.Node, MaxRelease)
 	case last.WasFormer(e.Boot):
 		return rejected("%s has started another process since", e.Node)
 	case !known && len(next.Processes) >= MaxProcesses:

@@ -475,7 +475,7 @@ func (g *Granter) startReignState() {
 	r.state = newReignState(g.config.Self, g.config.Boot, g.config.BootstrapExpect, r.number, g.config.Now())
 	r.state.floor = g.config.RulesIndex()
 	r.state.transferLead = g.config.TransferLead
-	r.state.alarm = func(msg string, id ring.NodeID) { g.config.Logger.Error(msg, "node", id) }
+	r.state.alarm = g.config.Logger.Error
 
 	// These requests arrived before the mark was applied.
 	early := r.waiting
