@@ -322,11 +322,14 @@ func (e RegisterProcess) apply(next *State) Result {
 		return rejected("the zones of %s have more than %d bytes", e.Node, MaxRelease)
 	case last.WasFormer(e.Boot):
 		return rejected("%s has started another process since", e.Node)
-	case !known && len(next.Processes) >= MaxProcesses:
+	case !known && len(next.Processes) >= MaxProcesses && next.Level < levelDropsProcesses:
 		return rejected("%d nodes have registered processes, the most allowed", len(next.Processes))
 	}
 
 	next.setProcess(e.Node, last.successor(e, next.Index))
+	if len(next.Processes) > MaxProcesses {
+		next.dropOldestProcess()
+	}
 	next.Revision = next.Index
 	return Result{}
 }
