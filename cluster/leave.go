@@ -164,7 +164,14 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 	// The granter ends the node once its authority has expired. The reconcile loop does the rest.
 	wake.Signal(c.reconcileNeeded)
 
-	return noBody{}, c.awaitRemoved(ctx, m, r)
+	err = c.awaitRemoved(ctx, m, r)
+	if err != nil {
+		return noBody{}, err
+	}
+
+	// The node may have left by itself, or another call may have taken it out. Then
+	// the reconcile loop has not recorded the departure that this call asks for.
+	return noBody{}, c.reconciler.recordDeparture(ctx, m.ID)
 }
 
 // checkRemoval returns an error if m must not be removed.

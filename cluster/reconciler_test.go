@@ -294,6 +294,32 @@ func TestLeave(t *testing.T) {
 	})
 }
 
+// TestRemoveANodeThatHasLeft: its ID can't come back, although it is out already.
+func TestRemoveANodeThatHasLeft(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.founded(3)
+		leader := w.leader()
+		leaver := nodes[0]
+		if leaver == leader {
+			leaver = nodes[1]
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		expect.NoError(t, leaver.c.Load().LeaveRing(ctx))
+		expect.NoError(t, leaver.c.Load().LeaveCluster(ctx, ""))
+		leaver.stop()
+		w.until(time.Minute, "members without it", func() bool {
+			_, known := leader.c.Load().State().Members[leaver.id]
+			return !known
+		})
+
+		expect.NoError(t, leader.c.Load().Remove(ctx, leaver.name, false, "ann"))
+		if leader.c.Load().State().Departure(leaver.id) == nil {
+			t.Error("the departure of the removed node is not recorded")
+		}
+	})
+}
+
 // TestARollingRestart: each node leaves the ring, restarts, and rejoins.
 func TestARollingRestart(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
