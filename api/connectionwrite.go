@@ -19,17 +19,17 @@ var errNoRoom = errors.New("the memory for answers that callers don't read is us
 
 // SetWriteDeadline bounds the next writes.
 func (c *Connection) SetWriteDeadline(t time.Time) error {
-	c.noteWriteDeadline(t)
+	c.recordWriteDeadline(t)
 	return c.Conn.SetWriteDeadline(t)
 }
 
 // SetDeadline bounds the next reads and writes.
 func (c *Connection) SetDeadline(t time.Time) error {
-	c.noteWriteDeadline(t)
+	c.recordWriteDeadline(t)
 	return c.Conn.SetDeadline(t)
 }
 
-func (c *Connection) noteWriteDeadline(t time.Time) {
+func (c *Connection) recordWriteDeadline(t time.Time) {
 	if t.IsZero() {
 		c.writeDeadline.Store(0)
 		return

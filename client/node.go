@@ -236,7 +236,7 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 			return rejection, nil
 		case err == nil: // a 5xx answer: the call was not, or not fully, carried out
 			e := r.problem()
-			if !c.noteFailedAnswer(n, e) {
+			if !c.recordFailedAnswer(n, e) {
 				return nil, e
 			}
 			err = e
@@ -263,9 +263,9 @@ func (c *Client) ask(ctx context.Context, path string, body []byte, maxBytes int
 	}
 }
 
-// noteFailedAnswer notes what e, a 5xx answer of n, says about n's condition.
+// recordFailedAnswer records what e, a 5xx answer of n, says about n's condition.
 // It reports whether another node may succeed.
-func (c *Client) noteFailedAnswer(n *node, e *Error) (mayRetry bool) {
+func (c *Client) recordFailedAnswer(n *node, e *Error) (mayRetry bool) {
 	switch e.Code {
 	case codeTooManyReservations, codeTooManySlots:
 		n.markHealthy()

@@ -61,14 +61,14 @@ func (nt *nodeTracker) askForAuthority(ctx context.Context, r authority.Request)
 	err = nt.callJSON(ctx, toLeader, authority.MethodAsk, r, &reply)
 	switch {
 	case err != nil:
-		nt.behind.Store(&[]ring.NodeID{})
+		nt.nodesBehind.Store(&[]ring.NodeID{})
 		return reply, err
 	case reply.Differs:
 		nt.stopDiverged(r)
 	case reply.Removed && !nt.removed.Swap(true):
 		nt.config.Logger.Error("an operator has removed this process from the cluster: it no longer acts as an owner; stop it")
 	}
-	nt.behind.Store(&reply.Failing)
+	nt.nodesBehind.Store(&reply.Behind)
 	return reply, nil
 }
 

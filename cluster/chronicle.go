@@ -57,15 +57,15 @@ func (c *Cluster) writeChronicle() {
 	ch := chronicle{core: c.core, tracker: c.tracker, lastAuthorityAt: time.Now()}
 	for range tick.Every(c.ctx.Done(), chronicleInterval) {
 		s := c.State()
-		ch.noteLead()
-		ch.noteContact()
-		ch.noteMove(s)
-		ch.noteRules(s)
-		ch.noteNames()
+		ch.logLead()
+		ch.logContact()
+		ch.logMove(s)
+		ch.logRules(s)
+		ch.logSharedNames()
 	}
 }
 
-func (ch *chronicle) noteLead() {
+func (ch *chronicle) logLead() {
 	leads := ch.leads()
 	if leads && !ch.led && len(ch.voterIDs()) > 1 { // the only voter always leads
 		ch.config.Logger.Info(ch.config.Self.Name + " leads")
@@ -73,9 +73,9 @@ func (ch *chronicle) noteLead() {
 	ch.led = leads
 }
 
-// noteContact logs when this node has lost contact with a majority, or just its
+// logContact logs when this node has lost contact with a majority, or just its
 // authority, and when it has authority again.
-func (ch *chronicle) noteContact() {
+func (ch *chronicle) logContact() {
 	if ch.Authority() || !ch.holder.EverValid() {
 		if ch.lost != "" {
 			ch.config.Logger.Info("this node decides as an owner again, and rules can be written", "was", ch.lost)
@@ -123,9 +123,9 @@ func (ch *chronicle) missingVoters() string {
 	return strings.Join(names[:last], ", ") + " and " + names[last] + " don't answer"
 }
 
-// noteMove logs moves, on the leader. It logs the end of each move, but the
+// logMove logs moves, on the leader. It logs the end of each move, but the
 // beginning only of a move that still goes on at the next look.
-func (ch *chronicle) noteMove(s *agreement.State) {
+func (ch *chronicle) logMove(s *agreement.State) {
 	sawRing := ch.ring != nil
 	wasMoving := ch.isMoving
 	changed := ch.followRing(s)
@@ -176,9 +176,9 @@ func movedPartitions(before, now *ring.Table) (n int) {
 	return n
 }
 
-// noteRules logs the version in force if it is not the one of the last look. It
+// logRules logs the version in force if it is not the one of the last look. It
 // does not log the first version that it sees.
-func (ch *chronicle) noteRules(s *agreement.State) {
+func (ch *chronicle) logRules(s *agreement.State) {
 	version := rulesVersion(s)
 	if version == 0 || version == ch.rules {
 		return
@@ -196,9 +196,9 @@ func (ch *chronicle) noteRules(s *agreement.State) {
 	ch.rules = version
 }
 
-// noteNames logs each name that several living nodes have: once, until only one
+// logSharedNames logs each name that several living nodes have: once, until only one
 // of them has it.
-func (ch *chronicle) noteNames() {
+func (ch *chronicle) logSharedNames() {
 	living := map[string]int{}
 	for _, m := range ch.gossip.Load().Members() {
 		if m.State == gossip.Alive {

@@ -27,7 +27,7 @@ func TestAMoveAfterAnEndIsCounted(t *testing.T) {
 		{Epoch: 1, From: without, To: without, Settled: true}, // an end raises no epoch
 		{Epoch: 2, From: with, To: with, Settled: true},
 	} {
-		ch.noteMove(s)
+		ch.logMove(s)
 	}
 
 	want := fmt.Sprintf("partitions=%d ", movedPartitions(without, with))
@@ -65,13 +65,13 @@ func TestALeaderElectedDuringAMoveCountsIt(t *testing.T) {
 			var log bytes.Buffer
 			ch := chronicle{core: &core{config: Config{Logger: slog.New(slog.NewTextHandler(&log, nil))}}}
 			for _, s := range seen {
-				ch.noteMove(s)
+				ch.logMove(s)
 			}
 			expect.Equal(t, log.Len(), 0, "bytes logged by a follower")
 
 			ch.led = true
-			ch.noteMove(states[2])
-			ch.noteMove(&settled)
+			ch.logMove(states[2])
+			ch.logMove(&settled)
 			lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 			if len(lines) != 2 || !strings.Contains(lines[0], "partitions move") ||
 				!strings.Contains(lines[1], "partitions have moved") || strings.Count(log.String(), want) != 2 {

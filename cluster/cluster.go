@@ -77,7 +77,7 @@ func New(config Config) (*Cluster, error) {
 		sharedRules: &sharedRules{core: shared, wake: make(chan struct{}, 1),
 			writeSlot: make(chan struct{}, 1), reports: regionReports{}},
 	}
-	c.tracker.behind.Store(&[]ring.NodeID{})
+	c.tracker.nodesBehind.Store(&[]ring.NodeID{})
 	c.reconciler = &reconciler{core: shared, tracker: c.tracker, sharedRules: c.sharedRules,
 		changeSlot: make(chan struct{}, 1)}
 

@@ -47,7 +47,7 @@ const (
 func (sr *sharedRules) followPrimary(ctx context.Context) error {
 	for {
 		more, err := sr.followOnce(ctx)
-		sr.noteFollowOutcome(err)
+		sr.recordFollowOutcome(err)
 		if err != nil || !more {
 			return err
 		}
@@ -103,17 +103,17 @@ func (sr *sharedRules) adoptRules(ctx context.Context, b []byte) error {
 		return fmt.Errorf("follow the primary region: %w", err)
 	}
 
-	now := sr.State()
-	version := rulesVersion(now)
+	after := sr.State()
+	version := rulesVersion(after)
 
 	world := before.Regions.World
 	switch {
-	case !world.IsZero() && world != now.Regions.World:
+	case !world.IsZero() && world != after.Regions.World:
 		sr.config.Logger.Warn("this region now follows the primary's rules; its own rules are gone",
-			"primary", now.Regions.Primary, "version_before", rulesVersion(before), "rules_version", version)
+			"primary", after.Regions.Primary, "version_before", rulesVersion(before), "rules_version", version)
 	case world.IsZero() || rulesVersion(before) != version:
 		sr.config.Logger.Info("the primary region's rules are in force",
-			"primary", now.Regions.Primary, "rules_version", version)
+			"primary", after.Regions.Primary, "rules_version", version)
 	}
 
 	return nil
@@ -123,8 +123,9 @@ func (sr *sharedRules) adoptRules(ctx context.Context, b []byte) error {
 // logs the failure. It is longer than an election in the primary takes.
 const followPatience = 3 * time.Second
 
-// noteFollowOutcome records the outcome of an exchange with the primary, and logs a lasting change.
-func (sr *sharedRules) noteFollowOutcome(err error) {
+// recordFollowOutcome records the outcome of an exchange with the primary, and
+// logs a lasting change.
+func (sr *sharedRules) recordFollowOutcome(err error) {
 	sr.mu.Lock()
 	defer sr.mu.Unlock()
 

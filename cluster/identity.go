@@ -93,7 +93,7 @@ func (f *founder) serveInvitation(_ context.Context, in invitation) (noBody, err
 		return noBody{}, err
 	case in.Departed != "":
 		if ours == in.Cluster && (in.Node == f.config.Self.ID || in.Node.IsZero()) {
-			f.noteDeparted(in.Departed)
+			f.recordDeparture(in.Departed)
 		}
 		return noBody{}, nil
 	case f.leavingCluster.Load():
@@ -124,12 +124,12 @@ func (f *founder) serveInvitation(_ context.Context, in invitation) (noBody, err
 	}
 
 	f.joinError.Store(nil)
-	f.noteReportedVoters(in.Voters)
+	f.recordReportedVoters(in.Voters)
 	return noBody{}, nil
 }
 
-// noteDeparted records that this node is no longer a member, and how it left.
-func (f *founder) noteDeparted(how string) {
+// recordDeparture records that this node is no longer a member, and how it left.
+func (f *founder) recordDeparture(how string) {
 	err := fmt.Errorf("%w: it %s", ErrDeparted, how)
 	before := f.departed.Swap(&err)
 	if before != nil {

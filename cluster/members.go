@@ -144,7 +144,7 @@ func (nt *nodeTracker) mergeServers(byID map[ring.NodeID]member) {
 // about each: whether it leads, is in the ring, is behind, or leaves.
 func (nt *nodeTracker) describe(byID map[ring.NodeID]member, s *agreement.State) []member {
 	leader := nt.Leader()
-	behind := *nt.behind.Load()
+	behind := *nt.nodesBehind.Load()
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
 

@@ -22,10 +22,10 @@ const (
 type nodeTracker struct {
 	*core
 	hashReports hashReports
-	// behind lists the nodes that ask for authority but can't be granted it,
+	// nodesBehind lists the nodes that ask for authority but can't be granted it,
 	// according to the leader's last answer. It is empty without contact with the
 	// leader, and never nil.
-	behind atomic.Pointer[[]ring.NodeID]
+	nodesBehind atomic.Pointer[[]ring.NodeID]
 	// removed is set once the leader has reported that an operator has removed this process.
 	removed atomic.Bool
 

@@ -37,7 +37,7 @@ func (rc *reconciler) reconcileMembers() {
 	var rising pendingRaise
 	rc.loop(rc.config.Timings.Reconcile, rc.reconcileNeeded, func() (last bool) {
 		rc.dropOutsiders(outsiders)
-		rc.NoteVoters()
+		rc.RecordVoters()
 
 		if !rc.leads() || rc.State().Cluster.IsZero() {
 			// When this node leads again, it starts over, because it does not watch the

@@ -59,17 +59,17 @@ func (c *core) ReplacingError() error {
 // mostVotersKnown returns the highest number of voters that this process has
 // noted, including the number of now.
 func (c *core) mostVotersKnown() int {
-	c.NoteVoters()
+	c.RecordVoters()
 	return int(c.mostVoters.Load())
 }
 
-// NoteVoters notes how many voters there are now. ReplacingError compares later
+// RecordVoters records how many voters there are now. ReplacingError compares later
 // numbers with the highest.
-func (c *core) NoteVoters() { c.noteReportedVoters(0) }
+func (c *core) RecordVoters() { c.recordReportedVoters(0) }
 
-// noteReportedVoters notes how many voters there are now, and how many another
+// recordReportedVoters records how many voters there are now, and how many another
 // node has just reported, for mostVotersKnown.
-func (c *core) noteReportedVoters(reported int) {
+func (c *core) recordReportedVoters(reported int) {
 	voters := len(c.voterIDs())
 	for {
 		old := c.mostVoters.Load()

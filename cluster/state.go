@@ -123,6 +123,6 @@ func rulesVersion(s *agreement.State) int64 {
 
 // ringChanged reports whether the ring, the nodes' processes or the members
 // differ, and not just the rules or the index.
-func ringChanged(before, now *agreement.State) bool {
-	return before.Revision != now.Revision || !maps.Equal(before.Members, now.Members)
+func ringChanged(before, after *agreement.State) bool {
+	return before.Revision != after.Revision || !maps.Equal(before.Members, after.Members)
 }

@@ -27,28 +27,28 @@ func (c *Cluster) feedStates() {
 }
 
 // publish passes a new state on. Only the loop calls it.
-func (c *Cluster) publish(before, now *agreement.State) {
-	if now.Cluster != before.Cluster {
-		c.founder.recordCluster(now.Cluster)
+func (c *Cluster) publish(before, after *agreement.State) {
+	if after.Cluster != before.Cluster {
+		c.founder.recordCluster(after.Cluster)
 	}
 
 	// The ring is passed on first: other nodes may already use it, and this node
 	// can't answer them before it knows the ring. Rules may come into force at
 	// slightly different times on different nodes.
-	if c.config.OnState != nil && ringChanged(before, now) {
-		c.config.OnState(now)
+	if c.config.OnState != nil && ringChanged(before, after) {
+		c.config.OnState(after)
 	}
 
 	// Until this node has applied all that it remembers, no rules are passed on:
 	// rules must never go back.
-	if !c.isBehindMemory(now) {
+	if !c.isBehindMemory(after) {
 		c.dropMemoryInUse()
-		c.publishRules(now)
-		c.publishEntries(now)
+		c.publishRules(after)
+		c.publishEntries(after)
 	}
 
 	c.feed.mu.Lock()
-	c.feed.published = now
+	c.feed.published = after
 	waiter := c.feed.waiter
 	c.feed.waiter = nil
 	c.feed.mu.Unlock()
@@ -57,18 +57,18 @@ func (c *Cluster) publish(before, now *agreement.State) {
 		close(waiter)
 	}
 
-	if now.History != before.History || now.Regions != before.Regions {
+	if after.History != before.History || after.Regions != before.Regions {
 		wake.Signal(c.sharedRules.wake)
 		c.holder.AskNow() // the leader waits until a majority has reported the new rules
 	}
 
-	if !ringChanged(before, now) {
+	if !ringChanged(before, after) {
 		return
 	}
 
 	self := c.config.Self.ID
-	if now.Generation(self) != before.Generation(self) {
-		c.config.Logger.Info("other nodes have taken over what this node owned", "generation", now.Generation(self))
+	if after.Generation(self) != before.Generation(self) {
+		c.config.Logger.Info("other nodes have taken over what this node owned", "generation", after.Generation(self))
 		// This comes after published is set: the next request must have the new
 		// generation.
 		c.holder.Revoke()

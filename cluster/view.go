@@ -66,7 +66,7 @@ func (c *Cluster) DegradedError() error {
 // because it lags behind the agreed state. If that is so for most nodes, Behind
 // is false on all of them: some nodes must be ready to take checks.
 func (nt *nodeTracker) Behind() bool {
-	list := *nt.behind.Load()
+	list := *nt.nodesBehind.Load()
 	if !slices.Contains(list, nt.config.Self.ID) {
 		return false
 	}
@@ -184,9 +184,9 @@ func (c *Cluster) Metrics(s metrics.Sink) {
 // showRaft reports Raft's metrics. Raft must have started.
 func (c *core) showRaft(s metrics.Sink) {
 	r := c.raft.Load()
-	now := r.State()
+	raftState := r.State()
 	for state := raft.Follower; state <= raft.Shutdown; state++ {
-		s.Flag("raft_state", "1 for this node's state in Raft, else 0.", now == state, "state",
+		s.Flag("raft_state", "1 for this node's state in Raft, else 0.", raftState == state, "state",
 			strings.ToLower(state.String()))
 	}
 
@@ -198,7 +198,7 @@ func (c *core) showRaft(s metrics.Sink) {
 	contact := time.Duration(0)
 
 	at := r.LastContact()
-	if !at.IsZero() && now != raft.Leader {
+	if !at.IsZero() && raftState != raft.Leader {
 		contact = time.Since(at)
 	}
 

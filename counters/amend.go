@@ -104,7 +104,7 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 		}
 	}
 
-	t.noteAmendment(now, a)
+	t.storeAmendment(now, a)
 	return nil
 }
 
@@ -221,8 +221,8 @@ func (t *Table) reset(s *shard, now algorithms.Instant, k Key, l *algorithms.Lim
 // the reset can come back later than that.
 const resetMemory = 75 * time.Minute
 
-// noteAmendment stores the notes of an amendment that was made. The caller must hold the shard.
-func (t *Table) noteAmendment(now algorithms.Instant, a *Amendment) {
+// storeAmendment stores the notes of an amendment that was made. The caller must hold the shard.
+func (t *Table) storeAmendment(now algorithms.Instant, a *Amendment) {
 	k := a.Ops[0].Key
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()

@@ -82,20 +82,20 @@ func (t *Table) changeLocked(s *shard, now algorithms.Instant, k Key, l *algorit
 		if next.At != before.At { // next is as of now, so before must be, too
 			before = l.Advance(before, now)
 		}
-		t.noteBucket(now, k, l, before, next)
+		t.updateBucketNote(now, k, l, before, next)
 	}
 
 	s.store(loc, l, next, fullnessAfterChange(l, &d), freshAt(now, l, d.ResetAfter))
 	return nil
 }
 
-// noteBucket updates the note on k's rates (see rates.go) after a change of
+// updateBucketNote updates the note on k's rates (see rates.go) after a change of
 // k, a bucket, that no check made.
-func (t *Table) noteBucket(now algorithms.Instant, k Key, l *algorithms.Limit, before, after algorithms.State) {
+func (t *Table) updateBucketNote(now algorithms.Instant, k Key, l *algorithms.Limit, before, after algorithms.State) {
 	returned := l.Returned(before, after, now)
 	if returned > 0 {
-		t.noteReturn(now, k, l, returned)
+		t.recordReturn(now, k, l, returned)
 	} else if t.notes.HasRates(k.Partition()) {
-		t.noteTake(now, k, l)
+		t.recordTake(now, k, l)
 	}
 }

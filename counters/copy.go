@@ -202,7 +202,7 @@ func (t *Table) dropFrom(s *shard, p int) (found bool) {
 			}
 		}
 
-		s.dropAheadClock(p)
+		s.unfollow(p)
 		sub.shrink()
 	})
 	t.returnSpare(s)

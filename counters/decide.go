@@ -91,7 +91,7 @@ func (s *shard) protectRefused(op *Op) {
 	rateChanged := op.Mode == CheckMode && op.Limit.ChangesRate(g.records[slot].state, op.state)
 	if rateChanged {
 		g.records[slot].state = op.state
-		s.table.noteTake(op.At, op.Key, op.Limit)
+		s.table.recordTake(op.At, op.Key, op.Limit)
 	}
 
 	// Most refusals change neither expiry nor rate. They are not marked as changed:
@@ -189,6 +189,6 @@ func (t *Table) commit(op *Op) {
 	s.store(loc, op.Limit, op.state, fullness, freshAt(op.At, op.Limit, op.Decision.ResetAfter))
 	op.returnedOrLeft = 0
 	if op.Limit.Kind.IsBucket() && t.notes.HasRates(op.Key.Partition()) {
-		op.returnedOrLeft = t.noteTake(op.At, op.Key, op.Limit)
+		op.returnedOrLeft = t.recordTake(op.At, op.Key, op.Limit)
 	}
 }

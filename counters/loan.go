@@ -70,7 +70,7 @@ func (t *Table) DebitLoan(
 		return 0, loans, err // nothing changed: a refused Take takes nothing
 	}
 
-	err = t.noteLoan(s, now, k.LentKey(), l, n)
+	err = t.debitCompanion(s, now, k.LentKey(), l, n)
 	if err != nil {
 		return 0, loans, err // can't happen, because room was just made; the units taken would be lost
 	}
@@ -147,7 +147,7 @@ func (t *Table) CreditLoan(
 
 	// The companion comes first. Used is corrected by what the companion records:
 	// without a record, the credit would hide as much of the region's own use.
-	if err := t.noteLoan(s, now, k.BorrowedKey(), l, back+excess); err != nil {
+	if err := t.debitCompanion(s, now, k.BorrowedKey(), l, back+excess); err != nil {
 		return 0, err
 	}
 
@@ -173,9 +173,9 @@ func (t *Table) makeRoomForLoan(s *shard, now algorithms.Instant, k, companion K
 	return t.makeRoomFor(s, now, all[:2], all[:])
 }
 
-// noteLoan debits a companion and protects it from eviction. The caller must
+// debitCompanion debits a companion and protects it from eviction. The caller must
 // hold the shard and have made room.
-func (t *Table) noteLoan(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, n int64) error {
+func (t *Table) debitCompanion(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, n int64) error {
 	if err := t.changeLocked(s, now, k, l, forceDebit(l, n, false)); err != nil {
 		return err
 	}

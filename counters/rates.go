@@ -47,9 +47,9 @@ func (t *Table) hasRoomForRate(now algorithms.Instant, k Key) bool {
 	return lp.HasRoom(&notes.Note{Key: rateKey(k), Inline: k.IsInline()})
 }
 
-// noteTake records that k, a bucket, has drained at the rate of l, and
+// recordTake records that k, a bucket, has drained at the rate of l, and
 // returns how much was put back into it so far. The caller must hold the shard.
-func (t *Table) noteTake(now algorithms.Instant, k Key, l *algorithms.Limit) (returned int64) {
+func (t *Table) recordTake(now algorithms.Instant, k Key, l *algorithms.Limit) (returned int64) {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
 	n, found := lp.Get(rateKey(k))
@@ -71,9 +71,9 @@ func (t *Table) noteTake(now algorithms.Instant, k Key, l *algorithms.Limit) (re
 	return int64(n.Returned())
 }
 
-// noteReturn records that units were put back into k, a bucket under l. The
+// recordReturn records that units were put back into k, a bucket under l. The
 // caller must hold the shard.
-func (t *Table) noteReturn(now algorithms.Instant, k Key, l *algorithms.Limit, units int64) {
+func (t *Table) recordReturn(now algorithms.Instant, k Key, l *algorithms.Limit, units int64) {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
 	n, _ := lp.Get(rateKey(k))

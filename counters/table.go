@@ -38,13 +38,13 @@ type Table struct {
 	lineages      [ring.Partitions]atomic.Uint64
 	outgrewCaches atomic.Bool // shards have drawn more than cachedCounters
 
-	_           [64]byte // separates the fields that every Take reads from those that change constantly
-	memory      memory
-	logs        [numClasses]atomic.Int64
-	logEntries  [numClasses]atomic.Int64
-	sweepCursor atomic.Int64 // the shard that Sweep visited last
-	dropCalls   atomic.Int64 // see Drops
-	aheadCount  atomic.Int64 // in all shards
+	_             [64]byte // separates the fields that every Take reads from those that change constantly
+	memory        memory
+	logs          [numClasses]atomic.Int64
+	logEntries    [numClasses]atomic.Int64
+	sweepCursor   atomic.Int64 // the shard that Sweep visited last
+	dropCalls     atomic.Int64 // see Drops
+	followedCount atomic.Int64 // in all shards
 	// budget is the room that no shard has drawn yet. Invariant: budget, the room
 	// of all shards and the counters in them add up to maxCounters.
 	budget       atomic.Int64

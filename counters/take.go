@@ -126,7 +126,7 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 
 	op.returnedOrLeft = 0
 	if l.Kind.IsBucket() && t.notes.HasRates(op.Key.Partition()) {
-		op.returnedOrLeft = t.noteTake(now, op.Key, l)
+		op.returnedOrLeft = t.recordTake(now, op.Key, l)
 	}
 
 	return true

@@ -30,32 +30,32 @@ func (s *shard) timeIn(p int, now algorithms.Instant) algorithms.Instant {
 	if s.followedClocks == nil {
 		return now
 	}
-	return s.timeAhead(p, now)
+	return s.followedTime(p, now)
 }
 
-// timeAhead is timeIn for a shard with a partition that follows another clock.
+// followedTime is timeIn for a shard with a partition that follows another clock.
 // It forgets such a clock once this node's own has caught up.
-func (s *shard) timeAhead(p int, now algorithms.Instant) algorithms.Instant {
-	lead, follows := s.followedClocks[p]
+func (s *shard) followedTime(p int, now algorithms.Instant) algorithms.Instant {
+	course, follows := s.followedClocks[p]
 	if !follows {
 		return now
 	}
 
-	wall := lead.At(now.Steady)
+	wall := course.At(now.Steady)
 	if wall <= now.Wall {
-		s.dropAheadClock(p)
+		s.unfollow(p)
 		return now
 	}
 	return algorithms.Instant{Steady: now.Steady, Wall: wall}
 }
 
-// dropAheadClock makes the shard count p's windows by this node's clock. The caller must hold s.
-func (s *shard) dropAheadClock(p int) {
+// unfollow makes the shard count p's windows by this node's clock. The caller must hold s.
+func (s *shard) unfollow(p int) {
 	if _, follows := s.followedClocks[p]; !follows {
 		return
 	}
 
-	s.table.aheadCount.Add(-1)
+	s.table.followedCount.Add(-1)
 	delete(s.followedClocks, p)
 	if len(s.followedClocks) == 0 {
 		s.followedClocks = nil
@@ -90,7 +90,7 @@ func (s *shard) follow(now algorithms.Instant, p int, wall int64) {
 		s.followedClocks = make(map[int]algorithms.Course)
 	}
 	if _, follows := s.followedClocks[p]; !follows {
-		s.table.aheadCount.Add(1)
+		s.table.followedCount.Add(1)
 	}
 	s.followedClocks[p] = algorithms.Course{Steady: now.Steady, Wall: wall, Surplus: wall - now.Wall}
 }
@@ -115,7 +115,7 @@ func (t *Table) WallIn(now algorithms.Instant, p int) int64 {
 // MaxClockLead returns by how many nanoseconds, at most, the clocks by which
 // partitions count their windows are ahead of this node's; 0 if none is.
 func (t *Table) MaxClockLead(now algorithms.Instant) (most int64) {
-	if t.aheadCount.Load() == 0 {
+	if t.followedCount.Load() == 0 {
 		return 0
 	}
 

@@ -31,7 +31,7 @@ func (l *Limiter) UpdateSteps() {
 	defer l.mu.Unlock()
 	active := l.inForce.Load()
 	if active != nil && active.adapt(l.loadSteps) {
-		l.noteRatesMayChange()
+		l.markRatesChanging()
 	}
 }
 

@@ -27,7 +27,7 @@ func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 		}
 	}
 
-	b.concludeUnconfirmed()
+	b.concludeProvisional()
 	b.finishUntil(len(queries))
 }
 
@@ -35,9 +35,9 @@ func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 // so that their counters load at the same time.
 const maxAhead = 16
 
-// maxUnconfirmed bounds the checks that this node decides between two readings
+// maxProvisional bounds the checks that this node decides between two readings
 // of its authority: if authority has ended, what they took is lost.
-const maxUnconfirmed = 32
+const maxProvisional = 32
 
 // batch is a CheckAll in progress.
 type batch struct {
@@ -51,11 +51,11 @@ type batch struct {
 	authorized      bool
 	generation      int64 // for which the node had authority then
 	authorityReadAt int64
-	// unconfirmed lists the checks that this node has decided since it last read
-	// its authority; numUnconfirmed is how many. Their answers stand only if the
+	// provisional lists the checks that this node has decided since it last read
+	// its authority; numProvisional is how many. Their answers stand only if the
 	// node still has authority at the next reading.
-	unconfirmed    [maxUnconfirmed]int
-	numUnconfirmed int
+	provisional    [maxProvisional]int
+	numProvisional int
 	firstUndecided int   // no check before it waits
 	waiting        []int // the checks that wait for other nodes, in order
 	// lastWaiting maps a subject to the last of its checks that may still be
@@ -86,7 +86,7 @@ func (b *batch) check(i int) {
 	q := b.queries[i]
 	a := b.answers[i]
 	if q.isOnceOrAtMost() { // it may wait for the owner, so all checks before it are finished first
-		b.concludeUnconfirmed()
+		b.concludeProvisional()
 		b.finishUntil(i)
 		b.errs[i] = l.checkOnceOrAtMost(q, a)
 		b.readAuthority()
@@ -120,33 +120,33 @@ func (b *batch) check(i int) {
 	}
 
 	a.recordDecidedHere(verdict)
-	b.unconfirmed[b.numUnconfirmed] = i
+	b.provisional[b.numProvisional] = i
 
-	b.numUnconfirmed++
-	if b.numUnconfirmed == maxUnconfirmed {
-		b.concludeUnconfirmed()
+	b.numProvisional++
+	if b.numProvisional == maxProvisional {
+		b.concludeProvisional()
 	}
 }
 
-// concludeUnconfirmed completes the unconfirmed checks if this node has kept
+// concludeProvisional completes the provisional checks if this node has kept
 // authority (see membership.hasKeptAuthority). Otherwise it decides them again,
 // and some may then wait for other nodes. What they took the first time stays
 // debited: this node can no longer prove that it owns the counters.
-func (b *batch) concludeUnconfirmed() {
-	n := b.numUnconfirmed
+func (b *batch) concludeProvisional() {
+	n := b.numProvisional
 	if n == 0 {
 		return
 	}
 
-	// Empty the list first, because decideOrAsk may call concludeUnconfirmed.
-	b.numUnconfirmed = 0
+	// Empty the list first, because decideOrAsk may call concludeProvisional.
+	b.numProvisional = 0
 	m := b.limiter.membership
 	began := b.authorityReadAt
 	generation := b.generation
 	b.readAuthority()
 	hasKept := b.authorized && b.generation == generation
 
-	for _, i := range b.unconfirmed[:n] {
+	for _, i := range b.provisional[:n] {
 		if !hasKept {
 			b.decideOrAsk(i)
 			continue
@@ -178,9 +178,9 @@ func (b *batch) decideOrAsk(i int) {
 
 	b.waiting = append(b.waiting, i)
 	if len(b.waiting) >= maxInFlight {
-		// Complete the unconfirmed checks before the wait. If authority ended during
+		// Complete the provisional checks before the wait. If authority ended during
 		// the wait, they would have to be decided again.
-		b.concludeUnconfirmed()
+		b.concludeProvisional()
 		b.finishUntil(b.waiting[len(b.waiting)/2] + 1)
 	}
 }
@@ -201,7 +201,7 @@ func (b *batch) keepOrder(i int) {
 	for j := range hits {
 		last, ok := b.lastWaiting[hits[j].Subject]
 		if ok && last >= b.firstUndecided && !b.areIdentical(last, i) {
-			b.concludeUnconfirmed()
+			b.concludeProvisional()
 			b.finishUntil(last + 1)
 			// Only the clock reading is out of date; everything else in the answer still holds.
 			b.answers[i].Now = b.now
@@ -237,7 +237,7 @@ func (b *batch) finishUntil(end int) {
 		b.complete(i, b.limiter.finish(b.queries[i], b.answers[i]))
 	}
 
-	// No check is unconfirmed during a wait, and authority may have ended in it.
+	// No check is provisional during a wait, and authority may have ended in it.
 	if n > 0 {
 		b.readAuthority()
 	}

@@ -99,7 +99,7 @@ func (lo *loans) borrow(req *borrowRequest, done func(borrowReply)) {
 		now := lo.limiter.clock.Now()
 		for _, d := range lo.dividedLimits(&req.subjectRef, now) {
 			at := m.Ownership.Route(d.partition)
-			if at.Place == partitions.Here && m.Authority() {
+			if at.Location == partitions.Here && m.Authority() {
 				ln := &loan{request: LoanRequest{subjectRef: req.subjectRef}, target: d,
 					need: req.needOf(d.limit.ID), neededSince: now.Steady}
 
@@ -135,7 +135,7 @@ func (ws borrowWaiters) note(lo *loans, r borrowReply) {
 	}
 }
 
-// finish notes that one of what bw waits for is over: a loan, or borrow itself.
+// finish records that one of what bw waits for is over: a loan, or borrow itself.
 // After the last, it answers bw.
 func (lo *loans) finish(bw *borrowWaiter) {
 	lo.mu.Lock()
@@ -450,14 +450,15 @@ func (lo *loans) recordAnswer(ln *loan, answer *LoanReply, credited, steady int6
 
 	// What a region had in another window says nothing about this one.
 	if br.window == ln.request.Window {
-		br.noteLender(ln, answer, steady)
+		br.recordLender(ln, answer, steady)
 	}
 
 	return waiters
 }
 
-// noteLender records what a region answered in the borrower's window. The caller must hold loans.mu.
-func (br *borrower) noteLender(ln *loan, r *LoanReply, steady int64) {
+// recordLender records what a region answered in the borrower's window. The
+// caller must hold loans.mu.
+func (br *borrower) recordLender(ln *loan, r *LoanReply, steady int64) {
 	known := &lender{unused: r.unused}
 	switch {
 	case r.status == loanLater:

@@ -318,7 +318,7 @@ func TestWithoutAuthority(t *testing.T) {
 }
 
 // A batch reads authority before its first check, and after every
-// maxUnconfirmed checks decided here. Once a reading finds none, the checks
+// maxProvisional checks decided here. Once a reading finds none, the checks
 // since the last reading don't count as the owner's decisions.
 func TestBatchLosesAuthority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -327,14 +327,14 @@ func TestBatchLosesAuthority(t *testing.T) {
 		for looks := range 6 {
 			calls := 0
 			w.nodes[0].membership.ReadAuthority = func() (int64, bool) { calls++; return 0, calls <= looks }
-			queries, answers := make([]*Query, 3*maxUnconfirmed+1), make([]*Answer, 3*maxUnconfirmed+1)
+			queries, answers := make([]*Query, 3*maxProvisional+1), make([]*Answer, 3*maxProvisional+1)
 			for i := range queries {
 				q := byKey("r", key)
 				queries[i], answers[i] = &q, &Answer{}
 			}
 			errs := make([]error, len(queries))
 			w.nodes[0].CheckAll(queries, answers, errs)
-			want := min(max(0, looks-1)*maxUnconfirmed, len(queries))
+			want := min(max(0, looks-1)*maxProvisional, len(queries))
 			for i, a := range answers {
 				if errs[i] != nil || a.DecidedBy != ByOwner && a.DecidedBy != ByFallback {
 					t.Fatalf("%d readings, check %d: have %s, %v", looks, i, a.DecidedBy, errs[i])

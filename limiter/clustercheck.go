@@ -38,7 +38,7 @@ type clusterCheck struct {
 	aborted      bool      // a subject is refused, or the check has failed
 
 	fallbackOps     []counters.Op      // ops of the subjects that this node decided alone
-	fallbackCounted []bool             // by index in fallbackOps: a fallback counter decides the op, not limitAlone
+	fallbackCounted []bool             // by index in fallbackOps: a fallback counter decides the op, not limitByMode
 	shares          []algorithms.Limit // limits that fallbackOps refer to
 	selected        []int              // indexes in subjects; reused
 	gatheredOps     []counters.Op      // ops of several subjects side by side; reused
@@ -63,11 +63,11 @@ type subjectDecision struct {
 	withdrawn bool // the subject's decisions already report the cost as not taken
 	undo      undo
 
-	decidedAt    algorithms.Instant // undoHere, undoAlone
-	life         counters.Life      // undoHere, undoAlone: of the counters
-	firstAloneOp int                // undoAlone: index of its ops in clusterCheck.fallbackOps
-	receipt      localcache.Receipt // undoLease
-	answeredBy   *ask               // undoAsked
+	decidedAt       algorithms.Instant // undoHere, undoFallback
+	life            counters.Life      // undoHere, undoFallback: of the counters
+	firstFallbackOp int                // undoFallback: index of its ops in clusterCheck.fallbackOps
+	receipt         localcache.Receipt // undoLease
+	answeredBy      *ask               // undoAsked
 }
 
 // undo says how to give back what a subject took.
@@ -76,7 +76,7 @@ type undo uint8
 const (
 	undoNothing undo = iota // nothing was taken, or a standby admitted it and keeps the debt
 	undoHere
-	undoAlone
+	undoFallback
 	undoLease
 	undoAsked
 )

@@ -66,7 +66,7 @@ func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
 	// The question brings limits of the asker's rules, which differ from this node's
 	// rules. So buckets may drain at other rates from now on.
 	if qn.version != 0 && qn.version != x.reply.version {
-		l.noteRatesMayChange()
+		l.markRatesChanging()
 	}
 
 	isReady := x.refuseOldRules(l)
@@ -141,13 +141,13 @@ func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 		}
 
 		route, p := m.decisiveRoute(qn.ops)
-		if route.Place == partitions.Here && m.Authority() && attempt < maxAttempts {
+		if route.Location == partitions.Here && m.Authority() && attempt < maxAttempts {
 			continue // the partition has just been handed over to this node
 		}
 
 		// Only a node with authority waits: without it, this node could not decide even
 		// once the partition has arrived.
-		if route.Place != partitions.Pending || pending.Err() != nil || !m.Authority() {
+		if route.Location != partitions.Pending || pending.Err() != nil || !m.Authority() {
 			if !x.askOwnerOrStandIn(ctx, l, route, to) {
 				x.sendReply(to)
 			}
@@ -167,11 +167,11 @@ func (m *membership) decisiveRoute(ops []counters.Op) (route partitions.Route, p
 
 	for i := range ops {
 		n := ring.PartitionOf(ops[i].Key.Subject)
-		if n == p || route.Place == partitions.Pending {
+		if n == p || route.Location == partitions.Pending {
 			continue
 		}
 		next := m.Ownership.Route(n)
-		if route.Place == partitions.Here || next.Place == partitions.Pending {
+		if route.Location == partitions.Here || next.Location == partitions.Pending {
 			route, p = next, n
 		}
 	}
@@ -191,8 +191,8 @@ func (x *exchange) askOwnerOrStandIn(ctx context.Context, l *Limiter, route part
 	x.reply.version = l.version()
 	x.reply.status = notOwner
 
-	if route.Place != partitions.Elsewhere {
-		if route.Place == partitions.Here || !m.Authority() {
+	if route.Location != partitions.Elsewhere {
+		if route.Location == partitions.Here || !m.Authority() {
 			x.reply.status = noAuthority
 		}
 		return false
@@ -326,7 +326,7 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	// given back in the next one.
 	x.readLives(l)
 
-	if x.notePlace(l, now) {
+	if x.recordPlace(l, now) {
 		r.status = tooManyReservations
 		return true
 	}
@@ -370,16 +370,16 @@ func (x *exchange) readLives(l *Limiter) {
 	}
 }
 
-// notePlace notes the question's reservation, if it has one, before the Take.
+// recordPlace records the question's reservation, if it has one, before the Take.
 // isFull means that there is no room for it.
-func (x *exchange) notePlace(l *Limiter, now algorithms.Instant) (isFull bool) {
+func (x *exchange) recordPlace(l *Limiter, now algorithms.Instant) (isFull bool) {
 	qn := &x.question
 	if qn.place == nil {
 		return false
 	}
 
 	// After any other error, a gate has shut, and the Take finds it shut, too.
-	err := qn.place.noteIn(l.table, now, qn.ops)
+	err := qn.place.recordIn(l.table, now, qn.ops)
 	return errors.Is(err, ErrTooManyReservations)
 }
 

@@ -15,7 +15,7 @@ import (
 // `on_partition: deny`, or of slots. By that time, the owner may be back.
 const uncountedRetry = time.Second
 
-// decideFromFallback decides subjects on this node alone, all or nothing: subjects of
+// decideAlone decides subjects on this node alone, all or nothing: subjects of
 // `consistency: local` rules (by is ByOwner), or subjects in fallback (by is
 // ByFallback). The fallback counters decide and, in fallback, also the copies of
 // owners' counters that this node may have. The order of its steps matters:
@@ -25,15 +25,15 @@ const uncountedRetry = time.Second
 //  3. in fallback, ask the copies. They come last: what they admit becomes a
 //     debt at once, which only a rollback forgives;
 //  4. if anything refused, forget the places of reservations.
-func (c *clusterCheck) decideFromFallback(subjects []int, by DecidedBy) {
+func (c *clusterCheck) decideAlone(subjects []int, by DecidedBy) {
 	// Keep the ops of an earlier call: they may have to be rolled back.
 	start := len(c.fallbackOps)
-	refused, listed := c.listAlone(subjects, by)
+	refused, listed := c.listFallbackOps(subjects, by)
 	if !listed {
-		c.forgetPlacesAlone(subjects, by)
+		c.forgetFallbackPlaces(subjects, by)
 		return
 	}
-	countersAdmit := c.takeAlone(subjects, c.fallbackOps[start:], refused)
+	countersAdmit := c.takeFallbackOps(subjects, c.fallbackOps[start:], refused)
 	admitted := countersAdmit && !refused
 
 	// If the fallback counters refused, Remaining already excludes this check's
@@ -42,15 +42,15 @@ func (c *clusterCheck) decideFromFallback(subjects []int, by DecidedBy) {
 	withdrawn := !countersAdmit
 
 	if admitted && by == ByFallback {
-		admitted = c.admitAlone(subjects)
+		admitted = c.admitByCopies(subjects)
 	}
 
 	if !admitted {
-		c.forgetPlacesAlone(subjects, by)
+		c.forgetFallbackPlaces(subjects, by)
 	}
 	for _, i := range subjects {
 		s := &c.subjects[i]
-		c.markDecided(s, by, admitted, undoAlone)
+		c.markDecided(s, by, admitted, undoFallback)
 		s.decidedAt = c.now
 		s.withdrawn = withdrawn
 	}
@@ -58,11 +58,11 @@ func (c *clusterCheck) decideFromFallback(subjects []int, by DecidedBy) {
 	c.aborted = c.aborted || !admitted
 }
 
-// listAlone appends the listed subjects' ops to fallbackOps, with this node's shares
+// listFallbackOps appends the listed subjects' ops to fallbackOps, with this node's shares
 // as limits. refused means that a limit refuses whatever its counter says:
 // because on_partition is deny, because it is a limit of slots, or because this
 // node's share of it is 0. ok is false if the check has failed.
-func (c *clusterCheck) listAlone(subjects []int, by DecidedBy) (refused, ok bool) {
+func (c *clusterCheck) listFallbackOps(subjects []int, by DecidedBy) (refused, ok bool) {
 	m := c.limiter.membership
 	nodes, rank := m.rankInRing()
 
@@ -75,7 +75,7 @@ func (c *clusterCheck) listAlone(subjects []int, by DecidedBy) (refused, ok bool
 			m.counts.fallback[mode].Add(1)
 		}
 
-		s.firstAloneOp = len(c.fallbackOps)
+		s.firstFallbackOp = len(c.fallbackOps)
 		s.life = m.Fallback.Life(ring.PartitionOf(s.subject))
 		ops := c.ops(s)
 		if by == ByFallback && hasSlots(ops) && !c.peek {
@@ -88,13 +88,13 @@ func (c *clusterCheck) listAlone(subjects []int, by DecidedBy) (refused, ok bool
 			c.answer.scratch.acquiring.markAlone()
 		}
 
-		if c.listAloneOps(ops, mode, nodes, rank) {
+		if c.listFallbackOpsOf(ops, mode, nodes, rank) {
 			refused = true
 		}
 
 		// A reservation notes the rates by which its buckets drain here: those of this
 		// node's shares.
-		if by == ByOwner && !c.makePlaceAlone(s, c.fallbackOps[s.firstAloneOp:]) {
+		if by == ByOwner && !c.makeFallbackPlace(s, c.fallbackOps[s.firstFallbackOp:]) {
 			return false, false
 		}
 	}
@@ -102,11 +102,11 @@ func (c *clusterCheck) listAlone(subjects []int, by DecidedBy) (refused, ok bool
 	return refused, true
 }
 
-// listAloneOps is listAlone for ops, those of one subject.
-func (c *clusterCheck) listAloneOps(ops []counters.Op, mode rules.OnPartition, nodes, rank int) (refused bool) {
+// listFallbackOpsOf is listFallbackOps for ops, those of one subject.
+func (c *clusterCheck) listFallbackOpsOf(ops []counters.Op, mode rules.OnPartition, nodes, rank int) (refused bool) {
 	for j := range ops {
 		op := ops[j]
-		counted := c.limitAlone(&op, modeAlone(&op, mode), nodes, rank)
+		counted := c.limitByMode(&op, effectiveMode(&op, mode), nodes, rank)
 		ops[j].Decision, ops[j].NoRoom = op.Decision, false
 		if !counted {
 			refused = refused || op.Refuses()
@@ -118,15 +118,15 @@ func (c *clusterCheck) listAloneOps(ops []counters.Op, mode rules.OnPartition, n
 	return refused
 }
 
-// aloneOp returns the counterpart in fallbackOps of the j-th op of the i-th subject.
-func (c *clusterCheck) aloneOp(i, j int) *counters.Op {
-	return &c.fallbackOps[c.subjects[i].firstAloneOp+j]
+// fallbackOp returns the counterpart in fallbackOps of the j-th op of the i-th subject.
+func (c *clusterCheck) fallbackOp(i, j int) *counters.Op {
+	return &c.fallbackOps[c.subjects[i].firstFallbackOp+j]
 }
 
-// takeAlone takes ops from the fallback counters, and reports whether they admit
+// takeFallbackOps takes ops from the fallback counters, and reports whether they admit
 // ops. ops are those of the listed subjects in fallbackOps. If refused is set, it
 // only peeks: nothing may be taken, but the answer needs what the counters say.
-func (c *clusterCheck) takeAlone(subjects []int, ops []counters.Op, refused bool) (countersAdmit bool) {
+func (c *clusterCheck) takeFallbackOps(subjects []int, ops []counters.Op, refused bool) (countersAdmit bool) {
 	fallback := c.limiter.membership.Fallback
 	if c.peek || refused {
 		countersAdmit = fallback.Peek(c.now, ops) == counters.Admitted
@@ -134,17 +134,17 @@ func (c *clusterCheck) takeAlone(subjects []int, ops []counters.Op, refused bool
 		countersAdmit = fallback.Take(c.now, ops) == counters.Admitted
 	}
 
-	for op, aloneOp := range c.countedAlone(subjects) {
-		op.CopyOutcome(aloneOp)
+	for op, fallbackOp := range c.countedFallbackOps(subjects) {
+		op.CopyOutcome(fallbackOp)
 	}
 	return countersAdmit
 }
 
-// limitAlone applies mode to op, and reports whether a fallback counter
+// limitByMode applies mode to op, and reports whether a fallback counter
 // must decide op. If so, the limit of op is now this node's share or, for a
-// block or in mode Full, still the whole limit. If not, limitAlone has
+// block or in mode Full, still the whole limit. If not, limitByMode has
 // decided op.
-func (c *clusterCheck) limitAlone(op *counters.Op, mode rules.OnPartition, nodes, rank int) bool {
+func (c *clusterCheck) limitByMode(op *counters.Op, mode rules.OnPartition, nodes, rank int) bool {
 	if op.Block && mode == rules.Share {
 		return true // nodes don't divide a block: it applies in full on this node
 	}
@@ -179,24 +179,24 @@ func (c *clusterCheck) limitAlone(op *counters.Op, mode rules.OnPartition, nodes
 	return true
 }
 
-// modeAlone returns the mode in which this node decides op alone. A node has no
+// effectiveMode returns the mode in which this node decides op alone. A node has no
 // share of slots, so it refuses them unless the mode is AllowUncounted.
-func modeAlone(op *counters.Op, mode rules.OnPartition) rules.OnPartition {
+func effectiveMode(op *counters.Op, mode rules.OnPartition) rules.OnPartition {
 	if op.Limit.Kind == algorithms.Concurrency && mode != rules.AllowUncounted {
 		return rules.RefuseUncounted
 	}
 	return mode
 }
 
-// countedAlone yields the ops of the listed subjects with their counterparts in
-// fallbackOps, except for those that limitAlone has decided.
-func (c *clusterCheck) countedAlone(subjects []int) iter.Seq2[*counters.Op, *counters.Op] {
-	return func(yield func(op, aloneOp *counters.Op) bool) {
+// countedFallbackOps yields the ops of the listed subjects with their counterparts in
+// fallbackOps, except for those that limitByMode has decided.
+func (c *clusterCheck) countedFallbackOps(subjects []int) iter.Seq2[*counters.Op, *counters.Op] {
+	return func(yield func(op, fallbackOp *counters.Op) bool) {
 		for _, i := range subjects {
 			s := &c.subjects[i]
 			ops := c.ops(s)
 			for j := range ops {
-				at := s.firstAloneOp + j
+				at := s.firstFallbackOp + j
 				if c.fallbackCounted[at] && !yield(&ops[j], &c.fallbackOps[at]) {
 					return
 				}
@@ -205,18 +205,19 @@ func (c *clusterCheck) countedAlone(subjects []int) iter.Seq2[*counters.Op, *cou
 	}
 }
 
-// admitAlone records what the fallback counters admitted as debts to the
-// subjects' owners. If a copy on this node shows that a whole limit is used up,
-// admitAlone puts back everything that was taken, and returns false.
-func (c *clusterCheck) admitAlone(subjects []int) bool {
+// admitByCopies decides what the fallback counters admitted by this node's copies
+// of owners' counters. What they admit, too, is recorded as debts to the
+// subjects' owners. If a copy shows that a whole limit is used up, admitByCopies
+// puts back everything that was taken, and returns false.
+func (c *clusterCheck) admitByCopies(subjects []int) bool {
 	m := c.limiter.membership
 	c.gatheredOps = c.gatheredOps[:0]
-	for op, aloneOp := range c.countedAlone(subjects) {
+	for op, fallbackOp := range c.countedFallbackOps(subjects) {
 		debtOp := *op
 
 		// If the fallback counter took nothing, nothing is owed. The copy still says
 		// what is left.
-		if c.peek || !aloneOp.Decision.Allowed && !aloneOp.Took() {
+		if c.peek || !fallbackOp.Decision.Allowed && !fallbackOp.Took() {
 			debtOp.Cost = 0
 		}
 		c.gatheredOps = append(c.gatheredOps, debtOp)
@@ -225,7 +226,7 @@ func (c *clusterCheck) admitAlone(subjects []int) bool {
 	copyAdmits := m.Ownership.AdmitAlone(c.now, c.gatheredOps) == counters.Admitted
 	admitted := copyAdmits
 	next := 0
-	for op := range c.countedAlone(subjects) {
+	for op := range c.countedFallbackOps(subjects) {
 		c.narrowToCopy(op, &c.gatheredOps[next], copyAdmits)
 		admitted = admitted && !op.Refuses()
 		next++
@@ -235,7 +236,7 @@ func (c *clusterCheck) admitAlone(subjects []int) bool {
 		c.giveBackRefused(subjects, admitted)
 	}
 	if !admitted {
-		c.beginBlocksAlone(subjects)
+		c.beginFallbackBlocks(subjects)
 	}
 	return admitted
 }
@@ -247,22 +248,22 @@ func (c *clusterCheck) giveBackRefused(subjects []int, admitted bool) {
 		s := &c.subjects[i]
 		ops := c.ops(s)
 		for j := range ops {
-			aloneOp := &c.fallbackOps[s.firstAloneOp+j]
+			fallbackOp := &c.fallbackOps[s.firstFallbackOp+j]
 			keeps := admitted && ops[j].Took()
-			if !aloneOp.Took() || keeps {
+			if !fallbackOp.Took() || keeps {
 				continue
 			}
 
-			c.giveBackAlone(aloneOp, s.life)
+			c.giveBackFallbackOp(fallbackOp, s.life)
 			if admitted {
-				aloneOp.Cost = 0 // so that rollBackAlone skips it
+				fallbackOp.Cost = 0 // so that rollBackFallback skips it
 			}
 		}
 	}
 }
 
-// giveBackAlone gives back what op took from the fallback counters.
-func (c *clusterCheck) giveBackAlone(op *counters.Op, life counters.Life) {
+// giveBackFallbackOp gives back what op took from the fallback counters.
+func (c *clusterCheck) giveBackFallbackOp(op *counters.Op, life counters.Life) {
 	taken := op.TakeRecord()
 	taken.Fastest = c.limiter.fastestSince(op, taken.Steady)
 
@@ -312,8 +313,9 @@ func (c *clusterCheck) copyDecisionAfter(op, copyOp *counters.Op, copyAdmits boo
 	return decision
 }
 
-// rollBackAlone gives s's cost back to the fallback counters and cancels the debt recorded for it.
-func (c *clusterCheck) rollBackAlone(s *subject) {
+// rollBackFallback gives s's cost back to the fallback counters and cancels the
+// debt recorded for it.
+func (c *clusterCheck) rollBackFallback(s *subject) {
 	place := c.answer.scratch.place
 	if place != nil {
 		c.limiter.membership.Fallback.ForgetReservation(c.now, placeKey(s.subject, place.id), true, nil)
@@ -321,9 +323,9 @@ func (c *clusterCheck) rollBackAlone(s *subject) {
 
 	ops := c.ops(s)
 	for j := range ops {
-		aloneOp := &c.fallbackOps[s.firstAloneOp+j]
-		if aloneOp.Took() {
-			c.giveBackAlone(aloneOp, s.life)
+		fallbackOp := &c.fallbackOps[s.firstFallbackOp+j]
+		if fallbackOp.Took() {
+			c.giveBackFallbackOp(fallbackOp, s.life)
 			if s.decidedBy == ByFallback {
 				c.limiter.membership.Ownership.ForgiveDebt(s.decidedAt, &ops[j])
 			}
@@ -331,9 +333,9 @@ func (c *clusterCheck) rollBackAlone(s *subject) {
 	}
 }
 
-// beginBlocksAlone begins, in the fallback counters, the blocks that a copy's
+// beginFallbackBlocks begins, in the fallback counters, the blocks that a copy's
 // refusal triggers. They can't begin in the copy, which may be read-only.
-func (c *clusterCheck) beginBlocksAlone(subjects []int) {
+func (c *clusterCheck) beginFallbackBlocks(subjects []int) {
 	if c.peek {
 		return
 	}
@@ -343,7 +345,7 @@ func (c *clusterCheck) beginBlocksAlone(subjects []int) {
 		ops := c.ops(s)
 		for j := range ops {
 			op := &ops[j]
-			if blockJustBegan(op) && c.fallbackOps[s.firstAloneOp+j].Decision.Allowed {
+			if blockJustBegan(op) && c.fallbackOps[s.firstFallbackOp+j].Decision.Allowed {
 				// If the table is full, the limits still refuse.
 				_ = c.limiter.membership.Fallback.BeginBlock(c.now, op.Key, op.Limit)
 			}

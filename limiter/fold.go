@@ -111,8 +111,8 @@ func (c *clusterCheck) rollBack() {
 		switch s.undo {
 		case undoHere:
 			c.rollBackHere(s)
-		case undoAlone:
-			c.rollBackAlone(s)
+		case undoFallback:
+			c.rollBackFallback(s)
 		case undoLease:
 			l.membership.leases.held.Unspend(s.receipt, c.ops(s))
 		case undoAsked:

@@ -27,8 +27,8 @@ type activeRules struct {
 	slots *slotIndex
 }
 
-// noteRatesMayChange records that the rates of limits may change now.
-func (l *Limiter) noteRatesMayChange() {
+// markRatesChanging records that the rates of limits may change now.
+func (l *Limiter) markRatesChanging() {
 	if l.clock != nil {
 		l.ratesChangedAt.Store(l.clock.Now().Steady)
 	}

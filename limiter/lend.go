@@ -43,11 +43,11 @@ func (lo *loans) serveLoanRequest(body []byte, forwarded bool, to Responder) {
 
 	route := m.Ownership.Route(d.partition)
 	switch {
-	case forwarded || route.Place == partitions.Here:
+	case forwarded || route.Location == partitions.Here:
 		// A request is forwarded only once. If this node is not the owner, its gate
 		// is shut, and lend answers loanLater.
 		lo.lendInBackground(&req, to)
-	case route.Place == partitions.Elsewhere && !route.Owner.IsZero() && route.Owner != m.Self:
+	case route.Location == partitions.Elsewhere && !route.Owner.IsZero() && route.Owner != m.Self:
 		m.Peers.Go(route.Owner, MethodLend, body, forwardTimeout, func(reply []byte, err error) {
 			if err != nil {
 				to.Fail(CodeBusy, "the subject's owner does not answer")

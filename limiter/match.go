@@ -166,7 +166,7 @@ func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 		}
 	}
 
-	l.noteRepeatable(q, a, limitsVary)
+	l.rememberRepeatable(q, a, limitsVary)
 
 	if len(q.Subjects) > 0 {
 		if err := a.requireDistinctKeys(); err != nil {
@@ -179,11 +179,10 @@ func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 	return l.requireLevel(q, a)
 }
 
-// noteRepeatable notes whether another check may reuse a's ops, and, if a
-// single ruleCounts takes all that the check counts, remembers it in
-// scratch.soleCounts. limitsVary means that the limits depend on the time or the
-// load.
-func (l *Limiter) noteRepeatable(q *Query, a *Answer, limitsVary bool) {
+// rememberRepeatable records in a's scratch whether another check may reuse a's
+// ops and, if so, the ruleCounts that takes all that the check counts, if it is a
+// single one. limitsVary means that the limits depend on the time or the load.
+func (l *Limiter) rememberRepeatable(q *Query, a *Answer, limitsVary bool) {
 	sc := &a.scratch
 	sc.isRepeatable = isUsual(q) && !limitsVary && !sc.takesSlots && !sc.hasBlockOps &&
 		len(sc.match.Unlimited) == 0

@@ -33,7 +33,7 @@ func New(table *counters.Table, clock *Clock) *Limiter {
 
 	l.requests.deciding = make(map[notes.Key]chan struct{})
 	_, _ = rand.Read(l.reservations.processKey[:]) // never fails
-	l.noteRatesMayChange()                         // nobody knows the rates before this process began
+	l.markRatesChanging()                          // nobody knows the rates before this process began
 	return l
 }
 

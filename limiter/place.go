@@ -73,10 +73,10 @@ func (pl *placeRequest) placeAt(subject uint64, now algorithms.Instant) *counter
 	}
 }
 
-// noteIn notes the reservation in table before ops are taken from it: the rates
+// recordIn records the reservation in table before ops are taken from it: the rates
 // of the buckets of ops and, if ops include the home, the place. The error is
 // ErrTooManyReservations, after which nothing is noted, or counters.ErrShut.
-func (pl *placeRequest) noteIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) error {
+func (pl *placeRequest) recordIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) error {
 	for so := range bySubject(ops) {
 		place := pl.placeAt(so.subject(), now)
 		err := table.NoteReservation(now, place, so.subject() == pl.home, so.ops)
@@ -91,8 +91,8 @@ func (pl *placeRequest) noteIn(table *counters.Table, now algorithms.Instant, op
 	return nil
 }
 
-// forgetIn undoes noteIn after nothing of ops was taken. now must be noteIn's:
-// the table recognizes what noteIn noted by its time.
+// forgetIn undoes recordIn after nothing of ops was taken. now must be recordIn's:
+// the table recognizes what recordIn noted by its time.
 func (pl *placeRequest) forgetIn(table *counters.Table, now algorithms.Instant, ops []counters.Op) {
 	for so := range bySubject(ops) {
 		table.ForgetReservation(now, placeKey(so.subject(), pl.id), so.subject() == pl.home, so.ops)
@@ -117,15 +117,15 @@ func groupOfRule(name string, inline bool) uint32 {
 	return hash.Sum32()
 }
 
-// noteReservation notes the check's reservation, if it has one, in this node's
+// recordReservation records the check's reservation, if it has one, in this node's
 // table, before ops are taken. Ops of one subject must be neighbours. If there
-// is no room, the check fails, and noteReservation returns false.
-func (c *clusterCheck) noteReservation(ops []counters.Op) bool {
+// is no room, the check fails, and recordReservation returns false.
+func (c *clusterCheck) recordReservation(ops []counters.Op) bool {
 	place := c.answer.scratch.place
 	if place == nil {
 		return true
 	}
-	err := place.noteIn(c.limiter.table, c.now, ops)
+	err := place.recordIn(c.limiter.table, c.now, ops)
 	if errors.Is(err, ErrTooManyReservations) {
 		c.failWith(err)
 		return false
@@ -133,9 +133,9 @@ func (c *clusterCheck) noteReservation(ops []counters.Op) bool {
 	return true // a gate that has shut in the meantime makes the Take fail, too
 }
 
-// makePlaceAlone is noteReservation for a subject of a `consistency: local` rule,
+// makeFallbackPlace is recordReservation for a subject of a `consistency: local` rule,
 // whose counters and place are in the fallback table.
-func (c *clusterCheck) makePlaceAlone(s *subject, ops []counters.Op) bool {
+func (c *clusterCheck) makeFallbackPlace(s *subject, ops []counters.Op) bool {
 	place := c.answer.scratch.place
 	if place == nil {
 		return true
@@ -148,9 +148,9 @@ func (c *clusterCheck) makePlaceAlone(s *subject, ops []counters.Op) bool {
 	return false
 }
 
-// forgetPlacesAlone undoes makePlaceAlone for the listed subjects, from which
+// forgetFallbackPlaces undoes makeFallbackPlace for the listed subjects, from which
 // nothing was taken. Only subjects decided ByOwner have such places.
-func (c *clusterCheck) forgetPlacesAlone(list []int, by DecidedBy) {
+func (c *clusterCheck) forgetFallbackPlaces(list []int, by DecidedBy) {
 	place := c.answer.scratch.place
 	if place == nil || by != ByOwner {
 		return
@@ -163,9 +163,9 @@ func (c *clusterCheck) forgetPlacesAlone(list []int, by DecidedBy) {
 	}
 }
 
-// keepOrForgetPlace ends what noteReservation began, once the counters here have
+// keepOrForgetPlace ends what recordReservation began, once the counters here have
 // decided ops, those of the listed subjects. If the ops were admitted, it
-// records that the place was made. Otherwise it undoes noteReservation.
+// records that the place was made. Otherwise it undoes recordReservation.
 func (c *clusterCheck) keepOrForgetPlace(list []int, ops []counters.Op, admitted bool) {
 	place := c.answer.scratch.place
 	if place == nil {

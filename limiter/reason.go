@@ -165,7 +165,7 @@ func appendRate(b []byte, limit *rules.Limit, part int64, isShare bool) []byte {
 	}
 
 	b = append(b, " per "...)
-	return append(b, limit.Window...)
+	return append(b, limit.Per...)
 }
 
 // isUncounted reports whether la refused without a counter: because of

@@ -43,7 +43,7 @@ func (l *Limiter) countLimited(q *Query, a *Answer) {
 		}
 		weight := l.sampleWeight(sc)
 		if weight > 0 || headroom <= nearHeadroom || a.Limits[0].Delay > 0 {
-			l.noteUse(h, a.Limits[:1], true, weight, q)
+			l.countUse(h, a.Limits[:1], true, weight, q)
 		}
 
 		return
@@ -110,7 +110,7 @@ func (l *Limiter) countOwnerAllowed(q *Query, a *Answer, active *activeRules, st
 	h := &a.scratch.match.Hits[0]
 	active.stats[h.Rule.Index].stripe[stripe].ownerAllowed[headroom].Add(1)
 	l.refusedListOf(h.Rule).Record(h, false, 0, q)
-	l.noteUse(h, a.Limits, true, l.sampleWeight(&a.scratch), q)
+	l.countUse(h, a.Limits, true, l.sampleWeight(&a.scratch), q)
 
 	return true
 }
@@ -151,7 +151,7 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 		}
 
 		l.refusedListOf(h.Rule).Record(h, refused, priorChecks, q)
-		l.noteUse(h, hitLimits, a.Allowed, weight, q)
+		l.countUse(h, hitLimits, a.Allowed, weight, q)
 	}
 }
 
@@ -238,9 +238,9 @@ func (l *Limiter) sampleWeight(sc *scratch) int64 {
 	return sampleEvery
 }
 
-// noteUse adds a decided check of h's subject to the lists of those that use
+// countUse adds a decided check of h's subject to the lists of those that use
 // most, are delayed, or are near to a limit.
-func (l *Limiter) noteUse(h *rules.Hit, limits []LimitAnswer, allowed bool, weight int64, q *Query) {
+func (l *Limiter) countUse(h *rules.Hit, limits []LimitAnswer, allowed bool, weight int64, q *Query) {
 	if len(limits) == 0 {
 		return // Envoy's unlimited descriptors have none
 	}

@@ -91,18 +91,18 @@ func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 			continue
 		}
 
-		route := partitions.Route{Place: partitions.Here}
+		route := partitions.Route{Location: partitions.Here}
 		if m != nil {
 			route = m.Ownership.Route(ring.PartitionOf(item.subject))
 		}
 
 		switch {
-		case route.Place == partitions.Here && (m == nil || m.Authority()):
+		case route.Location == partitions.Here && (m == nil || m.Authority()):
 			rest := l.giveBack(item)
 			if !rest.isEmpty() {
 				waiting = append(waiting, rest)
 			}
-		case route.Place == partitions.Elsewhere && route.Owner != m.Self && item.hops <= maxHops && m.Peers.Reachable(route.Owner):
+		case route.Location == partitions.Elsewhere && route.Owner != m.Self && item.hops <= maxHops && m.Peers.Reachable(route.Owner):
 			byOwner[route.Owner] = append(byOwner[route.Owner], *item)
 		default:
 			// The refund waits here, even after its last hop, in case the token comes here:

@@ -144,7 +144,7 @@ func (rs *reservations) decideStandalone(q *Query, a *Answer) error {
 	now := a.Now // tryDecide may move a.Now
 	a.readLives(l)
 	if place != nil {
-		if err := place.noteIn(l.table, now, a.scratch.ops); err != nil {
+		if err := place.recordIn(l.table, now, a.scratch.ops); err != nil {
 			return err
 		}
 	}
@@ -303,7 +303,7 @@ func (rs *reservations) takenCostsOf(a *Answer, i int, ops []counters.Op) takenC
 
 		// The cost was taken by this node's share, and comes back by that share.
 		if t.life.Lineage == localLineage {
-			op = a.scratch.cluster.aloneOp(i, j)
+			op = a.scratch.cluster.fallbackOp(i, j)
 		}
 
 		var mark algorithms.TakeMark

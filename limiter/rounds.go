@@ -56,7 +56,7 @@ func (c *clusterCheck) begin(unauthorized bool) {
 	}
 
 	if len(c.selected) > 0 {
-		c.decideFromFallback(c.selected, ByOwner)
+		c.decideAlone(c.selected, ByOwner)
 	}
 	if !c.aborted {
 		c.advance()
@@ -96,7 +96,7 @@ func (c *clusterCheck) advance() {
 	// message, and leaves nothing to give back elsewhere.
 	someAlone := c.selectSubjects(stateAlone)
 	if someAlone {
-		c.decideFromFallback(c.selected, ByFallback)
+		c.decideAlone(c.selected, ByFallback)
 		if c.aborted {
 			return
 		}
@@ -277,7 +277,7 @@ func (c *clusterCheck) takeHere(list []int) {
 		c.gatheredOps = append(c.gatheredOps, c.ops(s)...)
 	}
 
-	if !c.noteReservation(c.gatheredOps) {
+	if !c.recordReservation(c.gatheredOps) {
 		return
 	}
 

@@ -48,16 +48,16 @@ type candidates struct {
 // be decided here or elsewhere once the hand-off is over. locate looks at the
 // gate first, which takes less time than Route: if the gate is open, Route says
 // Here, too.
-func (cs *candidates) locate(l *Limiter) partitions.Place {
+func (cs *candidates) locate(l *Limiter) partitions.Location {
 	p := ring.PartitionOf(cs.subject)
 	mayBeHere := cs.attempts < maxAttempts && !slices.Contains(cs.tried, l.membership.Self)
 	if mayBeHere && l.table.IsOpen(p) {
 		return partitions.Here
 	}
-	// If place is Here, the gate has just opened.
+	// If location is Here, the gate has just opened.
 	cs.route = l.membership.Ownership.Route(p)
-	if place := cs.route.Place; mayBeHere || place == partitions.Elsewhere {
-		return place
+	if location := cs.route.Location; mayBeHere || location == partitions.Elsewhere {
+		return location
 	}
 
 	// The attempts are used up, or this node can't decide: only others may.

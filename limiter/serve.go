@@ -145,7 +145,7 @@ func (l *Limiter) serveSlot(body []byte, to Responder) {
 		return
 	}
 
-	if req.isPrompt() && m.Ownership.Route(req.list[0].Key.Partition()).Place == partitions.Here && m.Authority() {
+	if req.isPrompt() && m.Ownership.Route(req.list[0].Key.Partition()).Location == partitions.Here && m.Authority() {
 		result, err := l.serveSlotHere(req)
 
 		// If the partition has just become pending, go on below: askSlot waits, or asks

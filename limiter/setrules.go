@@ -59,7 +59,7 @@ func (l *Limiter) SetRules(set *rules.Set) {
 	before := l.inForce.Swap(next)
 	// Before the first set, no check of this process has used any rate.
 	if before != nil {
-		l.noteRatesMayChange()
+		l.markRatesChanging()
 	}
 }
 
@@ -87,6 +87,6 @@ func (l *Limiter) SetEntries(e *entries.State) {
 
 	// Only entries of subjects change limits, and with them rates.
 	if subjects {
-		l.noteRatesMayChange()
+		l.markRatesChanging()
 	}
 }

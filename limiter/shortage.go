@@ -361,8 +361,8 @@ func (lo *loans) requestBorrow(q *Query, h *rules.Hit, needs []loanNeed) *loanQu
 	ss := &lo.shortages
 	subject := h.Subject.Hi // h is valid only until its check ends
 	route := m.Ownership.Route(ring.PartitionOf(subject))
-	here := route.Place == partitions.Here
-	if !here && (route.Place != partitions.Elsewhere || route.Owner.IsZero() || route.Owner == m.Self) {
+	here := route.Location == partitions.Here
+	if !here && (route.Location != partitions.Elsewhere || route.Owner.IsZero() || route.Owner == m.Self) {
 		return nil
 	}
 

@@ -218,15 +218,15 @@ func (n *testNode) Route(p int) partitions.Route {
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()
 	at := n.w.place[p]
-	r := partitions.Route{Epoch: 1, Revision: 1, Place: partitions.Elsewhere, Owner: at.owner,
+	r := partitions.Route{Epoch: 1, Revision: 1, Location: partitions.Elsewhere, Owner: at.owner,
 		Other: at.other, Standby: at.standby}
 	if id, ok := n.wrong.Load(p); ok {
 		r.Owner = id.(ring.NodeID)
 	}
 	if r.Owner == n.id {
-		r.Place = partitions.Here
+		r.Location = partitions.Here
 		if at.frozen {
-			r.Place = partitions.Pending
+			r.Location = partitions.Pending
 		}
 	}
 	return r
@@ -238,7 +238,7 @@ func (n *testNode) WaitWhilePending(ctx context.Context, p int) {
 		n.w.mu.Lock()
 		moved := n.w.moved
 		n.w.mu.Unlock()
-		if n.Route(p).Place != partitions.Pending {
+		if n.Route(p).Location != partitions.Pending {
 			return
 		}
 		select {

@@ -134,9 +134,9 @@ func (le *lease) covers(i int, ops []counters.Op) bool {
 // is left of a grant then says nothing about what is left of the counter.
 func (le *lease) canAnswerLooks() bool { return le.hasChecks && !le.hasCounts }
 
-// noteModes records the mode of ops, all of one subject. A check without costs
+// recordModes records the mode of ops, all of one subject. A check without costs
 // does not count: such ops also come from renewals.
-func (le *lease) noteModes(ops []counters.Op) {
+func (le *lease) recordModes(ops []counters.Op) {
 	mode := ops[0].Mode
 	switch {
 	case mode == counters.CountMode:

@@ -89,7 +89,7 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 	for i := range ops {
 		le.limits[i].limit = ops[i].Limit // so that older rules can be freed
 	}
-	le.noteModes(ops)
+	le.recordModes(ops)
 
 	// The second grant takes the place of the first if that one's time is over, or
 	// if it is too small for this cost and the second is not. What is left of the
@@ -217,7 +217,7 @@ func (ls *Leases) prepareRequest(
 		le.reset(ops)
 	}
 
-	le.noteModes(ops)
+	le.recordModes(ops)
 	le.lastUsed = now
 	le.lastPolicy = policy
 	le.keepFor = max(keepTTLs*policy.TTL, minKeepFor)

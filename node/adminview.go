@@ -53,9 +53,9 @@ func (a adminView) Leave(ctx context.Context, force bool, by string) (last bool,
 	return last, nil
 }
 
-// membership returns why this node is not a working member of the cluster; nil
+// membershipError returns why this node is not a working member of the cluster; nil
 // if it is one. A node that is cut off still is one.
-func (n *Node) membership() error {
+func (n *Node) membershipError() error {
 	if n.leftOnRequest.Load() {
 		return errLeft
 	}
@@ -65,10 +65,10 @@ func (n *Node) membership() error {
 	return n.cluster.DegradedError()
 }
 
-// condition returns why load balancers should send no checks to this node,
+// probeError returns why load balancers should send no checks to this node,
 // although it decides them; nil if they may.
-func (n *Node) condition() error {
-	if err := n.membership(); err != nil {
+func (n *Node) probeError() error {
+	if err := n.membershipError(); err != nil {
 		return err
 	}
 	if n.replacing.Load() {

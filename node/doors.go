@@ -22,8 +22,8 @@ func (n *Node) listen() (err error) {
 		CertFile: c.CertFile, KeyFile: c.KeyFile, APIToken: c.APIToken, AdminToken: c.AdminToken,
 		TokensFile: c.TokensFile,
 		Memory:     c.MemoryLimit, Connections: c.MaxConnections, MaxMatched: c.MaxMatched,
-		Node: c.Name, Version: Version(), Decider: n.limiter, CheckReady: n.condition,
-		CheckMember: n.membership, Health: n.clusterHealth, Logger: n.log,
+		Node: c.Name, Version: Version(), Decider: n.limiter, CheckReady: n.probeError,
+		CheckMember: n.membershipError, Health: n.clusterHealth, Logger: n.log,
 	}
 
 	sources := []metrics.Source{

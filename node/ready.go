@@ -63,9 +63,9 @@ func (n *Node) awaitDeciding() bool {
 
 	var copiesSince time.Time // since when nothing but copies can be missing
 	decides := n.pollUntilNil(func() error {
-		n.cluster.NoteVoters()
+		n.cluster.RecordVoters()
 
-		err := n.missingToDecide(&copiesSince)
+		err := n.acceptError(&copiesSince)
 		if err != nil {
 			n.doors.Explain(err.Error())
 		}
@@ -86,11 +86,11 @@ func (n *Node) awaitDeciding() bool {
 	return true
 }
 
-// missingToDecide returns why checks are not let in yet; nil if nothing is
+// acceptError returns why checks are not let in yet; nil if nothing is
 // missing. It sets copiesSince, if that is zero, once nothing but copies can be
 // missing.
-func (n *Node) missingToDecide(copiesSince *time.Time) error {
-	if err := n.notReady(); err != nil {
+func (n *Node) acceptError(copiesSince *time.Time) error {
+	if err := n.readyError(); err != nil {
 		return err
 	}
 
@@ -121,8 +121,8 @@ func (n *Node) awaitVoters() bool {
 	})
 }
 
-// notReady returns why the node can't decide checks yet; nil if it can.
-func (n *Node) notReady() error {
+// readyError returns why the node can't decide checks yet; nil if it can.
+func (n *Node) readyError() error {
 	if err := n.cluster.ReadyError(); err != nil {
 		return err
 	}

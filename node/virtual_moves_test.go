@@ -503,18 +503,18 @@ func TestLeaveThatFailsInOneProcess(t *testing.T) {
 		}
 		p.net.Rejoin(v.ip)
 		p.awaitWhole()
-		expect.NoError(t, v.node.membership())
+		expect.NoError(t, v.node.membershipError())
 
 		// It has left the ring, and not the cluster.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		expect.NoError(t, v.node.cluster.LeaveRing(ctx))
 		v.node.cluster.Stay()
-		if err := v.node.membership(); err != errGivenUp {
+		if err := v.node.membershipError(); err != errGivenUp {
 			t.Errorf("got %v, want %v", err, errGivenUp)
 		}
 		expect.NoError(t, leave(time.Minute))
-		if err := v.node.membership(); err != errLeft {
+		if err := v.node.membershipError(); err != errLeft {
 			t.Errorf("got %v, want %v", err, errLeft)
 		}
 	})

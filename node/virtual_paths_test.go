@@ -320,7 +320,7 @@ func TestD1_HungDiskAndACrashInOneProcess(t *testing.T) {
 		p.within(15*time.Second, "x is ended", func() bool {
 			return !leader.state().InRing(x.id) && !leader.state().InRing(y.id)
 		})
-		if why := x.node.condition(); why == nil || !strings.HasPrefix(why.Error(), "behind") {
+		if why := x.node.probeError(); why == nil || !strings.HasPrefix(why.Error(), "behind") {
 			t.Errorf("x reports ready: %v", why)
 		}
 		for _, m := range leader.admin().View().Members {
@@ -334,7 +334,7 @@ func TestD1_HungDiskAndACrashInOneProcess(t *testing.T) {
 		x.memory.mend()
 		p.within(time.Minute, "x is back", func() bool { return leader.state().InRing(x.id) })
 		p.awaitWhole()
-		if why := x.node.condition(); why != nil {
+		if why := x.node.probeError(); why != nil {
 			t.Errorf("x reports that it is not ready: %v", why)
 		}
 	})
@@ -464,7 +464,7 @@ func TestRemoveByForceInOneProcess(t *testing.T) {
 				t.Errorf("the removed node is a member again: %+v", m)
 			}
 		}
-		if why := x.node.condition(); why == nil || !strings.HasPrefix(why.Error(), "removed") {
+		if why := x.node.probeError(); why == nil || !strings.HasPrefix(why.Error(), "removed") {
 			t.Errorf("the removed node reports ready: %v", why)
 		}
 		leader.endProcess(true) // the next leader must know of it, too
@@ -476,7 +476,7 @@ func TestRemoveByForceInOneProcess(t *testing.T) {
 		x.endProcess(false)
 		x.startProcess()
 		time.Sleep(30 * time.Second)
-		if why := x.node.condition(); why == nil ||
+		if why := x.node.probeError(); why == nil ||
 			!strings.Contains(why.Error(), "was removed by ann on ") ||
 			!strings.Contains(why.Error(), "start it with --rejoin") {
 			t.Errorf("the removed node, started again: got %v", why)

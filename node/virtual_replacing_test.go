@@ -12,7 +12,7 @@ import (
 )
 
 // isProbedReady reports whether a probe of the node's readiness succeeds.
-func (v *testNode) isProbedReady() bool { return v.ready.Load() && v.node.condition() == nil }
+func (v *testNode) isProbedReady() bool { return v.ready.Load() && v.node.probeError() == nil }
 
 // replaceDisk kills the node and starts it with an empty disk and a new
 // identity, and at another address if move is set.

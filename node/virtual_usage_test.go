@@ -176,7 +176,7 @@ func TestNodeWhoseUsageNobodyTakesStays(t *testing.T) {
 		}
 
 		p.awaitWhole()
-		expect.NoError(t, v.node.membership())
+		expect.NoError(t, v.node.membershipError())
 		p.end()
 	})
 }

@@ -224,12 +224,12 @@ type RaftStatus struct {
 func (r *RaftStore) Status() RaftStatus {
 	s := RaftStatus{Size: r.size.Load(), Ballast: r.ballast.exists.Load()}
 	for _, h := range []*health{&r.logs.health, &r.stable.health, &r.probe.health} {
-		hung, full, err := h.report(r.config.Timeout)
+		hung, failing, err := h.report(r.config.Timeout)
 		if !hung.IsZero() && (s.HungSince.IsZero() || hung.Before(s.HungSince)) {
 			s.HungSince = hung
 		}
-		if !full.IsZero() && (s.FailingSince.IsZero() || full.Before(s.FailingSince)) {
-			s.FailingSince = full
+		if !failing.IsZero() && (s.FailingSince.IsZero() || failing.Before(s.FailingSince)) {
+			s.FailingSince = failing
 			s.Err = err
 		}
 	}

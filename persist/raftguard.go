@@ -573,7 +573,7 @@ func (h *health) succeed() (recovered bool) {
 	return recovered
 }
 
-func (h *health) report(timeout time.Duration) (hung, full time.Time, err error) {
+func (h *health) report(timeout time.Duration) (hung, failing time.Time, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.writeBegan.IsZero() && time.Since(h.writeBegan) > timeout {

@@ -33,7 +33,7 @@ func Compile(doc *document.Document, version int64) (*Set, error) {
 
 	c := &compiler{set: s, doc: doc, tables: map[tableKey]*subjectTable{}, listed: map[*document.SubjectSpec]*subject{}}
 	c.compileRules()
-	c.noteSlotTTLs()
+	c.recordSlotTTLs()
 	// The names of rules come before those of inline limits, as in Names.
 	s.nameInline(doc.Inline)
 	c.compileEnvoy()
@@ -54,7 +54,7 @@ func Compile(doc *document.Document, version int64) (*Set, error) {
 
 	s.rules = buildIndex(variants)
 	s.deny, s.allow = c.compileList(doc.Deny), c.compileList(doc.Allow)
-	s.noteLists()
+	s.markLists()
 	s.namesDecide = !slices.ContainsFunc(s.rules.attributes, func(a attributeIndex) bool { return !a.presenceOnly })
 	s.profiles = compileProfiles(doc.Profiles)
 
@@ -73,8 +73,8 @@ func (c *compiler) compileRules() {
 	}
 }
 
-// noteSlotTTLs records the ttl of each limit of slots in the document.
-func (c *compiler) noteSlotTTLs() {
+// recordSlotTTLs records the ttl of each limit of slots in the document.
+func (c *compiler) recordSlotTTLs() {
 	c.doc.EachSlotLimit(func(rule string, from document.Origin, l *document.LimitSpec) {
 		c.set.slotTTLs[slotSource(rule, from, l)] = l.Window
 	})
@@ -94,7 +94,7 @@ func (s *Set) Keyed(secret []byte) *Set {
 	key := hashKey{binary.LittleEndian.Uint64(sum), binary.LittleEndian.Uint64(sum[8:])}
 	out.seed(key)
 	out.overlay = nil // its blocks are filed under hashes by the old key
-	out.noteLists()
+	out.markLists()
 	(&compiler{set: &out, doc: s.Document}).compileEnvoy() // the nodes of s hash with the old key, too
 	return &out
 }

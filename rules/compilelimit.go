@@ -68,7 +68,7 @@ func (c *compiler) compileLimit(l *Limit, rule *document.RuleSpec, spec *documen
 	id := c.doc.Identity(spec, c.doc.ZoneOf(rule))
 	l.Unit = id.Unit
 	l.UnitID = c.unitID(id.Unit)
-	l.Window = spec.Per
+	l.Per = spec.Per
 	l.Limit = algorithms.Limit{Kind: id.Kind, Amount: spec.Limit, Window: spec.Window}
 
 	// Limits whose windows begin with the first hit can't delay: nobody knows when
@@ -113,7 +113,7 @@ func blockLimits(rule string, lengths []document.Span) (out []*Limit) {
 		}
 
 		l := &Limit{Name: rule + "/block", Unit: "block", UnitID: -1,
-			Window: length.Duration.String(), ID: xxh3.HashString("block")}
+			Per: length.Duration.String(), ID: xxh3.HashString("block")}
 		l.Limit = algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 1, Burst: 1, Window: length.Duration}
 
 		if i > 0 {

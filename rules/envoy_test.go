@@ -98,7 +98,7 @@ func TestEnvoyNodes(t *testing.T) {
 		r.ownLimits[0].Limit != (algorithms.Limit{Kind: algorithms.FixedWindow, Window: time.Hour}) {
 		t.Errorf("have %+v, %+v, %+v", closed, closed.Rule, closed.Rule.ownLimits[0])
 	}
-	if quota.Shadow || !quota.Quota || quota.Rule.ownLimits[0].Window != "365d" {
+	if quota.Shadow || !quota.Quota || quota.Rule.ownLimits[0].Per != "365d" {
 		t.Errorf("have %+v, %+v", quota, quota.Rule.ownLimits[0])
 	}
 	// A path with its own metrics shares them with the rule of that name.

@@ -222,7 +222,7 @@ func TestInlineKeepsNothingOfTheCall(t *testing.T) {
 		buffer[i] = 'x'
 	}
 	l := h.Limits[0]
-	if text := fmt.Sprint(l.Window, l.Unit, l.Name, h.Rule.Name); strings.Contains(text, "x") {
+	if text := fmt.Sprint(l.Per, l.Unit, l.Name, h.Rule.Name); strings.Contains(text, "x") {
 		t.Errorf("the set changed with the buffer: %s", text)
 	}
 	same := InlineSubject{Limits: []document.InlineLimit{{Limit: 1, Per: "1h", Algorithm: "fixed-window",

@@ -12,7 +12,7 @@ type Limit struct {
 	Name   string // its own, or what [document.Document.LimitName] makes
 	Unit   string
 	UnitID int
-	Window string // as written: "1m", "day"
+	Per    string // as written: "1m", "day"
 	// ID is a hash of the unit, the algorithm and the window (for calendar windows,
 	// with the zone). Together with the subject's hash it identifies the counter.
 	// Amounts and names are not part of it, so they can change without losing what

@@ -51,7 +51,7 @@ func TestLowered(t *testing.T) {
 			t.Errorf("%d by %s: have %d, burst %d, want %d", tt.amount, tt.factor, low[1].Amount, low[1].Burst, tt.want)
 		}
 		for i := range low {
-			if low[i].ID != h.Limits[i].ID || low[i].Name != h.Limits[i].Name || low[i].Window != h.Limits[i].Window {
+			if low[i].ID != h.Limits[i].ID || low[i].Name != h.Limits[i].Name || low[i].Per != h.Limits[i].Per {
 				t.Errorf("limit %d is another counter: have %+v, want as %+v", i, low[i], h.Limits[i])
 			}
 		}

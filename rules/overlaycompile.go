@@ -41,7 +41,7 @@ func (s *Set) withEntries(e *entries.State, base *Set, past bool) *Set {
 
 	if o.entries == e {
 		next.overlay = o
-		next.noteLists()
+		next.markLists()
 		return &next
 	}
 
@@ -62,7 +62,7 @@ func (s *Set) withEntries(e *entries.State, base *Set, past bool) *Set {
 		next.overlay = nil // checks cost nothing more than without entries
 	}
 
-	next.noteLists()
+	next.markLists()
 	return &next
 }
 
@@ -209,7 +209,7 @@ func (oc *overlayCompiler) fileSubject(e *entries.Entry) (awake bool) {
 		return awake // no rule has the attribute in its key
 	}
 
-	oc.noteSlotTTLs(item.subject)
+	oc.recordSlotTTLs(item.subject)
 	o := oc.overlay
 	for _, key := range keys {
 		items, i, found := o.subjectItems(key, e.Value)
@@ -338,14 +338,14 @@ func (oc *overlayCompiler) unfileBlock(e *entries.Entry) {
 	*o.blockCountOf(r)--
 }
 
-// noteSlotTTLs notes the ttls of the limits of slots that an entry gives its subject.
-func (oc *overlayCompiler) noteSlotTTLs(s *subject) {
+// recordSlotTTLs records the ttls of the limits of slots that an entry gives its subject.
+func (oc *overlayCompiler) recordSlotTTLs(s *subject) {
 	for _, l := range s.slotLimits() {
 		oc.overlay.slotTTLs = oc.overlay.slotTTLs.With(sourceKey(l.Source), l.Limit.Window)
 	}
 }
 
-// forgetSlotTTLs undoes noteSlotTTLs. The limits for several variants of a rule
+// forgetSlotTTLs undoes recordSlotTTLs. The limits for several variants of a rule
 // have the same Source, and so the same ttl.
 func (oc *overlayCompiler) forgetSlotTTLs(s *subject) {
 	for _, l := range s.slotLimits() {

@@ -110,8 +110,8 @@ func (s *Set) UnitID(name string) (int, bool) {
 	return id, ok
 }
 
-// noteLists records whether a list has entries, in the document or beside it.
-func (s *Set) noteLists() {
+// markLists records whether a list has entries, in the document or beside it.
+func (s *Set) markLists() {
 	s.hasLists = len(s.Document.Deny)+len(s.Document.Allow) > 0 || s.overlay != nil && s.overlay.listItems > 0
 }
 

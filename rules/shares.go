@@ -218,7 +218,7 @@ func (s *Set) lastVersionShares(h *Hit) []*Limit {
 // severalVersionShares returns the shares of a hit's limits when more than one
 // version may count.
 func (s *Set) severalVersionShares(m *Match, h *Hit, wall int64) []*Limit {
-	s.noteShareLists(m, h)
+	s.setShareLists(m, h)
 
 	d := s.division
 	cache := &h.Limits[0].shareCache.several
@@ -241,9 +241,9 @@ func (s *Set) severalVersionShares(m *Match, h *Hit, wall int64) []*Limit {
 	return next.limits
 }
 
-// noteShareLists sets m.shareLists: for each version before the last, the
+// setShareLists sets m.shareLists: for each version before the last, the
 // number of the list of limits that it has for h's rule and m's subject.
-func (s *Set) noteShareLists(m *Match, h *Hit) {
+func (s *Set) setShareLists(m *Match, h *Hit) {
 	m.shareLists = m.shareLists[:0]
 	held := s.shares.Held
 	for i := range held[:len(held)-1] {

@@ -253,7 +253,7 @@ func (t *Totals) sendChanges(ctx context.Context, to Member, final bool) (missin
 	if err != nil {
 		return lack{}, err
 	}
-	return c.noteSent(sent, holdings, reply.Missing), nil
+	return c.recordSent(sent, holdings, reply.Missing), nil
 }
 
 // sendLive sends the blocks of a live ledger that have changed in a step.
@@ -312,9 +312,9 @@ func (t *Totals) ownHoldings(inMemory []holding) []holding {
 	return all
 }
 
-// noteSent notes what the holder has after the steps in sent, and returns which
+// recordSent records what the holder has after the steps in sent, and returns which
 // of holdings it lacks. lacking are those that it named.
-func (c *copier) noteSent(sent []step, holdings []holding, lacking []version) (missing lack) {
+func (c *copier) recordSent(sent []step, holdings []holding, lacking []version) (missing lack) {
 	clear(c.sent)
 	for _, s := range sent {
 		c.sent[s.Ledger] = s.To

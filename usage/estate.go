@@ -200,7 +200,7 @@ func (t *Totals) reviewBills() {
 		current := MonthOf(t.meter.config.Now())
 		for _, month := range []Month{current - 1, current} {
 			bi := t.gather(ctx, month, members)
-			t.noteProblems(found, month, bi)
+			t.recordProblems(found, month, bi)
 			for _, e := range bi.estimated {
 				estimated[e.Node] = true
 			}
@@ -224,19 +224,19 @@ func (t *Totals) isFirst(members []Member) bool {
 	})
 }
 
-// noteProblems notes the nodes whose counts in a bill are estimated or lost. It
+// recordProblems records the nodes whose counts in a bill are estimated or lost. It
 // logs those that are new.
-func (t *Totals) noteProblems(found map[inexactBill]string, month Month, bi *bill) {
+func (t *Totals) recordProblems(found map[inexactBill]string, month Month, bi *bill) {
 	log := t.meter.config.Logger
 	for _, e := range bi.estimated {
-		if t.noteProblem(found, month, e.Node, "estimated") {
+		if t.recordProblem(found, month, e.Node, "estimated") {
 			log.Warn("bills are estimated: a node is gone, and the copy of its counts may lack the last ones",
 				"node", e.Node, "month", month, "at_most_lost", e.AtMostLost.Round(time.Millisecond))
 		}
 	}
 
 	for _, name := range bi.lost {
-		if t.noteProblem(found, month, name, "incomplete") {
+		if t.recordProblem(found, month, name, "incomplete") {
 			log.Warn("bills are incomplete: a node is gone, and no other has a copy of all that it counted", "node", name, "month", month)
 		}
 	}
@@ -253,9 +253,9 @@ func (t *Totals) logExact(found map[inexactBill]string, current Month) {
 	}
 }
 
-// noteProblem notes what is wrong with a node's bill of a month, and reports
+// recordProblem records what is wrong with a node's bill of a month, and reports
 // whether the problem is new.
-func (t *Totals) noteProblem(found map[inexactBill]string, month Month, node, what string) bool {
+func (t *Totals) recordProblem(found map[inexactBill]string, month Month, node, what string) bool {
 	p := inexactBill{month, node}
 	found[p] = what
 	return t.review.found[p] != what

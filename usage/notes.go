@@ -161,8 +161,8 @@ func (t *Totals) saveNotes() {
 	t.notes.save(t.meter)
 }
 
-// noteMembers notes which nodes are members now.
-func (t *Totals) noteMembers() {
+// recordMembers records which nodes are members now.
+func (t *Totals) recordMembers() {
 	nb := &t.notes
 	m := t.meter
 	now := m.config.Now()
@@ -275,7 +275,7 @@ func (t *Totals) exchangeNotes(ctx context.Context, with Member) error {
 
 // shareNotes notes who is a member, and exchanges notes with one other node, each in turn.
 func (t *Totals) shareNotes(turn int) {
-	t.noteMembers()
+	t.recordMembers()
 	alive := slices.DeleteFunc(t.candidates(), func(member Member) bool { return !member.Alive })
 	if len(alive) == 0 {
 		return
@@ -289,8 +289,8 @@ func (t *Totals) shareNotes(turn int) {
 	}
 }
 
-// noteExport notes that a month was exported.
-func (t *Totals) noteExport(month Month, digest uint64) {
+// recordExport records that a month was exported.
+func (t *Totals) recordExport(month Month, digest uint64) {
 	nb := &t.notes
 	nb.mu.Lock()
 	defer nb.mu.Unlock()

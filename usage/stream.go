@@ -71,11 +71,11 @@ func (s *Stream) Estimated() []Estimate { return slices.Clone(s.bill.estimated) 
 // if it does not, or was never exported.
 func (s *Stream) Revised() time.Time { return s.revised }
 
-// Exported notes that all rows were exported. If they are those of the whole
+// Exported records that all rows were exported. If they are those of the whole
 // month, later changes count as revisions of the export.
 func (s *Stream) Exported() {
 	if !s.query.Here && s.query.Rule == "" {
-		s.totals.noteExport(s.query.Month, s.bill.digest)
+		s.totals.recordExport(s.query.Month, s.bill.digest)
 	}
 }
 

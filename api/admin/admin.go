@@ -174,8 +174,8 @@ func Open(doors *api.Doors, config Config) (*Server, error) {
 
 	s.server = &http.Server{
 		Handler:           s.onConnection(s.handler()),
-		ConnContext:       noteConnection,
-		ConnState:         noteState,
+		ConnContext:       withConnection,
+		ConnState:         followConnState,
 		ReadHeaderTimeout: cmp.Or(doors.Timeout, headerTimeout),
 		ReadTimeout:       cmp.Or(doors.Timeout, readTimeout),
 		WriteTimeout:      cmp.Or(doors.Timeout, writeTimeout),

@@ -102,8 +102,8 @@ func (c *checkedConn) SetReadDeadline(t time.Time) error {
 // NetConn returns the underlying connection.
 func (c *checkedConn) NetConn() net.Conn { return c.Conn }
 
-// noteState follows whether net/http waits for a request.
-func noteState(conn net.Conn, state http.ConnState) {
+// followConnState follows whether net/http waits for a request.
+func followConnState(conn net.Conn, state http.ConnState) {
 	if c, ok := conn.(*checkedConn); ok {
 		c.idle.Store(state == http.StateIdle)
 	}
@@ -112,7 +112,7 @@ func noteState(conn net.Conn, state http.ConnState) {
 // connectionKey is the context key for the connection of a request.
 type connectionKey struct{}
 
-func noteConnection(ctx context.Context, c net.Conn) context.Context {
+func withConnection(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, api.Unwrap[*api.Connection](c))
 }
 
@@ -156,7 +156,7 @@ func (s *Server) onConnection(next http.Handler) http.Handler {
 	})
 }
 
-// awaitBody notes that r's connection waits for a body while read is running.
+// awaitBody records that r's connection waits for a body while read is running.
 func awaitBody(r *http.Request, read func() ([]byte, error)) ([]byte, error) {
 	c := connectionOf(r)
 	if c == nil {

@@ -23,7 +23,7 @@ func refusalOf(a *limiter.Answer) *rules.Refusal {
 // placeholderValues returns what the placeholders of a's refusal stand for.
 func placeholderValues(a *limiter.Answer) rules.Values {
 	t := a.TightestLimit()
-	v := rules.Values{Limit: t.Limit.UndividedCapacity(), Window: t.Limit.Window, RetryAfter: -1, Rule: t.Rule.Name}
+	v := rules.Values{Limit: t.Limit.UndividedCapacity(), Window: t.Limit.Per, RetryAfter: -1, Rule: t.Rule.Name}
 	if t.RetryAfter >= 0 {
 		v.RetryAfter = max(1, seconds(t.RetryAfter))
 	}

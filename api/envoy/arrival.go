@@ -253,7 +253,7 @@ func (s *Server) boundMessages(desc grpc.ServiceDesc) *grpc.ServiceDesc {
 				chain grpc.UnaryServerInterceptor) (any, error) {
 				receive := func(in any) error {
 					if conn := connectionOf(ctx); conn != nil {
-						defer conn.noteReceived()
+						defer conn.endReceive()
 					}
 					return s.newArrival().await(ctx, nil, read, in)
 				}
@@ -305,7 +305,7 @@ type inbound struct {
 	smallFrames int // how many more small frames are allowed
 }
 
-// beginAnswer notes that a call is being answered, so that the connection is
+// beginAnswer records that a call is being answered, so that the connection is
 // not displaced. It reports false if the connection has been displaced.
 func (i *inbound) beginAnswer() bool {
 	i.mu.Lock()
@@ -317,10 +317,10 @@ func (i *inbound) beginAnswer() bool {
 	return true
 }
 
-// noteReceived notes that a call has been received, or is no longer awaited.
-func (i *inbound) noteReceived() {
+// endReceive records that a call has been received, or is no longer awaited.
+func (i *inbound) endReceive() {
 	// The number must not fall below 0: tap counts only strangers' calls, but
-	// noteReceived sees all calls.
+	// endReceive sees all calls.
 	for n := i.begun.Load(); n > 0; n = i.begun.Load() {
 		if i.begun.CompareAndSwap(n, n-1) {
 			return
@@ -328,7 +328,7 @@ func (i *inbound) noteReceived() {
 	}
 }
 
-// endAnswer notes that a call has been answered.
+// endAnswer records that a call has been answered.
 func (i *inbound) endAnswer() {
 	i.mu.Lock()
 	defer i.mu.Unlock()

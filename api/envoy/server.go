@@ -270,7 +270,7 @@ func (s *Server) stream(
 	s.latency.Stripe().Count()
 	conn := connectionOf(ss.Context())
 	if conn != nil {
-		conn.noteReceived() // even if the stream is refused: its call has been received
+		conn.endReceive() // even if the stream is refused: its call has been received
 	}
 
 	defer s.openStreams.Add(-1)

@@ -75,7 +75,7 @@ func (f *fixed) Rules() *rules.Set { return f.set }
 // newFixed returns a decider with two limits and a shadow limit; the second limit is the tightest.
 func newFixed() *fixed {
 	window := func(name string, amount int64, d time.Duration, text string) *rules.Limit {
-		return &rules.Limit{Name: name, Unit: "requests", Window: text,
+		return &rules.Limit{Name: name, Unit: "requests", Per: text,
 			Limit: algorithms.Limit{Kind: algorithms.FixedWindow, Amount: amount, Window: d}}
 	}
 	tenant, ip, shadow := &rules.Rule{Name: "tenant"}, &rules.Rule{Name: "ip"}, &rules.Rule{Name: "new", Shadow: true}

@@ -225,7 +225,7 @@ func (h *handlers) check(x *exchange) *api.Error {
 
 	if x.answer.Allowed && x.check.Wait && !x.check.Peeks() {
 		x.delayAnswer(time.Now())
-		h.notePlace(x)
+		h.recordAdvance(x)
 	}
 
 	x.compose(0, false, h.node)

@@ -54,7 +54,7 @@ type exchange struct {
 	// left of the check's delay at due.
 	due           time.Time
 	delayAfterDue time.Duration
-	place         place // what was taken for the delay
+	advance       advance // what was taken for the delay
 	// hangUp means that the connection must be closed after the answer.
 	hangUp bool
 
@@ -90,7 +90,7 @@ func (x *exchange) reset() {
 	x.due = time.Time{}
 	x.delayAfterDue = 0
 	x.hangUp = false
-	x.place = place{}
+	x.advance = advance{}
 }
 
 // compose turns x's decision into its answer; see codec.Reply.Compose.

@@ -85,7 +85,7 @@ func start(handlers *handlers, ln net.Listener, readTimeout time.Duration) *Serv
 		NoDefaultContentType:  true,
 		SecureErrorLogMessage: true,
 	}
-	s.server.ConnState = noteConnState
+	s.server.ConnState = followConnState
 	if handlers.tracer == nil {
 		s.fast = s.serveFast
 	}

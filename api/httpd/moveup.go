@@ -11,18 +11,18 @@ import (
 // wait behind it move up.
 const resetTimeout = 250 * time.Millisecond
 
-// place is what a check or a reservation whose answer may be held back has
+// advance is what a check or a reservation whose answer may be held back has
 // taken in advance.
-type place struct {
+type advance struct {
 	inQueue *limiter.QueuePlace // others can have it; nil: they can't
 	// giveBack gives it back if others can't have it; nil: it stays taken.
 	giveBack func()
 }
 
-// notePlace notes what x has taken in advance.
-func (h *handlers) notePlace(x *exchange) {
-	x.place = place{inQueue: x.answer.QueuePlace()}
-	if p := x.place.inQueue; p != nil {
+// recordAdvance records what x has taken in advance.
+func (h *handlers) recordAdvance(x *exchange) {
+	x.advance = advance{inQueue: x.answer.QueuePlace()}
+	if p := x.advance.inQueue; p != nil {
 		p.ProceedAt = x.due.Add(x.delayAfterDue)
 	}
 
@@ -30,11 +30,11 @@ func (h *handlers) notePlace(x *exchange) {
 	if !x.check.Reserving || id == "" || x.check.RequestID != "" {
 		return // a caller with a request_id may ask again, and would go on with what was given back
 	}
-	x.place.giveBack = func() { _, _ = h.Decider.Settle(id, nil) } // nobody knows the id now
+	x.advance.giveBack = func() { _, _ = h.Decider.Settle(id, nil) } // nobody knows the id now
 }
 
 // mayBeLeft reports whether w's place is of use to others, or can be given back.
-func (w *heldAnswer) mayBeLeft() bool { return w.inQueue != nil || w.place.giveBack != nil }
+func (w *heldAnswer) mayBeLeft() bool { return w.inQueue != nil || w.advance.giveBack != nil }
 
 // moveUp makes w go on at an earlier time than before. Its answer is not held
 // longer than planned.
@@ -58,7 +58,7 @@ func (w *heldAnswer) endWait(gone bool) {
 		w.inQueue.Leave()
 	case w.inQueue != nil:
 		w.inQueue.Proceed()
-	case gone && w.place.giveBack != nil:
-		w.place.giveBack()
+	case gone && w.advance.giveBack != nil:
+		w.advance.giveBack()
 	}
 }

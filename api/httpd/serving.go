@@ -296,8 +296,8 @@ func (t *lentConn) endStall() {
 	}
 }
 
-// noteConnState records whether the library waits for the next request.
-func noteConnState(conn net.Conn, state fasthttp.ConnState) {
+// followConnState records whether the library waits for the next request.
+func followConnState(conn net.Conn, state fasthttp.ConnState) {
 	t, ok := conn.(*lentConn)
 	if !ok {
 		return

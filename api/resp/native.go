@@ -191,7 +191,7 @@ type costReader struct {
 
 // next begins another cost.
 func (cr *costReader) next() failure {
-	cr.noteMissing()
+	cr.checkMissing()
 	if len(cr.list) == limiter.MaxCosts {
 		return badValue("COST must not be given for more than %d units", limiter.MaxCosts)
 	}
@@ -230,8 +230,8 @@ func (cr *costReader) unit(word []byte) failure {
 	return ""
 }
 
-// noteMissing notes if the last cost was not given, only its unit.
-func (cr *costReader) noteMissing() {
+// checkMissing remembers the last unit if it was given without a cost.
+func (cr *costReader) checkMissing() {
 	if len(cr.list) > 0 && !cr.hasCost {
 		cr.unitWithoutCost = cr.list[len(cr.list)-1].Unit
 	}
@@ -240,7 +240,7 @@ func (cr *costReader) noteMissing() {
 // finish returns the costs. If explicit is set, each unit needs a cost;
 // otherwise a missing cost is 1.
 func (cr *costReader) finish(explicit bool) ([]limiter.UnitCost, failure) {
-	cr.noteMissing()
+	cr.checkMissing()
 	if explicit && cr.unitWithoutCost != "" {
 		return cr.list, badValue("COST is missing for the unit %s", printableShort([]byte(cr.unitWithoutCost)))
 	}

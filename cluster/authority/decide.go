@@ -46,7 +46,7 @@ func (rs *reignState) detectStall(now time.Duration) {
 		for _, rec := range rs.records {
 			rec.unreachableSince = never
 			rec.notDirectSince = never
-			rec.failingSince = never
+			rec.ungrantedSince = never
 			rec.laggingSince = never
 			rec.ending = false
 		}
@@ -72,7 +72,7 @@ func (rs *reignState) observeReports(in *decisionInput) {
 
 	// While this leader can't prove that it leads, a refusal is no evidence against a node.
 	proved := rs.leadIsConfirmed(in.now)
-	rs.failing = nil
+	rs.behind = nil
 
 	for _, id := range rs.sortedNodes() {
 		rec := rs.ensureRecord(in.state, id) // not nil: the node has a record
@@ -83,11 +83,11 @@ func (rs *reignState) observeReports(in *decisionInput) {
 		track(&rec.healthySince, rec.notDirectSince == never && rs.hasAuthority(in.now, in.state, id))
 
 		if !proved || rs.silence(in.now, max(rec.lastAsked, rec.next.asked)) >= silencePatience {
-			rec.failingSince = never
+			rec.ungrantedSince = never
 		}
 
-		if rec.failingSince != never && in.now-rec.failingSince >= silencePatience && len(rs.failing) < maxReported {
-			rs.failing = append(rs.failing, id)
+		if rec.ungrantedSince != never && in.now-rec.ungrantedSince >= silencePatience && len(rs.behind) < maxReported {
+			rs.behind = append(rs.behind, id)
 		}
 	}
 }
@@ -148,7 +148,7 @@ func (rs *reignState) endIfUnwell(in *decisionInput, rec *record, id ring.NodeID
 	}
 
 	if why == agreement.Behind {
-		rs.lastFailingEnd = in.now
+		rs.lastBehindEnd = in.now
 		if id == rs.self {
 			// This leader can't end itself. The next one will, if it has to.
 			rs.transferLead()
@@ -185,32 +185,32 @@ func (rs *reignState) whyEnd(in *decisionInput, rec *record, id ring.NodeID) agr
 		return agreement.Silent
 	case isUnreachable && in.now-rec.unreachableSince >= unreachablePatience:
 		return agreement.Unreachable
-	case rs.isFailing(in, rec) && in.now-rs.lastFailingEnd >= failingPause && rs.canSpare(in, id):
+	case rs.isBehind(in, rec) && in.now-rs.lastBehindEnd >= behindPause && rs.canSpare(in, id):
 		return agreement.Behind
 	}
 	return ""
 }
 
-// isFailing reports whether the node asks without success, asks nothing although
+// isBehind reports whether the node asks without success, asks nothing although
 // it can be reached, or lags.
-func (rs *reignState) isFailing(in *decisionInput, rec *record) bool {
+func (rs *reignState) isBehind(in *decisionInput, rec *record) bool {
 	// It asks without success.
-	failing := rec.failingSince != never && in.now-rec.failingSince >= failingPatience &&
-		rec.withoutAuthority >= failingPatience
+	ungranted := rec.ungrantedSince != never && in.now-rec.ungrantedSince >= behindPatience &&
+		rec.withoutAuthority >= behindPatience
 
 	// It asks nothing. Unreachable and failed nodes are already Silent: see whyEnd.
 	//
 	// A node whose disk hangs may never learn which node leads, because Raft must
 	// save its term first. Such a node may be the former leader, which can go on
 	// leading for some seconds after its disk hangs. So this leader waits only
-	// unreachablePatience, not failingPatience.
+	// unreachablePatience, not behindPatience.
 	silence := rs.silence(in.now, max(rec.lastAsked, rec.next.asked))
 	asksNothing := silence >= unreachablePatience && rs.leadIsConfirmed(in.now)
 
 	// It lags. Until it has applied the newest revision it begins no copies, so no
 	// change of the ring can finish.
-	lagging := rec.laggingSince != never && in.now-rec.laggingSince >= failingPatience
-	return failing || asksNothing || lagging
+	lagging := rec.laggingSince != never && in.now-rec.laggingSince >= behindPatience
+	return ungranted || asksNothing || lagging
 }
 
 // leadIsConfirmed reports whether a majority has confirmed this node's lead within silencePatience.
@@ -391,8 +391,8 @@ func (rs *reignState) leaveEntry(in *decisionInput) agreement.Entry {
 		}
 
 		// This leader can't take itself out. The next one will.
-		if in.now-rs.lastFailingEnd >= failingPause {
-			rs.lastFailingEnd = in.now
+		if in.now-rs.lastBehindEnd >= behindPause {
+			rs.lastBehindEnd = in.now
 			rs.transferLead()
 		}
 	}

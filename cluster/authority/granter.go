@@ -159,7 +159,7 @@ func (g *Granter) Answer(ctx context.Context, req Request) Reply {
 	return g.submit(ctx,
 		&pendingRequest{request: &req, buildReply: func(rs *reignState, now time.Duration, s *agreement.State) Reply {
 			reply := rs.grant(now, s, &req)
-			reply.Failing = rs.failing
+			reply.Behind = rs.behind
 			return reply
 		}})
 }
@@ -376,7 +376,7 @@ func (g *Granter) recordRequest(pending *pendingRequest) (refused bool) {
 		return false
 	}
 
-	reply.Failing = r.state.failing
+	reply.Behind = r.state.behind
 	pending.reply <- reply
 	return true
 }

@@ -85,7 +85,7 @@ type Reply struct {
 	// asks again. Otherwise it is 0.
 	Index uint64 `json:"index,omitempty"`
 	// Failing are the nodes that ask for authority without success.
-	Failing []ring.NodeID `json:"behind,omitempty"`
+	Behind []ring.NodeID `json:"behind,omitempty"`
 }
 
 // hasRecorded reports whether a leader has recorded what the request says: the

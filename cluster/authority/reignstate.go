@@ -23,10 +23,10 @@ const (
 	// holePatience is how long a ring keeps a hole, left by a node that was taken
 	// out, before it is rebuilt.
 	holePatience = 5 * time.Second
-	// failingPatience is how long a node must ask without success before it is
-	// ended. failingPause is the minimum time between two such ends.
-	failingPatience = 5 * time.Second
-	failingPause    = 10 * time.Second
+	// behindPatience is how long a node must ask without success before it is
+	// ended. behindPause is the minimum time between two such ends.
+	behindPatience = 5 * time.Second
+	behindPause    = 10 * time.Second
 	// relayedPatience is how long a majority must reach a node only through other
 	// nodes before it is taken out of the ring.
 	relayedPatience = 10 * time.Second
@@ -102,11 +102,11 @@ type reignState struct {
 	// leadConfirmedAt is when the outcome of this node's last confirmation was
 	// handled; at first, when the reign began.
 	leadConfirmedAt time.Duration
-	// lastFailingEnd is when a failing node was last marked to be ended, or the lead
-	// was transferred instead.
-	lastFailingEnd time.Duration
-	// failing are the nodes that ask without success, sorted. The slice is replaced, never modified.
-	failing []ring.NodeID
+	// lastBehindEnd is when a node that is behind was last marked to be ended, or
+	// the lead was transferred instead.
+	lastBehindEnd time.Duration
+	// behind are the nodes that ask without success, sorted. The slice is replaced, never modified.
+	behind []ring.NodeID
 
 	wanted      []ring.NodeID // nodes with authority that should be in the ring, sorted
 	wantedSince time.Duration // when wanted last changed
@@ -138,9 +138,9 @@ type record struct {
 	unreachable, relayed []ring.NodeID
 	withoutAuthority     time.Duration
 
-	// failingSince is when the node began to ask without success; never while it
+	// ungrantedSince is when the node began to ask without success; never while it
 	// has authority, or is refused for a reason that does not count against it.
-	failingSince time.Duration
+	ungrantedSince time.Duration
 	// laggingSince is when the node, as a member of the ring, was first seen to
 	// lack the newest revision, or never.
 	laggingSince time.Duration
@@ -180,8 +180,8 @@ type candidate struct {
 	rejected bool
 }
 
-// noteRequest records that the process boot asks at now.
-func (next *candidate) noteRequest(boot uint64, now time.Duration) {
+// recordRequest records that the process boot asks at now.
+func (next *candidate) recordRequest(boot uint64, now time.Duration) {
 	if next.boot != boot {
 		*next = candidate{boot: boot, since: now}
 	}
@@ -192,7 +192,7 @@ func newReignState(self ring.NodeID, boot uint64, bootstrapExpect int, number ui
 	return &reignState{
 		self: self, boot: boot, bootstrapExpect: bootstrapExpect, number: number,
 		reignBegan: now, silenceFrom: now, lastTick: now, wantedSince: now, ringSince: now,
-		leadConfirmedAt: now, lastFailingEnd: never,
+		leadConfirmedAt: now, lastBehindEnd: never,
 		records: make(map[ring.NodeID]*record),
 	}
 }
@@ -200,7 +200,7 @@ func newReignState(self ring.NodeID, boot uint64, bootstrapExpect int, number ui
 func newRecord(boot uint64) *record {
 	return &record{
 		boot: boot, lastAsked: never, lastGranted: never, next: candidate{asked: never}, lastAlarm: never,
-		failingSince: never, laggingSince: never, unreachableSince: never, notDirectSince: never, healthySince: never,
+		ungrantedSince: never, laggingSince: never, unreachableSince: never, notDirectSince: never, healthySince: never,
 	}
 }
 

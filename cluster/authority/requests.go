@@ -75,14 +75,14 @@ func (rec *record) trackFailing(now time.Duration, reason string) {
 	}
 
 	if !counts {
-		rec.withoutAuthority = 0 // void, so that isFailing does not count it either
+		rec.withoutAuthority = 0 // void, so that isBehind does not count it either
 	}
 
 	switch {
 	case rec.withoutAuthority == 0:
-		rec.failingSince = never
-	case rec.failingSince == never:
-		rec.failingSince = now
+		rec.ungrantedSince = never
+	case rec.ungrantedSince == never:
+		rec.ungrantedSince = now
 	}
 }
 
@@ -100,7 +100,7 @@ func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, 
 	}
 
 	isTooLow := max(1, req.Level) < s.Level
-	rec.next.noteRequest(req.Boot, now)
+	rec.next.recordRequest(req.Boot, now)
 	rec.next.unfit = req.Stuck || isTooLow
 	rec.next.build = agreement.RegisterProcess{Level: req.Level, Release: req.Release, Zones: req.Zones}
 

@@ -171,7 +171,7 @@ func (g *Gossip) joinTargets(extraLive int, failing map[netip.AddrPort]bool) {
 	if len(failing) > maxFailing {
 		clear(failing)
 	}
-	g.noteRejections(targets, errs)
+	g.recordRejections(targets, errs)
 	for i, at := range targets {
 		err := errs[i]
 		switch {
@@ -186,10 +186,10 @@ func (g *Gossip) joinTargets(extraLive int, failing map[netip.AddrPort]bool) {
 	}
 }
 
-// noteRejections counts the nodes that close this node's connections without an
+// recordRejections counts the nodes that close this node's connections without an
 // answer, and logs each of them at most once an hour. Most probably their
 // secret is another one, so this node waits for them in vain.
-func (g *Gossip) noteRejections(targets []netip.AddrPort, errs []error) {
+func (g *Gossip) recordRejections(targets []netip.AddrPort, errs []error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
@@ -247,29 +247,30 @@ func (g *Gossip) nextTargets(ctx context.Context, extraLive int) []netip.AddrPor
 	}
 
 	live := g.table.liveAddresses()
-	pick := skipped{g.self.gossipAddress(): true}
+	pk := picker{g.self.gossipAddress(): true}
 	for _, at := range live {
-		pick[at] = true
+		pk[at] = true
 	}
 
-	targets := pick.random(slices.Concat(seeds...), maxSeedJoins)
+	targets := pk.random(slices.Concat(seeds...), maxSeedJoins)
 	g.expireRemembered(time.Now())
 	others := slices.AppendSeq(g.table.failedAddresses(), maps.Keys(g.remembered))
-	targets = append(targets, pick.random(others, maxMemberJoins)...)
+	targets = append(targets, pk.random(others, maxMemberJoins)...)
 
 	shuffle(live)
 	return append(targets, live[:min(extraLive, len(live))]...)
 }
 
-// skipped holds the addresses that are not to be picked, or were.
-type skipped map[netip.AddrPort]bool
+// picker picks addresses at random. It holds those that are not to be picked, or
+// were.
+type picker map[netip.AddrPort]bool
 
 // random picks up to most of the addresses in from at random. It shuffles from.
-func (skip skipped) random(from []netip.AddrPort, most int) (picked []netip.AddrPort) {
+func (pk picker) random(from []netip.AddrPort, most int) (picked []netip.AddrPort) {
 	shuffle(from)
 	for _, at := range from {
-		if len(picked) < most && !skip[at] {
-			skip[at] = true
+		if len(picked) < most && !pk[at] {
+			pk[at] = true
 			picked = append(picked, at)
 		}
 	}

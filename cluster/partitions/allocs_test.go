@@ -15,7 +15,7 @@ func TestRouteAllocatesNothing(t *testing.T) {
 		synctest.Wait() // no other goroutine runs while no time passes
 		if n := testing.AllocsPerRun(1000, func() {
 			p = (p + 1) % ring.Partitions
-			if r := keeper.Route(p); r.Owner.IsZero() || r.Place == Here && f.nodes[0].table.Load().Lineage(p) == 0 {
+			if r := keeper.Route(p); r.Owner.IsZero() || r.Location == Here && f.nodes[0].table.Load().Lineage(p) == 0 {
 				t.Errorf("partition %d: have %+v", p, r)
 			}
 		}); n != 0 {

@@ -184,7 +184,7 @@ func TestNotConfirmed(t *testing.T) {
 		time.Sleep(time.Second)
 		n := f.nodes[0]
 		p := 0
-		for n.keeper.Load().Route(p).Place != Here {
+		for n.keeper.Load().Route(p).Location != Here {
 			p++
 		}
 		if !n.keeper.Load().CanConfirm(p) {

@@ -143,9 +143,9 @@ func (t *copyTarget) messageSent() uint64 {
 	return t.lastMessage
 }
 
-// messageAnswered records t's answer to a message. t gets a new copy of each
+// handleMessageReply records t's answer to a message. t gets a new copy of each
 // partition that it declined.
-func (ts *copyTargets) messageAnswered(
+func (ts *copyTargets) handleMessageReply(
 	t *copyTarget, number uint64, size int, sections []sentSection, refused map[int]bool, err error,
 ) {
 	t.unacked -= size

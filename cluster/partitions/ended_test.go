@@ -284,7 +284,7 @@ func TestACopyOfAnotherProcessIsNotWhole(t *testing.T) {
 
 				// What its next process says of its copies changes nothing.
 				asked := copyRequest{[]int{p}, []*search{s}}
-				k.copyInfoAnswered(b.id, 2, asked, map[int]finding{p: {}}, nil)
+				k.handleCopyInfo(b.id, 2, asked, map[int]finding{p: {}}, nil)
 
 				k.mu.Lock()
 				later := s.hasComplete
@@ -316,8 +316,8 @@ func TestAnAnswerToAnEarlierSearchIsOver(t *testing.T) {
 		k.parts[p].search = &search{since: time.Now(), found: found}
 		k.mu.Unlock()
 
-		k.pullAnswered(b.id, earlier, nil)
-		k.copyInfoAnswered(b.id, 2, earlier, map[int]finding{}, nil)
+		k.handlePullReply(b.id, earlier, nil)
+		k.handleCopyInfo(b.id, 2, earlier, map[int]finding{}, nil)
 
 		k.mu.Lock()
 		got := found[b.id]

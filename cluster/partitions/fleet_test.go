@@ -410,7 +410,7 @@ func (f *fleet) take(at *node, key counters.Key) (by *node, allowed bool, err er
 		n := at
 		for range 4 {
 			r := n.keeper.Load().Route(p)
-			if r.Place == Here {
+			if r.Location == Here {
 				ops := []counters.Op{{Key: key, Limit: &limit, Cost: 1}}
 				if v := n.table.Load().Take(now(), ops); v != counters.Undecided && n.authority.Load() {
 					return n, v == counters.Admitted, nil
@@ -418,7 +418,7 @@ func (f *fleet) take(at *node, key counters.Key) (by *node, allowed bool, err er
 				break
 			}
 			next := f.byID(r.Owner)
-			if r.Place == Pending || next == nil || !next.alive.Load() || next == n {
+			if r.Location == Pending || next == nil || !next.alive.Load() || next == n {
 				break
 			}
 			n = next

@@ -95,7 +95,7 @@ func (k *Keeper) sendTokens(messages map[ring.NodeID]*tokenMessage) {
 			if err == nil {
 				taken, err = parsePartitions(reply)
 			}
-			k.tokensAnswered(node, t, taken, err)
+			k.handleTokensReply(node, t, taken, err)
 		})
 	}
 }
@@ -160,9 +160,9 @@ func (k *Keeper) askDoubtful() (doubts bool) {
 	return doubts
 }
 
-// tokensAnswered handles the answer to an offer or a question. Without an
+// handleTokensReply handles the answer to an offer or a question. Without an
 // answer, the tokens may or may not be taken.
-func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int]bool, err error) {
+func (k *Keeper) handleTokensReply(node ring.NodeID, t *tokenMessage, taken map[int]bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
@@ -185,20 +185,20 @@ func (k *Keeper) tokensAnswered(node ring.NodeID, t *tokenMessage, taken map[int
 
 		switch pt.phase {
 		case flipping:
-			k.offerAnswered(node, p, taken[p], err)
+			k.handleOfferReply(node, p, taken[p], err)
 		case doubtful:
 			_, to := state.Owner(p)
 			isOutdated := to != node || state.Boot(node) != t.boot
 			if err == nil && !isOutdated { // otherwise this node asks again
-				k.questionAnswered(state, node, p, taken[p])
+				k.handleQuestionReply(state, node, p, taken[p])
 			}
 		}
 	}
 }
 
-// offerAnswered handles the answer to the offer of p's token. The caller must
+// handleOfferReply handles the answer to the offer of p's token. The caller must
 // hold mu.
-func (k *Keeper) offerAnswered(node ring.NodeID, p int, taken bool, err error) {
+func (k *Keeper) handleOfferReply(node ring.NodeID, p int, taken bool, err error) {
 	pt := &k.parts[p]
 
 	switch {
@@ -227,9 +227,9 @@ func (k *Keeper) offerAnswered(node ring.NodeID, p int, taken bool, err error) {
 	}
 }
 
-// questionAnswered handles the answer to the question whether node took p's
+// handleQuestionReply handles the answer to the question whether node took p's
 // token. The caller must hold mu.
-func (k *Keeper) questionAnswered(state *adoptedState, node ring.NodeID, p int, taken bool) {
+func (k *Keeper) handleQuestionReply(state *adoptedState, node ring.NodeID, p int, taken bool) {
 	if taken {
 		k.recordHandOver(p, node)
 		return

@@ -80,7 +80,7 @@ func TestKeeper_WaitWhilePendingAfterStopDeciding(t *testing.T) {
 		keeper := a.keeper.Load()
 		p := ring.PartitionOf(keyOf(f.keysOf(a, b, 1)[0]).Subject)
 		keeper.StopDeciding()
-		expect.Equal(t, keeper.Route(p).Place, Pending, "the place of an own partition")
+		expect.Equal(t, keeper.Route(p).Location, Pending, "the place of an own partition")
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -157,7 +157,7 @@ func TestADeclinedTokenWhileChangesAreCollected(t *testing.T) {
 		pt.receiver, k.collecting = receiver.id, true
 		k.setPhase(p, flipping)
 		k.mu.Unlock()
-		k.tokensAnswered(receiver.id,
+		k.handleTokensReply(receiver.id,
 			&tokenMessage{boot: receiver.boot, partitions: []int{p}, flipNumbers: []uint64{pt.flipNumber}},
 			nil, nil)
 		k.mu.Lock()

@@ -287,7 +287,7 @@ func (k *Keeper) flush(t *copyTarget) {
 		}
 
 		k.mu.Lock()
-		k.targets.messageAnswered(t, number, size, sections, refused, err)
+		k.targets.handleMessageReply(t, number, size, sections, refused, err)
 		accepted := err == nil && len(refused) == 0
 		if !accepted {
 			k.backOff(t.node)

@@ -278,7 +278,7 @@ func (k *Keeper) requestCopies(state *adoptedState, call singleCall, req copyReq
 	body := wire.AppendBool(k.appendHeader(nil, 0), !state.InRing(call.node))
 	k.config.Calls.Go(call.node, call.method, appendPartitions(body, req.partitions), timeout, func(reply []byte, err error) {
 		if call.method == MethodPull {
-			k.pullAnswered(call.node, req, err)
+			k.handlePullReply(call.node, req, err)
 			return
 		}
 
@@ -286,13 +286,13 @@ func (k *Keeper) requestCopies(state *adoptedState, call singleCall, req copyReq
 		if err == nil {
 			found, err = parseFindings(reply)
 		}
-		k.copyInfoAnswered(call.node, boot, req, found, err)
+		k.handleCopyInfo(call.node, boot, req, found, err)
 	})
 }
 
-// copyInfoAnswered handles the answer to the question how new node's copies are:
+// handleCopyInfo handles the answer to the question how new node's copies are:
 // the findings found. boot is the process that was asked.
-func (k *Keeper) copyInfoAnswered(node ring.NodeID, boot uint64, req copyRequest, found map[int]finding, err error) {
+func (k *Keeper) handleCopyInfo(node ring.NodeID, boot uint64, req copyRequest, found map[int]finding, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
@@ -308,9 +308,9 @@ func (k *Keeper) copyInfoAnswered(node ring.NodeID, boot uint64, req copyRequest
 	})
 }
 
-// pullAnswered handles the answer to the request for node's copies, which has
+// handlePullReply handles the answer to the request for node's copies, which has
 // come after the copies.
-func (k *Keeper) pullAnswered(node ring.NodeID, req copyRequest, err error) {
+func (k *Keeper) handlePullReply(node ring.NodeID, req copyRequest, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 

@@ -6,22 +6,22 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// Place is where a partition's token is, as seen from this node.
-type Place uint8
+// Location is where a partition's token is, as seen from this node.
+type Location uint8
 
 // Places of a token.
 const (
-	Nowhere   Place = iota // no ring is known
-	Here                   // here, with the gate open
-	Pending                // here or in doubt, but it may not decide now: see [Keeper.WaitWhilePending]
-	Elsewhere              // at Route.Owner
+	Nowhere   Location = iota // no ring is known
+	Here                      // here, with the gate open
+	Pending                   // here or in doubt, but it may not decide now: see [Keeper.WaitWhilePending]
+	Elsewhere                 // at Route.Owner
 )
 
 // Route is the way to a partition: the node to ask, and the alternatives.
 type Route struct {
 	Epoch    int64
 	Revision int64 // of the agreed state behind the route; a node with an older one may route differently
-	Place    Place
+	Location Location
 	Owner    ring.NodeID // the node that has the token, as far as this node knows
 	Other    ring.NodeID // the other side of the current move; zero if there is none
 	Standby  ring.NodeID // of the owner; zero if there is none
@@ -39,19 +39,19 @@ func (k *Keeper) Route(p int) Route {
 
 	r.Owner = from
 	// The gate and the phase change one after the other. If only one of them says
-	// that this node decides, the place is Pending. Once setPhase has changed both,
+	// that this node decides, the location is Pending. Once setPhase has changed both,
 	// it wakes WaitWhilePending.
 	switch {
 	case ph == owning && k.config.Table.IsOpen(p):
-		r.Place, r.Owner = Here, k.config.Self
+		r.Location, r.Owner = Here, k.config.Self
 	case ph == handedOver:
-		r.Place, r.Owner = Elsewhere, to
+		r.Location, r.Owner = Elsewhere, to
 	case ph != away:
-		r.Place, r.Owner = Pending, k.config.Self
+		r.Location, r.Owner = Pending, k.config.Self
 	default:
-		r.Place = Elsewhere
+		r.Location = Elsewhere
 		if from == k.config.Self {
-			r.Place = Pending // this node has not taken it over yet
+			r.Location = Pending // this node has not taken it over yet
 		} else if from != to && k.movedAsOf[p].Load() == state.Revision {
 			r.Owner = to
 		}
@@ -87,7 +87,7 @@ func (k *Keeper) LearnOwner(p int, revision int64, owner ring.NodeID) {
 
 // WaitWhilePending returns once p is not pending, or ctx ends.
 func (k *Keeper) WaitWhilePending(ctx context.Context, p int) {
-	k.waitUntil(ctx, func() bool { return k.Route(p).Place != Pending })
+	k.waitUntil(ctx, func() bool { return k.Route(p).Location != Pending })
 }
 
 // waitUntil returns once isDone returns true, or ctx ends. It calls isDone

@@ -15,16 +15,16 @@ func TestRouteGoesByTheGate(t *testing.T) {
 		f := newThreeNodes(t)
 		n := f.nodes[0]
 		for p := range ring.Partitions {
-			if n.keeper.Load().Route(p).Place != Here {
+			if n.keeper.Load().Route(p).Location != Here {
 				continue
 			}
 			n.table.Load().Shut(p)
-			if place := n.keeper.Load().Route(p).Place; place != Pending {
-				t.Errorf("partition %d, shut: have place %d, want frozen", p, place)
+			if location := n.keeper.Load().Route(p).Location; location != Pending {
+				t.Errorf("partition %d, shut: have location %d, want frozen", p, location)
 			}
 			n.table.Load().Open(p, 1)
-			if place := n.keeper.Load().Route(p).Place; place != Here {
-				t.Errorf("partition %d, open: have place %d, want here", p, place)
+			if location := n.keeper.Load().Route(p).Location; location != Here {
+				t.Errorf("partition %d, open: have location %d, want here", p, location)
 			}
 			break
 		}

@@ -150,7 +150,7 @@ func (c *conn) run(ctx context.Context) error {
 // breakOff ends the connection and fails the waiting calls with err. Only its
 // first call has an effect.
 func (c *conn) breakOff(err error) {
-	wasIntact := c.failCalls(err, true)
+	wasIntact := c.takeDown(err, true)
 	if !wasIntact {
 		return
 	}
@@ -182,10 +182,10 @@ func (c *conn) awaitWriter() {
 	}
 }
 
-// failCalls fails the waiting calls, and new ones until the connection
-// recovers. With forGood, it never recovers. failCalls returns false if the
+// takeDown fails the waiting calls, and new ones until the connection
+// recovers. With forGood, it never recovers. takeDown returns false if the
 // connection was broken already.
-func (c *conn) failCalls(why error, forGood bool) (wasIntact bool) {
+func (c *conn) takeDown(why error, forGood bool) (wasIntact bool) {
 	if c.endReason() != nil {
 		return false // what the link learns now would concern another connection
 	}
@@ -258,7 +258,7 @@ func (c *conn) checkSilence(now int64, gap time.Duration) (next time.Duration) {
 	case c.silence >= c.limits.closed:
 		c.breakOff(errSilentTooLong)
 	case c.silence >= after && !c.down.Load():
-		c.failCalls(errSilentNow, false)
+		c.takeDown(errSilentNow, false)
 	}
 
 	if c.silence < after/2 {

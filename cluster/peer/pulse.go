@@ -37,7 +37,7 @@ func (p *Peers) pulse() {
 			return
 		}
 
-		p.noteStall()
+		p.checkStall()
 		now := p.now()
 		gap := countedSilence(time.Duration(now-last), wait, every)
 		last = now

@@ -30,9 +30,9 @@ func (p *Peers) boottime() int64 { return int64(p.config.Boottime()) }
 // isStall reports whether the time since the last pulse shows a stall.
 func (p *Peers) isStall(passed int64) bool { return passed > int64(p.config.Silence+p.interval()) }
 
-// noteStall records that a pulse takes place. If the process did not run before
+// checkStall records that a pulse takes place. If the process did not run before
 // it, links without a connection dial at once.
-func (p *Peers) noteStall() {
+func (p *Peers) checkStall() {
 	now := p.boottime()
 
 	last := p.stalls.lastPulse.Swap(now)

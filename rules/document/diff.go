@@ -155,8 +155,8 @@ func Diff(before, after *Document) []PieceChange {
 		return out
 	}
 
-	out = noteAnew(out, before, after)
-	noteRenames(out, piecesBefore, piecesAfter)
+	out = addBeginsAnew(out, before, after)
+	markRenames(out, piecesBefore, piecesAfter)
 	if c, moved := orderChange(before, after); moved {
 		out = append(out, c)
 	}
@@ -313,10 +313,10 @@ func sameBut(a, b *yaml.Node, key string) bool {
 	return true
 }
 
-// noteAnew says for each rule why its counts begin anew, if they do. It adds a
+// addBeginsAnew says for each rule why its counts begin anew, if they do. It adds a
 // change for a rule that is as before if the reason lies elsewhere, such as in
 // the defaults.
-func noteAnew(out []PieceChange, before, after *Document) []PieceChange {
+func addBeginsAnew(out []PieceChange, before, after *Document) []PieceChange {
 	for _, r := range after.Rules {
 		i := before.ruleIndex(r.Name)
 		if i < 0 {
@@ -475,8 +475,8 @@ func (id CounterIdentity) beginText() string {
 	return "by the clock"
 }
 
-// noteRenames says which added rule is a removed one under another name.
-func noteRenames(out []PieceChange, before, after []docPiece) {
+// markRenames says which added rule is a removed one under another name.
+func markRenames(out []PieceChange, before, after []docPiece) {
 	body := func(list []docPiece, name string) string {
 		for _, p := range list {
 			if p.kind == KindRule && p.name == name {

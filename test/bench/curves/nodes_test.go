@@ -81,10 +81,10 @@ type member struct {
 
 // Route implements limiter.Ownership.
 func (m *member) Route(p int) partitions.Route {
-	r := partitions.Route{Epoch: 1, Revision: 1, Place: partitions.Elsewhere,
+	r := partitions.Route{Epoch: 1, Revision: 1, Location: partitions.Elsewhere,
 		Owner: m.ring.Owner(p), Standby: m.ring.Standby(p)}
 	if r.Owner == m.id {
-		r.Place = partitions.Here
+		r.Location = partitions.Here
 	}
 	return r
 }

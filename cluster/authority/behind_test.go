@@ -66,7 +66,7 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 			d := newDesk(t, 4)
 			d.up(1, 2, 3, 4)
 			begin(d)
-			if list := ended(d.run(failingPatience-time.Second, 1, 2, 3, 4)); len(list) != 0 {
+			if list := ended(d.run(behindPatience-time.Second, 1, 2, 3, 4)); len(list) != 0 {
 				t.Fatalf("%+v is ended too soon", list)
 			}
 			list := ended(d.run(2*Validity+time.Second, 1, 2, 3, 4))
@@ -103,7 +103,7 @@ func TestWhoLagsIsEnded(t *testing.T) {
 			}
 
 			asking := change(d)
-			if list := ended(d.run(failingPatience, asking...)); len(list) != 0 {
+			if list := ended(d.run(behindPatience, asking...)); len(list) != 0 {
 				t.Fatalf("%+v is ended too soon", list)
 			}
 
@@ -163,9 +163,9 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 		d.up(1, 2, 3)
 		d.stays(3)
 		d.apply(agreement.Ended{Node: id(9)})
-		d.run(failingPatience-time.Second, 1, 2, 3)
+		d.run(behindPatience-time.Second, 1, 2, 3)
 		d.now += time.Second
-		if list := ended(d.run(failingPatience-time.Second, 1, 2, 3)); len(list) != 0 {
+		if list := ended(d.run(behindPatience-time.Second, 1, 2, 3)); len(list) != 0 {
 			t.Fatalf("%+v is ended", list)
 		}
 	})
@@ -174,9 +174,9 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 		d.up(1, 2, 3)
 		d.stays(3)
 		d.apply(agreement.Ended{Node: id(9)})
-		d.run(failingPatience-time.Second, 1, 2, 3)
+		d.run(behindPatience-time.Second, 1, 2, 3)
 		d.lead(3)
-		if list := ended(d.run(failingPatience-time.Second, 1, 2, 3)); len(list) != 0 {
+		if list := ended(d.run(behindPatience-time.Second, 1, 2, 3)); len(list) != 0 {
 			t.Fatalf("%+v is ended", list)
 		}
 		if list := ended(d.run(3*time.Second, 1, 2, 3)); len(list) != 1 {
@@ -202,7 +202,7 @@ func TestOneInTenSeconds(t *testing.T) {
 	n := 0
 	for range 3000 {
 		if list := ended(d.run(tickInterval, 1, 2, 3, 4, 5, 6, 7)); len(list) > 0 {
-			if len(list) > 1 || d.now-last < failingPause-tickInterval {
+			if len(list) > 1 || d.now-last < behindPause-tickInterval {
 				t.Fatalf("%+v are ended %s after the last", list, d.now-last)
 			}
 			last, n = d.now, n+1
@@ -246,8 +246,8 @@ func TestPatience(t *testing.T) {
 			}
 		}
 		d.run(5*time.Second, 1, 2, 3)
-		if !slices.Equal(d.reignState.failing, []ring.NodeID{id(3)}) {
-			t.Fatalf("have %v, want node 3 reported as behind", d.reignState.failing)
+		if !slices.Equal(d.reignState.behind, []ring.NodeID{id(3)}) {
+			t.Fatalf("have %v, want node 3 reported as behind", d.reignState.behind)
 		}
 		delete(d.alter, 3)
 		d.run(patience-tickInterval, 1, 2, 3)
@@ -255,7 +255,7 @@ func TestPatience(t *testing.T) {
 			t.Fatalf("it is back before %s", patience)
 		}
 		d.run(2*time.Second, 1, 2, 3)
-		if !d.inRing(3) || len(d.reignState.failing) != 0 {
+		if !d.inRing(3) || len(d.reignState.behind) != 0 {
 			t.Fatalf("it is not back after %s", patience)
 		}
 	}
