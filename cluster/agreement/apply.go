@@ -308,7 +308,7 @@ func (e RegisterProcess) apply(next *State) Result {
 		return r
 	}
 
-	last, known := next.Processes[e.Node]
+	last := next.Processes[e.Node]
 	switch {
 	case e.Node.IsZero() || e.Boot == 0:
 		return rejected("the node or its boot is zero")
@@ -322,8 +322,6 @@ func (e RegisterProcess) apply(next *State) Result {
 		return rejected("the zones of %s have more than %d bytes", e.Node, MaxRelease)
 	case last.WasFormer(e.Boot):
 		return rejected("%s has started another process since", e.Node)
-	case !known && len(next.Processes) >= MaxProcesses && next.Level < levelDropsProcesses:
-		return rejected("%d nodes have registered processes, the most allowed", len(next.Processes))
 	}
 
 	next.setProcess(e.Node, last.successor(e, next.Index))

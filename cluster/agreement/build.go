@@ -17,11 +17,7 @@ type Level uint32
 // each release that adds a kind of entry, a format or a field, or that applies
 // an entry differently. Such a change takes effect only once the agreed level
 // includes it.
-const Newest Level = 3
-
-// levelDropsProcesses is the level from which State.Processes drops the oldest
-// processes of nodes that are not members. Below it, newcomers are rejected.
-const levelDropsProcesses Level = 3
+const Newest Level = 2
 
 // Build says which data a build of the program can read, and which release it
 // names in the data that it writes.
