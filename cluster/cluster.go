@@ -73,7 +73,7 @@ func New(config Config) (*Cluster, error) {
 	c := &Cluster{
 		core: shared, founder: &founder{core: shared},
 		tracker: &nodeTracker{core: shared, lastReports: map[ring.NodeID]nodeReport{},
-			removing: map[ring.NodeID]pendingRemoval{}},
+			removing: map[ring.NodeID][]*pendingRemoval{}},
 		sharedRules: &sharedRules{core: shared, wake: make(chan struct{}, 1),
 			writeSlot: make(chan struct{}, 1), reports: regionReports{}},
 	}

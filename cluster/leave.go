@@ -153,18 +153,25 @@ func (c *Cluster) serveRemove(ctx context.Context, r removalRequest) (noBody, er
 		return noBody{}, err
 	}
 
-	c.tracker.markRemoving(m, r)
+	pending := c.tracker.markRemoving(m, r)
 
 	// A process that leaves stays marked: it still runs, and would be added
 	// again.
 	if !r.Leaves {
-		defer c.tracker.unmarkRemoving(m.ID)
+		defer c.tracker.unmarkRemoving(m.ID, pending)
 	}
 
 	// The granter ends the node once its authority has expired. The reconcile loop does the rest.
 	wake.Signal(c.reconcileNeeded)
 
-	return noBody{}, c.awaitRemoved(ctx, m, r)
+	err = c.awaitRemoved(ctx, m, r)
+	if err != nil {
+		return noBody{}, err
+	}
+
+	// The node may have left by itself, or another call may have taken it out. Then
+	// the reconcile loop has not recorded the departure that this call asks for.
+	return noBody{}, c.reconciler.recordDeparture(ctx, m.ID)
 }
 
 // checkRemoval returns an error if m must not be removed.
@@ -221,9 +228,10 @@ func (nt *nodeTracker) findMember(r removalRequest) (member, error) {
 }
 
 // markRemoving marks the node's process as being removed, so that the reconcile
-// loop does not add it again.
-func (nt *nodeTracker) markRemoving(m member, r removalRequest) {
-	pending := pendingRemoval{boot: m.boot, forced: r.Force}
+// loop does not add it again. Each request has a mark of its own, so that none
+// ends with another one.
+func (nt *nodeTracker) markRemoving(m member, r removalRequest) *pendingRemoval {
+	pending := &pendingRemoval{boot: m.boot, leaves: r.Leaves, forced: r.Force}
 	if r.ForGood {
 		pending.departure = &agreement.Departure{Node: m.ID, Name: m.Name, By: r.By,
 			When: time.Now().UnixMilli(), Left: r.Leaves}
@@ -231,7 +239,14 @@ func (nt *nodeTracker) markRemoving(m member, r removalRequest) {
 
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
-	nt.removing[m.ID] = pending
+
+	// A node that leaves may ask again and again, and its marks stay. One is enough.
+	marks := nt.removing[m.ID]
+	if r.Leaves {
+		marks = slices.DeleteFunc(marks, func(other *pendingRemoval) bool { return other.leaves })
+	}
+	nt.removing[m.ID] = append(marks, pending)
+	return pending
 }
 
 // departureOf returns the departure to record for a node that is being removed.
@@ -240,13 +255,25 @@ func (nt *nodeTracker) departureOf(id ring.NodeID) *agreement.Departure {
 	if nt.State().Departure(id) != nil {
 		return nil
 	}
+
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
-	return nt.removing[id].departure
+	for _, pending := range nt.removing[id] {
+		if pending.departure != nil {
+			return pending.departure
+		}
+	}
+	return nil
 }
 
-func (nt *nodeTracker) unmarkRemoving(id ring.NodeID) {
+// unmarkRemoving takes back one mark of markRemoving.
+func (nt *nodeTracker) unmarkRemoving(id ring.NodeID, pending *pendingRemoval) {
 	nt.mu.Lock()
 	defer nt.mu.Unlock()
-	delete(nt.removing, id)
+	marks := slices.DeleteFunc(nt.removing[id], func(other *pendingRemoval) bool { return other == pending })
+	if len(marks) == 0 {
+		delete(nt.removing, id)
+		return
+	}
+	nt.removing[id] = marks
 }

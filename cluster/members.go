@@ -157,10 +157,11 @@ func (nt *nodeTracker) describe(byID map[ring.NodeID]member, s *agreement.State)
 
 		// A process that was started after the removal began is not the one being
 		// removed.
-		r, removing := nt.removing[id]
-		if removing && r.boot == m.boot {
-			m.excluded = true
-			m.forced = r.forced
+		for _, pending := range nt.removing[id] {
+			if pending.boot == m.boot {
+				m.excluded = true
+				m.forced = m.forced || pending.forced
+			}
 		}
 		m.departure = s.Departure(id)
 		m.excluded = m.excluded || m.departure != nil

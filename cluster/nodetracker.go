@@ -34,16 +34,19 @@ type nodeTracker struct {
 	// lastReports are from requests for authority, while this node leads. The
 	// number of known nodes bounds them.
 	lastReports map[ring.NodeID]nodeReport
-	removing    map[ring.NodeID]pendingRemoval // nodes being removed; bounded like lastReports
+	// removing are the nodes being removed. Each call that removes a node has one
+	// mark; the calls that a node makes to leave have one together.
+	removing map[ring.NodeID][]*pendingRemoval
 	// idleIndex is the last index that this node has applied. It has not changed
 	// since idleSince. See hashToReport.
 	idleIndex uint64
 	idleSince time.Time
 }
 
-// pendingRemoval is a process that an operator removes, or that leaves.
+// pendingRemoval marks a process that an operator removes, or that leaves.
 type pendingRemoval struct {
 	boot   uint64
+	leaves bool // the node itself asks
 	forced bool // even if it is alive
 	// departure is recorded, so that the node's ID can't come back; nil if the ID
 	// can come back.

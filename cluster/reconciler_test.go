@@ -232,6 +232,36 @@ func TestRemoveADeadNode(t *testing.T) {
 	})
 }
 
+// TestTwoRemovalsOfANode: one that gives up does not end the other one.
+func TestTwoRemovalsOfANode(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.founded(3)
+		leader := w.leader()
+		target := nodes[0]
+		if target == leader {
+			target = nodes[1]
+		}
+		remove := func(timeout time.Duration) <-chan error {
+			done := make(chan error, 1)
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
+			go func() {
+				defer cancel()
+				done <- leader.c.Load().Remove(ctx, target.name, true, "ann")
+			}()
+			return done
+		}
+
+		// The node's authority lasts longer than the first call.
+		first := remove(time.Second)
+		second := remove(20 * time.Second)
+		expect.ErrorIs(t, <-first, ErrOutcomeUnknown, "removal that ends too early")
+		expect.NoError(t, <-second)
+		if leader.c.Load().State().Departure(target.id) == nil {
+			t.Error("the departure of the removed node is not recorded")
+		}
+	})
+}
+
 func TestLeave(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
@@ -261,6 +291,32 @@ func TestLeave(t *testing.T) {
 			_, known := rest[0].c.Load().State().Members[leaver.id]
 			return !known
 		})
+	})
+}
+
+// TestRemoveANodeThatHasLeft: its ID can't come back, although it is out already.
+func TestRemoveANodeThatHasLeft(t *testing.T) {
+	bubble(t, func(t *testing.T, w *world) {
+		nodes := w.founded(3)
+		leader := w.leader()
+		leaver := nodes[0]
+		if leaver == leader {
+			leaver = nodes[1]
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		expect.NoError(t, leaver.c.Load().LeaveRing(ctx))
+		expect.NoError(t, leaver.c.Load().LeaveCluster(ctx, ""))
+		leaver.stop()
+		w.until(time.Minute, "members without it", func() bool {
+			_, known := leader.c.Load().State().Members[leaver.id]
+			return !known
+		})
+
+		expect.NoError(t, leader.c.Load().Remove(ctx, leaver.name, false, "ann"))
+		if leader.c.Load().State().Departure(leaver.id) == nil {
+			t.Error("the departure of the removed node is not recorded")
+		}
 	})
 }
 

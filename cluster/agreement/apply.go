@@ -63,6 +63,13 @@ func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State
 	return &next, r
 }
 
+// Check returns the error with which s would reject the entry, or nil.
+func (s *State) Check(e Entry) error {
+	next := *s
+	next.Index++
+	return e.apply(&next).Err
+}
+
 // applyTo applies the entry to next, a copy of s with the entry's index. On an
 // error, the caller must discard next.
 func (e *stampedEntry) applyTo(next, s *State, p *Prepared) (Result, error) {
@@ -301,7 +308,7 @@ func (e RegisterProcess) apply(next *State) Result {
 		return r
 	}
 
-	last, known := next.Processes[e.Node]
+	last := next.Processes[e.Node]
 	switch {
 	case e.Node.IsZero() || e.Boot == 0:
 		return rejected("the node or its boot is zero")
@@ -309,15 +316,18 @@ func (e RegisterProcess) apply(next *State) Result {
 		return Result{}
 	case max(1, e.Level) < next.Level:
 		return rejected("%s knows feature level %d, and the cluster is at %d", e.Node, e.Level, next.Level)
-	case len(e.Release) > MaxRelease || len(e.Zones) > MaxRelease:
-		return rejected("the release or the zones of %s have more than %d bytes", e.Node, MaxRelease)
+	case len(e.Release) > MaxRelease:
+		return rejected("the release of %s has more than %d bytes", e.Node, MaxRelease)
+	case len(e.Zones) > MaxRelease:
+		return rejected("the zones of %s have more than %d bytes", e.Node, MaxRelease)
 	case last.WasFormer(e.Boot):
 		return rejected("%s has started another process since", e.Node)
-	case !known && len(next.Processes) >= MaxProcesses:
-		return rejected("%d nodes have registered processes, the most allowed", len(next.Processes))
 	}
 
 	next.setProcess(e.Node, last.successor(e, next.Index))
+	if len(next.Processes) > MaxProcesses {
+		next.dropOldestProcess()
+	}
 	next.Revision = next.Index
 	return Result{}
 }

@@ -30,7 +30,7 @@ type Build struct {
 	Lacks func(kind string) bool
 }
 
-// MaxRelease bounds the name of a release, in bytes.
+// MaxRelease bounds the name of a release, and the version of time zone data, in bytes.
 const MaxRelease = 64
 
 // ThisBuild is the build of this program, without a release name.

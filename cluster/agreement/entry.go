@@ -84,9 +84,8 @@ type Raise struct {
 
 // RegisterProcess makes a process the only one of its node that may have
 // authority. Everything that the node's previous process held in memory is
-// gone. The entry is rejected if too many nodes are registered, if the process
-// is a former one or doesn't know the agreed feature level, or if Reign is
-// over. Repeating it changes nothing.
+// gone. The entry is rejected if the process is a former one or doesn't know the
+// agreed feature level, or if Reign is over. Repeating it changes nothing.
 type RegisterProcess struct {
 	Node  ring.NodeID `json:"node"`
 	Boot  uint64      `json:"boot"`            // not zero

@@ -59,6 +59,21 @@ func (s *State) setProcess(id ring.NodeID, p Process) {
 	s.Processes[id] = p
 }
 
+// dropOldestProcess drops the process that was registered first among those of
+// nodes outside Members. Such a node owns nothing and has no copies. If its
+// process still runs, it is registered again. s must have its own copy of
+// Processes.
+func (s *State) dropOldestProcess() {
+	var oldest ring.NodeID
+	for id, p := range s.Processes {
+		_, member := s.Members[id]
+		if !member && (oldest.IsZero() || p.Index < s.Processes[oldest].Index) {
+			oldest = id
+		}
+	}
+	delete(s.Processes, oldest)
+}
+
 // isPossible reports whether entries up to index last could have produced p,
 // which was read from a snapshot.
 func (p Process) isPossible(last uint64) bool {

@@ -122,7 +122,7 @@ func TestContradictorySnapshots(t *testing.T) {
 // TestUnreadableSnapshots: for an intact snapshot with unknown content, the
 // error names the release needed. For a damaged one, it does not.
 func TestUnreadableSnapshots(t *testing.T) {
-	writer := Build{Level: 3, Release: "v9.1.0"}
+	writer := Build{Level: Newest + 1, Release: "v9.1.0"}
 	good, err := writer.AppendSnapshot(nil, rich(t))
 	expect.NoError(t, err)
 	if _, err := ThisBuild.Parse(good); err != nil {
@@ -134,7 +134,7 @@ func TestUnreadableSnapshots(t *testing.T) {
 		snapshot []byte
 		why      string
 	}{
-		"level": {append(writer.appendOrigin([]byte{snapshotFormat}, 3), body...),
+		"level": {append(writer.appendOrigin([]byte{snapshotFormat}, Newest+1), body...),
 			"run release v9.1.0 or a later one"},
 		"format": {append(writer.appendOrigin([]byte{99}, 1), body...), "release v9.1.0 wrote it"},
 		"field":  {append(writer.appendOrigin([]byte{snapshotFormat}, 1), field...), "release v9.1.0 wrote it"},

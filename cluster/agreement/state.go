@@ -15,7 +15,8 @@ const (
 	// good must be forgotten before more can join.
 	MaxKnown = 4096
 	// MaxProcesses bounds State.Processes: the nodes in Members, and as many that
-	// are not members yet.
+	// are not members yet, or never became members. Once it is reached, each new
+	// node's registration drops the oldest process of a node that is not a member.
 	MaxProcesses = 2 * MaxKnown
 	// KeptRequests is how many answers to writes of rules and entries are remembered.
 	KeptRequests = 4096

@@ -246,11 +246,34 @@ func TestBoots(t *testing.T) {
 	for _, e := range []RegisterProcess{{Node: node(1)}, {Boot: 1}} {
 		rejects(t, s, encoded(t, e), "is zero")
 	}
-	for i := range MaxProcesses { // this state is not shared
-		s.Processes[node(10+i)] = Process{Boot: 1, Index: 1}
+}
+
+// TestProcessesAreBounded: nodes that start once and never join the ring don't
+// keep others from being registered.
+func TestProcessesAreBounded(t *testing.T) {
+	s := do(t, New(), RegisterProcess{Node: node(1), Boot: 1, Level: Newest}, ringOf(1, 1))
+	for i := len(s.Processes); i < MaxProcesses; i++ { // this state is not shared
+		s.Processes[node(10+i)] = Process{Boot: 1, Index: s.Index}
+		s.Index++
 	}
-	rejects(t, s, encoded(t, RegisterProcess{Node: node(2), Boot: 1}), "the most allowed")
-	do(t, s, RegisterProcess{Node: node(10), Boot: 2})
+	oldest := node(10 + 1)
+	newcomer := RegisterProcess{Node: node(2), Boot: 1, Level: Newest}
+
+	// The next process of a node that is registered takes no more room.
+	again := do(t, s, RegisterProcess{Node: oldest, Boot: 2, Level: Newest})
+	expect.Equal(t, again.Boot(node(10+2)), 1, "boot of the next oldest node")
+
+	// A member is not dropped, though its process was registered first.
+	after := do(t, s, newcomer)
+	if after.Boot(node(1)) == 0 || after.Boot(newcomer.Node) == 0 || after.Boot(oldest) != 0 || s.Boot(oldest) == 0 {
+		t.Errorf("the member has boot %d, the newcomer %d, the oldest other node %d",
+			after.Boot(node(1)), after.Boot(newcomer.Node), after.Boot(oldest))
+	}
+	expect.Equal(t, len(after.Processes), MaxProcesses, "processes")
+
+	// It may come back, as any other newcomer.
+	again = do(t, after, RegisterProcess{Node: oldest, Boot: 1, Level: Newest})
+	expect.Equal(t, again.Boot(node(10+2)), 0, "boot of the next oldest node")
 }
 
 // Generations of unknown nodes are bounded; those of members are not touched.
@@ -367,8 +390,8 @@ func TestUnreadableEntries(t *testing.T) {
 		"rules cut":       {raw(1, rulesKind, entryFormat, "2{"), "is truncated"},
 		"rules endless":   {raw(1, rulesKind, entryFormat, "\xff\xff\xff\xff"), "is truncated"},
 		"rules' part":     {raw(1, rulesKind, entryFormat, body(`{"change":{"Part":5}}`)), "unknown part 5"},
-		"later level": {raw(3, 99, 7, "?"),
-			fmt.Sprintf("feature level 3 is needed, and this release knows %d: run release v9.1.0 or a later one", Newest)},
+		"later level": {raw(Newest+1, 99, 7, "?"),
+			fmt.Sprintf("feature level %d is needed, and this release knows %d: run release v9.1.0 or a later one", Newest+1, Newest)},
 	} {
 		next, r := s.Apply(s.Index+5, test.entry)
 		var u *Unreadable

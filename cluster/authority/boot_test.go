@@ -1,10 +1,12 @@
 package authority
 
 import (
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/rlnode/rlnode/cluster/agreement"
+	"github.com/rlnode/rlnode/internal/expect"
 )
 
 func TestQuickRestart(t *testing.T) {
@@ -64,6 +66,33 @@ func TestQuickRestart(t *testing.T) {
 			d.want(d.run(5*time.Second, healthy...))
 		})
 	}
+}
+
+// TestARejectedRegistrationHoldsUpNothing: a process that can't be registered is
+// not proposed, so that others are registered and ended as ever.
+func TestARejectedRegistrationHoldsUpNothing(t *testing.T) {
+	d := newDesk(t, 3)
+	d.up(1, 2, 3)
+	d.alter = map[byte]func(*Request){4: func(q *Request) { q.Release = strings.Repeat("x", agreement.MaxRelease+1) }}
+	d.node(4)
+	d.run(5*time.Second, 1, 2, 3, 4)
+	if have := d.ask(d.request(4)); have.Reason != reasonRejected {
+		t.Errorf("have %+v", have)
+	}
+
+	d.node(5)
+	d.node(3).become(isGone)
+	d.run(30*time.Second, 1, 2, 4, 5)
+	if s := d.state; s.InRing(id(3)) || !s.InRing(id(5)) || s.Boot(id(4)) != 0 {
+		t.Errorf("the ring is %v", s.To.Members())
+	}
+	expect.Equal(t, d.cried, 1, "alarms")
+
+	// Another process of the node can be registered.
+	d.alter = nil
+	d.node(4).Boot++
+	d.run(5*time.Second, 1, 2, 4, 5)
+	expect.Equal(t, d.state.InRing(id(4)), true, "the node with a shorter release is in the ring")
 }
 
 func TestClone(t *testing.T) {

@@ -254,16 +254,33 @@ func (rs *reignState) registerEntry(in *decisionInput) agreement.Entry {
 			continue
 		}
 
-		// Until the outcome is known, judge grants the old process nothing:
-		// it may be replaced by then.
-		rec.bootProposed = true
 		e := rec.next.build
 		e.Node = id
 		e.Boot = rec.next.boot
 		e.Reign = rs.number
+
+		// A rejected entry would be proposed again and again, before all others.
+		err := in.state.Check(e)
+		if err != nil {
+			rs.alarmRejected(rec, id, err)
+			continue
+		}
+
+		// Until the outcome is known, judge grants the old process nothing:
+		// it may be replaced by then.
+		rec.bootProposed = true
 		return e
 	}
 	return nil
+}
+
+// alarmRejected alerts the operator, once, that the new process of id, the node
+// of rec, can't be registered.
+func (rs *reignState) alarmRejected(rec *record, id ring.NodeID, err error) {
+	if !rec.next.rejected {
+		rec.next.rejected = true
+		rs.alarm("a node's process can't be registered: the node gets no authority", "node", id, "error", err)
+	}
 }
 
 // wantsRegistration reports whether rec's node has a new process that still

@@ -338,12 +338,13 @@ func (g *Granter) startTask(task func(context.Context, *outcome)) {
 }
 
 // accept answers a request or queues it. A request that arrives before the
-// reign's mark has been applied waits for that.
+// reign's mark has been applied waits for that. A reign that has failed would
+// only refuse what it queued.
 func (g *Granter) accept(pending *pendingRequest) {
 	r := g.reign
 
 	switch {
-	case r == nil:
+	case r == nil || r.restartAt != never:
 		pending.reply <- Reply{Reason: reasonNotLeading}
 	case len(r.waiting)+len(r.awaitingMajority) >= maxWaiting:
 		pending.reply <- Reply{Reason: reasonBusy}
@@ -457,8 +458,9 @@ func (g *Granter) handleOutcome(o outcome) {
 	}
 }
 
-// failReign refuses all requests of the reign and stops its tasks. proposeNext
-// starts a new reign after restartPause.
+// failReign refuses all requests of the reign and stops its tasks. Until
+// proposeNext starts a new reign after restartPause, accept refuses further
+// requests.
 func (g *Granter) failReign() {
 	r := g.reign
 	r.refuseAll()
@@ -473,7 +475,7 @@ func (g *Granter) startReignState() {
 	r.state = newReignState(g.config.Self, g.config.Boot, g.config.BootstrapExpect, r.number, g.config.Now())
 	r.state.floor = g.config.RulesIndex()
 	r.state.transferLead = g.config.TransferLead
-	r.state.alarm = func(msg string, id ring.NodeID) { g.config.Logger.Error(msg, "node", id) }
+	r.state.alarm = g.config.Logger.Error
 
 	// These requests arrived before the mark was applied.
 	early := r.waiting

@@ -337,6 +337,27 @@ func TestTwoOutcomesAndOneFails(t *testing.T) {
 	})
 }
 
+// TestAFailedReignRefusesAtOnce: until the next reign begins, requests are
+// refused, not queued.
+func TestAFailedReignRefusesAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, g := leadingGranter(t)
+		s.set(func() { s.lost = true })
+		if have := g.Answer(t.Context(), s.request(1)); have.Granted {
+			t.Fatal("granted without a confirmation")
+		}
+
+		failedAt := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if have := g.Answer(ctx, s.request(1)); have.Reason != reasonNotLeading {
+			t.Errorf("have %+v, want %q", have, reasonNotLeading)
+		}
+		expect.Equal(t, g.AwaitMajority(ctx, 1), false, "a majority has applied the entry")
+		expect.Equal(t, time.Since(failedAt), 0, "wait for two refusals")
+	})
+}
+
 // leading reports whether g's first entry has been applied.
 func leading(g *Granter) bool {
 	synctest.Wait()

@@ -278,7 +278,7 @@ func (h *Holder) request() Request {
 	req.Boot = h.config.Boot
 	req.GivingUp = false
 
-	// Status may give more than a request may hold.
+	// Status may give more than a request may hold, or more than can be registered.
 	req.Unreachable = truncateList(req.Unreachable)
 	req.Relayed = truncateList(req.Relayed)
 	req.Release = truncateText(req.Release)

@@ -27,7 +27,7 @@ const (
 	// maxReported bounds each list of nodes in a request or reply. The sender omits
 	// further nodes: the lists are hints.
 	maxReported = 1024
-	// maxText bounds each text in a request, in bytes.
+	// maxText bounds each text in a request, in bytes. Holders send less: see truncateText.
 	maxText = 255
 )
 
@@ -114,5 +114,5 @@ func (req *Request) withinBounds() bool {
 // truncateList truncates a list to its bound in messages.
 func truncateList(nodes []ring.NodeID) []ring.NodeID { return nodes[:min(len(nodes), maxReported)] }
 
-// truncateText truncates a text to its bound in messages.
-func truncateText(text string) string { return text[:min(len(text), maxText)] }
+// truncateText truncates a text to what can be registered.
+func truncateText(text string) string { return text[:min(len(text), agreement.MaxRelease)] }

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rlnode/rlnode/cluster/agreement"
 	"github.com/rlnode/rlnode/ring"
 )
 
@@ -30,6 +31,11 @@ func TestRequestsAreBounded(t *testing.T) {
 			Boottime: NewClock().Boottime, Status: func() Request { return q }}}).request()
 		if !sent.withinBounds() {
 			t.Errorf("%s: more is sent than may be", name)
+		}
+		e := agreement.RegisterProcess{Node: q.Node, Boot: q.Boot, Level: sent.Level, Release: sent.Release,
+			Zones: sent.Zones}
+		if err := d.state.Check(e); err != nil {
+			t.Errorf("%s: what is sent can't be registered: %v", name, err)
 		}
 	}
 }

@@ -69,6 +69,7 @@ const (
 	reasonReplaced   = "another process of the node has replaced this one"
 	reasonReplacing  = "another process of the node is replacing this one"
 	reasonClone      = "another process with this node's identity is also asking: is this a copied data directory?"
+	reasonRejected   = "the process can't be registered: the leader's log says why"
 	reasonRegister   = "the authority of the node's previous process has not expired yet"
 	reasonRemoved    = "an operator has removed the process: stop it"
 	reasonStuck      = "the node no longer applies entries"
@@ -112,8 +113,8 @@ type reignState struct {
 	lastRing    *ring.Table   // State.To as last seen
 	ringSince   time.Duration // when lastRing last changed
 
-	alarm        func(msg string, id ring.NodeID) // alerts an operator
-	transferLead func()                           // transfers the lead to another node
+	alarm        func(msg string, args ...any) // alerts an operator, as slog.Logger.Error does
+	transferLead func()                        // transfers the lead to another node
 }
 
 // pendingFloor is when a majority of the ring had applied the entry at index.
@@ -174,13 +175,15 @@ type candidate struct {
 	asked time.Duration // when it last asked; never if it has not
 	unfit bool          // it is stuck, or doesn't know the agreed feature level: don't register it
 	build agreement.RegisterProcess
+	// rejected means that the agreed state would have rejected its registration, and
+	// that the operator was told.
+	rejected bool
 }
 
 // recordRequest records that the process boot asks at now.
 func (next *candidate) recordRequest(boot uint64, now time.Duration) {
 	if next.boot != boot {
-		next.boot = boot
-		next.since = now
+		*next = candidate{boot: boot, since: now}
 	}
 	next.asked = now
 }

@@ -40,7 +40,7 @@ func newDesk(t *testing.T, expect int) *desk {
 func (d *desk) lead(expect int) {
 	d.apply(agreement.Reign{Number: testReign})
 	d.reignState = newReignState(id(1), 101, expect, testReign, d.now)
-	d.reignState.alarm = func(string, ring.NodeID) { d.cried++ }
+	d.reignState.alarm = func(string, ...any) { d.cried++ }
 	d.reignState.transferLead = func() { d.handed++ }
 }
 

@@ -99,7 +99,10 @@ func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, 
 		return reasonClone
 	}
 
+	isTooLow := max(1, req.Level) < s.Level
 	rec.next.recordRequest(req.Boot, now)
+	rec.next.unfit = req.Stuck || isTooLow
+	rec.next.build = agreement.RegisterProcess{Level: req.Level, Release: req.Release, Zones: req.Zones}
 
 	// The registered process still asks, so two processes are alive.
 	if rec.lastAsked > rec.next.since && now-rec.lastAsked < silencePatience {
@@ -107,16 +110,14 @@ func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, 
 		return reasonClone
 	}
 
-	isTooLow := max(1, req.Level) < s.Level
-	rec.next.unfit = req.Stuck || isTooLow
-	rec.next.build = agreement.RegisterProcess{Level: req.Level, Release: req.Release, Zones: req.Zones}
-
 	reason := reasonRegister
 	switch {
 	case req.Stuck:
 		reason = reasonStuck
 	case isTooLow:
 		reason = reasonLevel
+	case rec.next.rejected:
+		reason = reasonRejected
 	}
 
 	// While the registered process still asks, its requests say whether the
@@ -134,7 +135,7 @@ func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, 
 func (rs *reignState) alarmClone(now time.Duration, rec *record, id ring.NodeID) {
 	if now-rec.lastAlarm >= alarmInterval {
 		rec.lastAlarm = now
-		rs.alarm("two processes with the same identity ask for authority; the newer one is refused", id)
+		rs.alarm("two processes with the same identity ask for authority; the newer one is refused", "node", id)
 	}
 }
 

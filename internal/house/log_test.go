@@ -16,7 +16,7 @@ import (
 
 // logged are the methods that write lines which an operator sees by default,
 // and the index of the text among their arguments.
-var logged = map[string]int{"Info": 0, "Warn": 0, "Error": 0, "Log": 2, "logOnce": 0, "logMember": 1}
+var logged = map[string]int{"Info": 0, "Warn": 0, "Error": 0, "Log": 2, "logOnce": 0, "logMember": 1, "alarm": 0}
 
 // TestLogIsListed: docs/operations.md lists every line that a node may log, and no other.
 func TestLogIsListed(t *testing.T) {
