@@ -68,10 +68,10 @@ func (c *Cluster) publish(before, after *agreement.State) {
 
 	self := c.config.Self.ID
 	if after.Generation(self) != before.Generation(self) {
-		c.config.Logger.Info("other nodes have taken over what this node owned", "generation", after.Generation(self))
 		// This comes after published is set: the next request must have the new
-		// generation.
+		// generation. It comes before the log, which may block.
 		c.holder.Revoke()
+		c.config.Logger.Info("other nodes have taken over what this node owned", "generation", after.Generation(self))
 	}
 
 	c.holder.AskNow()

@@ -327,10 +327,10 @@ func (h *Holder) ask(ctx context.Context) {
 	case era == h.era && currentGeneration == req.Generation:
 		h.why = ""
 		// Two requests may be pending. A late reply to the older one must not
-		// shorten authority.
+		// shorten authority, or bring back an older generation.
 		until := int64(sent + Validity - ClockSlack)
-		h.generation.Store(req.Generation)
 		if until > h.until.Load() {
+			h.generation.Store(req.Generation)
 			h.until.Store(until)
 			h.everValid.Store(true)
 		}
