@@ -103,6 +103,12 @@ func (c *Cluster) relyOnMemory() {
 		return // this node is in sync already
 	}
 
+	// Contact may have come back since the signal.
+	if c.ReadyError() == nil {
+		c.memory.state.Store(nil)
+		return
+	}
+
 	c.config.Logger.Warn("can't reach a majority: this node decides alone, by the rules that it remembers",
 		"rules_version", rulesVersion(m), "epoch", m.Epoch, "members", len(m.To.Members()))
 
