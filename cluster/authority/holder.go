@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -244,13 +243,15 @@ func (h *Holder) run() {
 
 // withoutDone removes the attempts that have ended.
 func (list attempts) withoutDone() attempts {
-	return slices.DeleteFunc(list, func(a *attempt) bool {
-		done := a.done.Load()
-		if done {
+	var rest attempts
+	for _, a := range list {
+		if a.done.Load() {
 			a.cancel()
+		} else {
+			rest = append(rest, a)
 		}
-		return done
-	})
+	}
+	return rest
 }
 
 func (h *Holder) startAttempt() *attempt {
