@@ -1,6 +1,7 @@
 package partitions
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -189,11 +190,25 @@ func TestDebtsOfTheNextOwner(t *testing.T) {
 				t.Fatal(by.ip, ok, err)
 			}
 		}
+
+		// The new owner's gate opens only once its own debts are in its counters.
+		var early atomic.Int64
+		watch := func() {
+			for _, i := range keys {
+				used, _ := b.table.Load().Usage(now(), keyOf(i), &limit)
+				if b.table.Load().IsOpen(ringPartition(i)) && used < 3 {
+					early.Add(1)
+				}
+			}
+		}
+		b.watch.Store(&watch)
+
 		f.leave(a)
 		time.Sleep(110 * time.Millisecond)
 		f.net.Rejoin(a.ip)
 		f.settle()
 		time.Sleep(3 * time.Second)
+		expect.Equal(t, early.Load(), 0, "keys whose gate was open without their debts")
 		wrong := 0
 		for _, i := range keys {
 			if used := f.used(keyOf(i)); used != 3 {
@@ -254,6 +269,31 @@ func TestNoActingForAnOwnerThatHandedOver(t *testing.T) {
 		}
 		if acted > 0 {
 			t.Errorf("acted %d times although the owner decides", acted)
+		}
+	})
+}
+
+// TestUsedWhileAStandbyActs: whether its share admits or refuses, the standby
+// says what is used of the whole limit.
+func TestUsedWhileAStandbyActs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newThreeNodes(t)
+		a, b := f.nodes[0], f.nodes[1]
+		key := keyOf(f.keysOf(a, b, 1)[0])
+		for range 10 {
+			f.take(a, key)
+		}
+		time.Sleep(time.Second)
+		f.net.Isolate(a.ip)
+		time.Sleep(400 * time.Millisecond)
+
+		share := limit
+		share.Amount = 3
+		for i, want := range []counters.Verdict{counters.Admitted, counters.Admitted, counters.Admitted, counters.Refused} {
+			ops := []counters.Op{{Key: key, Limit: &limit, Cost: 1}}
+			v := b.keeper.Load().DecideAsStandby(now(), ops, []algorithms.Limit{share}, Unreachable)
+			expect.Equal(t, v, want, "check %d: verdict", i)
+			expect.Equal(t, ops[0].Decision.Used, min(int64(11+i), 13), "check %d: used", i)
 		}
 	})
 }
