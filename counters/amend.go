@@ -78,7 +78,7 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 		}
 	}
 
-	if !t.makeRoomFor(s, now, a.Ops, a.Ops) {
+	if !t.makeRoomFor(s, now, a.added(), a.Ops) {
 		return ErrNoRoom
 	}
 
@@ -106,6 +106,20 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 
 	t.storeAmendment(now, a)
 	return nil
+}
+
+// added returns the ops whose counters must be in the table afterwards: those
+// that are reset, so that no older copy comes back, and those that are debited.
+// Slots have no counters, and nothing comes off a counter that is not there.
+func (a *Amendment) added() (list []Op) {
+	for i := range a.Ops {
+		op := &a.Ops[i]
+		isStored := a.Reset.covers(op) || a.Reset == NoReset && op.Cost > 0
+		if isStored && op.Limit.Kind != algorithms.Concurrency {
+			list = append(list, *op)
+		}
+	}
+	return list
 }
 
 // resets returns the keys of the notes of the resets that a makes.

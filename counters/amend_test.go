@@ -134,4 +134,21 @@ func TestAmendExistingCountersNeedsNoRoom(t *testing.T) {
 	if used, _ := table.Usage(now, Key{Subject: 1, Counter: 0}, limit); used != 6 {
 		t.Errorf("have %d used, want 6", used)
 	}
+
+	// A change names all limits of its subject. Those that it leaves alone, or from
+	// which nothing can come off, need no room, nor do slots.
+	slots := &algorithms.Limit{Kind: algorithms.Concurrency, Amount: 1, Window: time.Hour}
+	all := func(cost int64) []Op {
+		return []Op{{Key: Key{Subject: 1, Counter: 0}, Limit: limit, Cost: cost},
+			{Key: Key{Subject: 1, Counter: 8}, Limit: limit}, {Key: Key{Subject: 1, Counter: 9}, Limit: limit, Cost: -1},
+			{Key: Key{Subject: 1, Counter: 10}, Limit: slots, Cost: 1}, {Key: Key{Subject: 1, Counter: 11}, Limit: limit, Block: true}}
+	}
+	expect.NoError(t, table.Amend(now, &Amendment{Ops: all(-2)}))
+	used, _ := table.Usage(now, Key{Subject: 1, Counter: 0}, limit)
+	expect.Equal(t, used, 4, "used after a reward")
+
+	reset := &Amendment{Ops: append(all(0)[:1:1], all(0)[4]), Reset: ResetLimits}
+	expect.NoError(t, table.Amend(now, reset))
+	used, _ = table.Usage(now, Key{Subject: 1, Counter: 0}, limit)
+	expect.Equal(t, used, 0, "used after a reset")
 }

@@ -18,12 +18,16 @@ const (
 
 // Replicate yields every counter and note of the wanted partitions that changed
 // since it was last yielded for replicas. It calls yield once for each
-// partition with changes and passes all of them at once: a replica then never
-// has a note without the counters that the note is about. It reuses the slice,
+// partition with changes and passes all of them at once. It reuses the slice,
 // and holds no lock meanwhile. It discards changes in unwanted partitions: a
 // new standby gets its copy from Copy. A record with a zero State, or no Log,
 // was reset. If yield fails, Replicate returns its error, and those records and
 // all later ones still count as changed.
+//
+// A partition's notes are collected after its counters. So in an open partition,
+// a note may be newer than the counters that it is about. If the owner then dies,
+// what it debited with the note is forgotten, as is all that it took since. Nothing
+// comes back for the note: the next owner begins a new lineage.
 //
 // The answers of wanted must not change during the call. Calls of Replicate and
 // ReplicatePartition must not overlap each other. Do not call them while a Copy

@@ -93,6 +93,14 @@ func (x *exchange) reset() {
 	x.advance = advance{}
 }
 
+// SetError makes e the answer to x. It goes out at once, even if the answer of the
+// decision would have been held back.
+func (x *exchange) SetError(e *api.Error) {
+	x.Reply.SetError(e)
+	x.due = time.Time{}
+	x.delayAfterDue = 0
+}
+
 // compose turns x's decision into its answer; see codec.Reply.Compose.
 func (x *exchange) compose(denyStatus int, forEndUser bool, node []byte) {
 	x.decided = true

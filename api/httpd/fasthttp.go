@@ -243,7 +243,7 @@ func (s *Server) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 	switch {
 	case x.hangUp:
 		s.hangUp(ctx)
-	case s.handlers.ClosesConnections(), t != nil && (t.ProbesOnly || t.HasUsedUpRequests() || t.closesAfterAnswer()):
+	case s.handlers.ClosesConnections(), t != nil && (t.ProbesOnly || t.closesAfterAnswer()):
 		ctx.SetConnectionClose() // makes the caller connect again, preferably to another node
 	}
 }

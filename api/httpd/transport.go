@@ -100,8 +100,11 @@ func (c *connection) begin() bool { return c.state.CompareAndSwap(stateIdle, sta
 // isClosed reports whether the connection is closed.
 func (c *connection) isClosed() bool { return c.state.Load() == stateClosed }
 
-// closesAfterAnswer reports whether the connection closes after the answer in progress.
-func (c *connection) closesAfterAnswer() bool { return c.state.Load() == stateLast }
+// closesAfterAnswer reports whether the connection closes after the answer in
+// progress: Close has been called, or the caller has used up its requests.
+func (c *connection) closesAfterAnswer() bool {
+	return c.state.Load() == stateLast || c.HasUsedUpRequests()
+}
 
 // end notes that a request is over. It reports false if Close was called in the
 // meantime. Close has then returned nil, and the caller of end must close the

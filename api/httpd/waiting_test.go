@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/api/apitest"
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/testca"
@@ -242,5 +244,42 @@ func TestWaitOverHTTP10(t *testing.T) {
 		if !strings.Contains(text, "Connection: "+want+"\r\n") {
 			t.Errorf("have %q, want connection %s", text, want)
 		}
+	}
+}
+
+// TestDelayedCheckThatCanNotBeCharged: a check is delayed, but the budget has no
+// room for its large answer. It gets an error at once, and the node goes on.
+func TestDelayedCheckThatCanNotBeCharged(t *testing.T) {
+	t.Parallel()
+	n := startWaiting(t, nil)
+	n.Check(waitOn("quick"))
+	for n.Budget.Take(1024) {
+	}
+
+	refused := 0
+	for size := api.UnchargedBytes - 1536; size < api.UnchargedBytes-512; size += 64 {
+		// Empty the pools: buffers that an earlier answer has grown don't grow again.
+		runtime.GC()
+		runtime.GC()
+
+		check := strings.Replace(waitOn("quick"), "{", `{"detail":true,`, 1)
+		c := n.dial(t)
+		_, err := io.WriteString(c, post("/v1/check", check+strings.Repeat(" ", size-len(check))))
+		expect.NoError(t, err)
+
+		status, body, _ := answer(t, bufio.NewReader(c))
+		switch status {
+		case 200:
+		case 503:
+			refused++
+			if !strings.Contains(body, `"overloaded"`) {
+				t.Errorf("%d bytes: got %s", size, body)
+			}
+		default:
+			t.Fatalf("%d bytes: got %d %s", size, status, body)
+		}
+	}
+	if refused == 0 {
+		t.Error("each answer had room")
 	}
 }

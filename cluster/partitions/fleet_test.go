@@ -51,11 +51,20 @@ type node struct {
 	keeper    atomic.Pointer[Keeper] // that of the last start
 	authority atomic.Bool
 	alive     atomic.Bool
-	muted     atomic.Bool  // it can be reached but answers no calls
-	lag       atomic.Int64 // nanoseconds by which it adopts states late; it skips all but the newest
+	watch     atomic.Pointer[func()] // called whenever the keeper reads the clock; nil: nothing is
+	muted     atomic.Bool            // it can be reached but answers no calls
+	lag       atomic.Int64           // nanoseconds by which it adopts states late; it skips all but the newest
 	states    chan *agreement.State
 	stop      chan struct{}
 	done      sync.WaitGroup
+}
+
+// now is the clock of n's keeper.
+func (n *node) now() algorithms.Instant {
+	if watch := n.watch.Load(); watch != nil {
+		(*watch)()
+	}
+	return now()
 }
 
 func newFleet(t *testing.T) *fleet {
@@ -125,7 +134,7 @@ func (n *node) start(boot uint64) {
 		}
 	}
 	config := DefaultConfig()
-	config.Self, config.Boot, config.Table, config.Now, config.Calls = n.id, n.boot, n.table.Load(), now, n.peers
+	config.Self, config.Boot, config.Table, config.Now, config.Calls = n.id, n.boot, n.table.Load(), n.now, n.peers
 	config.Save = f.save
 	config.Authority, config.Logger = n.authority.Load, slog.New(slog.DiscardHandler)
 	keeper, err := Open(config)

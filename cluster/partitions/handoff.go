@@ -366,5 +366,4 @@ func (k *Keeper) takeToken(p int, from ring.NodeID) {
 	}
 
 	k.setPhase(p, owning)
-	k.settleOwnDebts(p)
 }

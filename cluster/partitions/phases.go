@@ -27,6 +27,11 @@ func (k *Keeper) setPhase(p int, next phase) {
 	}
 
 	k.enterPhase(p, next)
+	if next == owning {
+		// Before the gate opens: checks must not be admitted beside debts that the
+		// counters lack.
+		k.settleOwnDebts(p)
+	}
 	if next == owning && !k.isStopped() {
 		k.config.Table.Open(p, pt.lineage)
 	}
@@ -87,8 +92,6 @@ func (k *Keeper) beginLineage(p int) {
 	// changes of the new one.
 	k.targets.forgetCopies(p)
 	k.setPhase(p, owning)
-
-	k.settleOwnDebts(p)
 
 	k.stats.LineagesBegun++
 }

@@ -1,6 +1,7 @@
 package partitions
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -189,11 +190,25 @@ func TestDebtsOfTheNextOwner(t *testing.T) {
 				t.Fatal(by.ip, ok, err)
 			}
 		}
+
+		// The new owner's gate opens only once its own debts are in its counters.
+		var early atomic.Int64
+		watch := func() {
+			for _, i := range keys {
+				used, _ := b.table.Load().Usage(now(), keyOf(i), &limit)
+				if b.table.Load().IsOpen(ringPartition(i)) && used < 3 {
+					early.Add(1)
+				}
+			}
+		}
+		b.watch.Store(&watch)
+
 		f.leave(a)
 		time.Sleep(110 * time.Millisecond)
 		f.net.Rejoin(a.ip)
 		f.settle()
 		time.Sleep(3 * time.Second)
+		expect.Equal(t, early.Load(), 0, "keys whose gate was open without their debts")
 		wrong := 0
 		for _, i := range keys {
 			if used := f.used(keyOf(i)); used != 3 {
