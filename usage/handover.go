@@ -7,12 +7,15 @@ import (
 	"maps"
 )
 
+// ErrNotHandedOver means that no other node has all that was counted here.
+var ErrNotHandedOver = errors.New("the usage counted here could not be handed over")
+
 // HandOver closes all ledgers of this node and sends them to another member,
 // together with what this node holds for nodes that are gone. Later counts
 // begin new ledgers; call HandOver again to hand them over. With final set, the
 // caller must count nothing any more. HandOver returns nil if another member
 // has everything on disk, even if an earlier call sent it and nobody can be
-// reached now.
+// reached now, and else an error that wraps ErrNotHandedOver.
 func (t *Totals) HandOver(ctx context.Context, final bool) error {
 	t.meter.closeAll()
 	var errs []error
@@ -23,7 +26,7 @@ func (t *Totals) HandOver(ctx context.Context, final bool) error {
 			return nil
 		}
 
-		errs = append(errs, fmt.Errorf("hand over usage to %s: %w", to.Name, err))
+		errs = append(errs, fmt.Errorf("%s: %w", to.Name, err))
 		if ctx.Err() != nil {
 			break
 		}
@@ -35,9 +38,9 @@ func (t *Totals) HandOver(ctx context.Context, final bool) error {
 		return nil
 	}
 	if len(errs) == 0 {
-		return errors.New("hand over usage: there is no other member")
+		return fmt.Errorf("%w: there is no other member", ErrNotHandedOver)
 	}
-	return errors.Join(errs...)
+	return fmt.Errorf("%w: %w", ErrNotHandedOver, errors.Join(errs...))
 }
 
 // Stay says that this node stays a member although it has handed over its

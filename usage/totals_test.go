@@ -261,8 +261,9 @@ func TestHandOverFails(t *testing.T) {
 		}
 		return m == MethodHandOver && pages == 2
 	}
-	if err := w.node(1).HandOver(t.Context(), false); !errors.Is(err, peer.ErrUnreachable) {
-		t.Errorf("have %v, want an error", err)
+	err := w.node(1).HandOver(t.Context(), false)
+	if !errors.Is(err, peer.ErrUnreachable) || !errors.Is(err, ErrNotHandedOver) {
+		t.Errorf("have %v, want both errors", err)
 	}
 	half, _ := w.read(w.node(2), thisMonth)
 	if _, checks := sumOf(half); checks != 30_000 {
@@ -276,8 +277,8 @@ func TestHandOverFails(t *testing.T) {
 		t.Errorf("have %v, want one ledger", list)
 	}
 	alone := newTestCluster(t, 1)
-	if alone.node(1).HandOver(t.Context(), false) == nil {
-		t.Error("alone: want an error")
+	if err := alone.node(1).HandOver(t.Context(), false); !errors.Is(err, ErrNotHandedOver) {
+		t.Errorf("alone: have %v, want ErrNotHandedOver", err)
 	}
 }
 

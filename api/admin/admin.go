@@ -61,7 +61,10 @@ type Server struct {
 
 // endpoint is the handler of a method and a path of the admin plane.
 type endpoint struct {
-	route string // method and path
+	// route is the method and the path, and behind a question mark the query
+	// parameters that the endpoint takes. A * stands for any: programs that probe,
+	// scrape or load a file may add their own.
+	route string
 	// need lists the scopes of which a token must have at least one. With 0, only
 	// the scope admin will do.
 	need  api.Scope
@@ -71,43 +74,43 @@ type endpoint struct {
 // endpoints lists all endpoints of the admin plane, except / and /ui, which redirect to /ui/.
 func (s *Server) endpoints() []endpoint {
 	put, get := s.withPiece(s.write), s.withPiece(s.getPiece)
-	remove := s.withPiece(func(w http.ResponseWriter, r *http.Request, c document.Change) error {
+	remove := withoutBody(s.withPiece(func(w http.ResponseWriter, r *http.Request, c document.Change) error {
 		c.Delete = true
 		return s.write(w, r, c)
-	})
+	}))
 	return []endpoint{
 		// Probes, metrics for Prometheus, and the dashboard's files. The page asks the
 		// user for a token.
-		{"GET /healthz", api.Anyone, s.getHealth},
-		{"GET /readyz", api.Anyone, s.getReady},
-		{"GET /metrics", api.Anyone, s.metrics()},
-		{"GET /ui/", api.Anyone, dashboard(ui.Open())},
+		{"GET /healthz?*", api.Anyone, s.getHealth},
+		{"GET /readyz?*", api.Anyone, s.getReady},
+		{"GET /metrics?*", api.Anyone, s.metrics()},
+		{"GET /ui/?*", api.Anyone, dashboard(ui.Open())},
 
-		{"GET /v1/rules", api.ScopeRead, s.getRules},
+		{"GET /v1/rules?version", api.ScopeRead, s.getRules},
 		{"GET /v1/rules/versions", api.ScopeRead, s.getVersions},
-		{"POST /v1/rules/diff", api.ScopeRead, s.diffRules},
+		{"POST /v1/rules/diff?from&to&rule", api.ScopeRead, s.diffRules},
 		{"GET /v1/rules/{name}", api.ScopeRead, get},
-		{"GET /v1/tiers", api.ScopeRead, s.getTiers},
+		{"GET /v1/tiers?n&after", api.ScopeRead, s.getTiers},
 		{"GET /v1/tiers/{name}", api.ScopeRead, get},
-		{"GET /v1/subjects/{attribute}", api.ScopeRead, s.getSubjects},
+		{"GET /v1/subjects/{attribute}?n&after", api.ScopeRead, s.getSubjects},
 		{"GET /v1/subjects/{attribute}/{value}", api.ScopeRead, s.getSubject},
 		{"GET /v1/lists/{list}", api.ScopeRead, get},
-		{"GET /v1/blocks", api.ScopeRead, s.getBlocks},
-		{"GET /v1/entries", api.ScopeRead, s.getEntries},
-		{"GET /v1/entries/log", api.ScopeRead, s.getEntryLog},
+		{"GET /v1/blocks?n&after&asleep", api.ScopeRead, s.getBlocks},
+		{"GET /v1/entries?kind&n&after&asleep", api.ScopeRead, s.getEntries},
+		{"GET /v1/entries/log?n&before", api.ScopeRead, s.getEntryLog},
 		{"GET /v1/cluster", api.ScopeRead, s.getCluster},
-		{"GET /v1/owner", api.ScopeRead, s.withSubject(s.getOwner)},
-		{"GET /v1/usage", api.ScopeRead, s.withSubject(s.getUsage)},
-		{"GET /v1/usage/monthly", api.ScopeRead, s.getMonthly},
-		{"GET /v1/top", api.ScopeRead, s.getTop},
+		{"GET /v1/owner?rule&key", api.ScopeRead, s.withSubject(s.getOwner)},
+		{"GET /v1/usage?rule&key", api.ScopeRead, s.withSubject(s.getUsage)},
+		{"GET /v1/usage/monthly?month&rule&format&scope&incomplete", api.ScopeRead, s.getMonthly},
+		{"GET /v1/top?by&recent&rule&n", api.ScopeRead, s.getTop},
 		{"GET /v1/load", api.ScopeRead, s.getLoad},
 		{"GET /v1/activity", api.ScopeRead, s.getActivity},
-		{"GET /v1/history", api.ScopeRead, s.getHistory},
-		{"GET /v1/events", api.ScopeRead, s.getEvents},
+		{"GET /v1/history?by&n&rule", api.ScopeRead, s.getHistory},
+		{"GET /v1/events?n", api.ScopeRead, s.getEvents},
 		{"GET /v1/level", api.ScopeRead, s.getLevel},
 		{"GET /v1/whoami", anyScope, s.getCaller},
-		{"GET /openapi.yaml", api.ScopeRead, getOpenAPI},
-		{"GET /schema.json", api.Anyone, getSchema},
+		{"GET /openapi.yaml?*", api.ScopeRead, getOpenAPI},
+		{"GET /schema.json?*", api.Anyone, getSchema},
 
 		// These are as on the data plane, so that an operator needs only this
 		// address.
@@ -121,35 +124,35 @@ func (s *Server) endpoints() []endpoint {
 
 		// Reports from gateways and services. Like adjustments, they change what is
 		// used or allowed.
-		{"DELETE /v1/usage", api.ScopeAdjust, s.withSubject(s.deleteUsage)},
+		{"DELETE /v1/usage?rule&key&limit_name&slot&request_id", api.ScopeAdjust, withoutBody(s.withSubject(s.deleteUsage))},
 		{"POST /v1/load", api.ScopeAdjust, s.postLoad},
 		{"POST /v1/feedback", api.ScopeAdjust, s.feedback},
 
 		// Changes to rules, members and regions.
-		{"PUT /v1/rules", api.ScopeAdmin, s.putRules},
-		{"PUT /v1/rules/{name}", api.ScopeAdmin, put},
-		{"PUT /v1/tiers/{name}", api.ScopeAdmin, put},
-		{"PUT /v1/subjects/{attribute}/{value}", api.ScopeAdmin, s.changeSubject},
-		{"PUT /v1/lists/{list}", api.ScopeAdmin, put},
-		{"DELETE /v1/rules/{name}", api.ScopeAdmin, remove},
-		{"DELETE /v1/tiers/{name}", api.ScopeAdmin, remove},
-		{"DELETE /v1/subjects/{attribute}/{value}", api.ScopeAdmin, s.changeSubject},
-		{"DELETE /v1/lists/{list}", api.ScopeAdmin, remove},
+		{"PUT /v1/rules?version&message&via", api.ScopeAdmin, s.putRules},
+		{"PUT /v1/rules/{name}?message&via", api.ScopeAdmin, put},
+		{"PUT /v1/tiers/{name}?message&via", api.ScopeAdmin, put},
+		{"PUT /v1/subjects/{attribute}/{value}?dry_run", api.ScopeAdmin, s.changeSubject},
+		{"PUT /v1/lists/{list}?message&via", api.ScopeAdmin, put},
+		{"DELETE /v1/rules/{name}?message&via", api.ScopeAdmin, remove},
+		{"DELETE /v1/tiers/{name}?message&via", api.ScopeAdmin, remove},
+		{"DELETE /v1/subjects/{attribute}/{value}?dry_run", api.ScopeAdmin, withoutBody(s.changeSubject)},
+		{"DELETE /v1/lists/{list}?message&via", api.ScopeAdmin, remove},
 
 		// Entries beside the rules.
-		{"POST /v1/lists/{list}/entries", api.ScopeEntries, s.withPiece(s.changeListed)},
-		{"DELETE /v1/lists/{list}/entries", api.ScopeEntries, s.withPiece(s.changeListed)},
-		{"POST /v1/blocks", api.ScopeEntries, s.changeBlock},
-		{"DELETE /v1/blocks", api.ScopeEntries, s.changeBlock},
+		{"POST /v1/lists/{list}/entries?dry_run", api.ScopeEntries, s.withPiece(s.changeListed)},
+		{"DELETE /v1/lists/{list}/entries?dry_run", api.ScopeEntries, s.withPiece(s.changeListed)},
+		{"POST /v1/blocks?dry_run", api.ScopeEntries, s.changeBlock},
+		{"DELETE /v1/blocks?rule&key&dry_run", api.ScopeEntries, s.changeBlock},
 		{"POST /v1/entries", api.ScopeAdmin, s.restoreEntries},
 
-		{"POST /v1/leave", api.ScopeAdmin, s.leave},
-		{"POST /v1/level", api.ScopeAdmin, s.raiseLevel},
-		{"DELETE /v1/members/{name}", api.ScopeAdmin, s.removeMember},
-		{"DELETE /v1/regions/{name}", api.ScopeAdmin, s.removeRegion},
+		{"POST /v1/leave?force", api.ScopeAdmin, withoutBody(s.leave)},
+		{"POST /v1/level?to", api.ScopeAdmin, withoutBody(s.raiseLevel)},
+		{"DELETE /v1/members/{name}?force", api.ScopeAdmin, withoutBody(s.removeMember)},
+		{"DELETE /v1/regions/{name}", api.ScopeAdmin, withoutBody(s.removeRegion)},
 
 		// Profiles expose memory and slow the node down.
-		{"GET /debug/pprof/", api.ScopeAdmin, s.profile},
+		{"GET /debug/pprof/?*", api.ScopeAdmin, s.profile},
 	}
 }
 
@@ -293,7 +296,7 @@ type methods map[string]endpoint
 func byPattern(all []endpoint) map[string]methods {
 	out := map[string]methods{}
 	for _, e := range all {
-		method, pattern, _ := strings.Cut(e.route, " ")
+		method, pattern, _ := strings.Cut(e.path(), " ")
 		if out[pattern] == nil {
 			out[pattern] = methods{}
 		}
@@ -335,8 +338,17 @@ func (s *Server) dispatch(m methods) http.Handler {
 			r = r.WithContext(context.WithValue(r.Context(), tokenKey{}, token))
 		}
 
+		e = target.checkQuery(r)
+		if e == nil {
+			e = checkConditions(r)
+		}
+		if e != nil {
+			s.sendError(w, r, e)
+			return
+		}
+
 		if err := target.serve(w, r); err != nil {
-			s.sendError(w, r, asError(err))
+			s.sendError(w, r, s.withReason(asError(err)))
 		}
 	})
 }
@@ -395,6 +407,21 @@ func (s *Server) sendError(w http.ResponseWriter, r *http.Request, e *api.Error)
 	}
 	w.WriteHeader(e.Status())
 	s.send(w, codec.AppendProblem(nil, e))
+}
+
+// withReason adds why this node is not ready to an error that says only that the
+// nodes did not agree: the reason may be this node's own disk.
+func (s *Server) withReason(e *api.Error) *api.Error {
+	if e.Code != api.Timeout && e.Code != api.NoLeader {
+		return e
+	}
+	why := s.doors.ProbeError()
+	if why == nil {
+		return e
+	}
+	more := *e
+	more.Detail += "; this node: " + why.Detail
+	return &more
 }
 
 // reply answers with JSON.

@@ -60,7 +60,7 @@ func TestRulesDocument(t *testing.T) {
 	}
 	for path, want := range map[string]int{
 		"/v1/rules?version=2": 200, "/v1/rules?version=3": 404, "/v1/rules?version=0": 400,
-		"/v1/rules?version=x": 400, "/v1/rules?other=1": 200,
+		"/v1/rules?version=x": 400, "/v1/rules?other=1": 400,
 	} {
 		if resp, body := get("", path); resp.StatusCode != want {
 			t.Errorf("%s: have %d %s, want %d", path, resp.StatusCode, body, want)
@@ -327,6 +327,9 @@ func TestUsageOwnerTop(t *testing.T) {
 		{"GET", "/v1/usage?rule=login&key=%ff", 400, "bad-value"},
 		{"GET", "/v1/usage?rule=login&key=" + strings.Repeat("k", 1025), 400, "bad-value"},
 		{"GET", "/v1/usage?rule=login", 400, "missing-key"},
+		{"GET", "/v1/usage?rule=login&key=" + url.QueryEscape(`["a","b"]`), 400, "key does not fit"},
+		{"GET", "/v1/owner?rule=login&key=" + url.QueryEscape(`["a","b"]`), 400, "key does not fit"},
+		{"GET", "/v1/usage?rule=all&key=" + url.QueryEscape(`["a","b"]`), 400, "key does not fit"},
 		{"GET", "/v1/usage?key=k", 400, "missing-key"},
 		{"GET", "/v1/usage?rule=nope&key=k", 404, "unknown-rule"},
 		{"GET", "/v1/owner?" + pair, 200, `{"rule":"pair","key":["acme","/chat"],"partition":`},

@@ -5,6 +5,7 @@ import (
 
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/cluster"
+	"github.com/rlnode/rlnode/usage"
 )
 
 // ErrNoCluster means that this node has neither joined nor founded a cluster yet.
@@ -25,6 +26,7 @@ var causes = []struct {
 	{cluster.ErrRefused, api.Refused},
 	{ErrOnlyMember, api.OnlyMember},
 	{ErrNoCluster, api.NotReady},
+	{usage.ErrNotHandedOver, api.TryAgain},
 }
 
 // asError returns err as an Error with a code.

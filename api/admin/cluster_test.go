@@ -18,6 +18,7 @@ import (
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/rules/document"
+	"github.com/rlnode/rlnode/usage"
 )
 
 func TestMembership(t *testing.T) {
@@ -50,6 +51,23 @@ func TestMembership(t *testing.T) {
 		if resp.StatusCode != tt.status || !strings.Contains(body, tt.want) {
 			t.Errorf("%s %.30s: have %d %s, want %d %s", tt.method, tt.path, resp.StatusCode, body, tt.status, tt.want)
 		}
+	}
+}
+
+// loaded is a node whose usage nobody takes over.
+type loaded struct{ *apitest.Members }
+
+func (loaded) Leave(context.Context, bool, string) (bool, error) {
+	return false, fmt.Errorf("%w: n2: the node is unreachable", usage.ErrNotHandedOver)
+}
+
+func TestLeaveSaysWhoCannotTakeOver(t *testing.T) {
+	t.Parallel()
+	n := startNode(t, func(c *apitest.Config) { c.Membership = loaded{&apitest.Members{}} })
+	resp, body := n.Do(apitest.Call{Method: "POST", URL: n.AdminURL + "/v1/leave"})
+	if resp.StatusCode != 503 || !strings.Contains(body, "try-again") ||
+		!strings.Contains(body, "n2: the node is unreachable") {
+		t.Errorf("have %d %s, want 503 try-again with the reason", resp.StatusCode, body)
 	}
 }
 
@@ -153,6 +171,15 @@ func TestCondition(t *testing.T) {
 	}
 	if code, f := n.Check(`{"rule":"login","key":"198.51.100.1"}`); code != 200 {
 		t.Errorf("have %d %v", code, f)
+	}
+
+	// Without an agreement, the reason may be this node.
+	for _, failure := range []error{cluster.ErrOutcomeUnknown, cluster.ErrLeaderUnavailable} {
+		n.Rules.Fail.Store(&failure)
+		resp, body := n.Do(apitest.Call{Method: "PUT", URL: n.AdminURL + "/v1/rules", Body: yamlRules})
+		if resp.StatusCode < 400 || !strings.Contains(body, "this node: not ready: no ring is known") {
+			t.Errorf("a write that fails with %v: have %d %s, want this node's reason", failure, resp.StatusCode, body)
+		}
 	}
 }
 

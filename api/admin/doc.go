@@ -14,6 +14,7 @@
 //     arrives on a connection;
 //   - cluster.go, config.go: what the plane is given, and the cluster as it
 //     shows it;
+//   - params.go: which parameters and conditions a call may have;
 //   - admin.go: the table of endpoints, and the server;
 //   - dashboard.go, openapi.go, whoami.go: the dashboard's files, the
 //     descriptions of both planes and of the rules file, and who the caller is;

@@ -252,6 +252,10 @@ func (s *Server) rehearse(c *cluster.EntryChange) (*EntryWritten, error) {
 
 // entryChange returns the change that a request asks for, if its token permits it.
 func entryChange(r *http.Request, f document.EntryForm) (c cluster.EntryChange, err error) {
+	if r.Header.Get("If-Match") != "" {
+		return c, api.Errorf(api.BadValue, "If-Match is not supported here: it is for versions of the rules")
+	}
+
 	c.Entry = f.Entry
 	c.Remove = r.Method == http.MethodDelete
 	c.By = callerWithAddress(r)

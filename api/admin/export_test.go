@@ -39,7 +39,18 @@ func (s *Server) Connections() *api.Connections { return s.conns }
 func (s *Server) Routes() map[string]api.Scope {
 	all := map[string]api.Scope{}
 	for _, e := range s.endpoints() {
-		all[e.route] = e.need
+		all[e.path()] = e.need
+	}
+	return all
+}
+
+// Params lists the query parameters of all endpoints that do not take any.
+func (s *Server) Params() map[string][]string {
+	all := map[string][]string{}
+	for _, e := range s.endpoints() {
+		if names, takesAll := e.params(); !takesAll {
+			all[e.path()] = names
+		}
 	}
 	return all
 }

@@ -85,7 +85,7 @@ func TestPathsAsSent(t *testing.T) {
 	// A name in a path may need its encoding.
 	for path, want := range map[string]int{
 		"/v1/rules/login": 200, "/v1/rules/l%6fgin": 200, "/v1/rules/no%2fsuch": 404, "/v1/rules/%zz": 400,
-		"http://localhost/v1/rules?version=1": 200, "/v1/rules?x=/../y": 200, "/": 307, "/ui": 307, "/ui/": 200,
+		"http://localhost/v1/rules?version=1": 200, "/metrics?x=/../y": 200, "/": 307, "/ui": 307, "/ui/": 200,
 	} {
 		if status, body := sendRaw(t, n.Admin.Addr(),
 			"GET "+path+" HTTP/1.1\r\nHost: localhost\r\n\r\n"); status != want {

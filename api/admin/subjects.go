@@ -53,24 +53,23 @@ func (s *Server) subjectOf(q url.Values) (rule string, key []string, err error) 
 		return "", nil, api.Errorf(api.UnknownRule, "unknown rule %q", api.Excerpt(rule))
 	}
 
+	key, e := codec.ParseKey(text)
 	switch {
 	case len(r.Key) == 0 && text == "":
 		return rule, nil, nil
 	case !q.Has("key"):
 		return "", nil, api.Errorf(api.MissingKey,
 			"key is missing: rule %q has the key attributes %q", api.Excerpt(rule), r.Key)
-	case len(r.Key) == 1:
+	case len(r.Key) == 1 && len(key) < 2: // an array of several values is no text: it does not fit
 		if len(text) > codec.MaxValue {
 			return "", nil, api.Errorf(api.BadValue, "key must not have more than %d bytes", codec.MaxValue)
 		}
 		return rule, []string{text}, nil
 	}
 
-	key, e := codec.ParseKey(text)
 	if e != nil {
 		return "", nil, e
 	}
-
 	return rule, key, nil
 }
 

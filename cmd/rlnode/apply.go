@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -30,7 +31,7 @@ type applyCmd struct {
 	File    []string `short:"f" sep:"none" placeholder:"FILE|DIR" help:"A rules file, or a directory whose .yaml, .yml and .json files are one document; repeat for more. - is standard input."`
 	More    []string `arg:"" optional:"" name:"file" help:"More files, as when the shell expands -f *.yaml."`
 	Message string   `short:"m" placeholder:"TEXT" help:"Why, for the list of versions."`
-	IfMatch int64    `placeholder:"VERSION" help:"Only if this version is in force."`
+	IfMatch *int64   `placeholder:"VERSION" help:"Only if this version is in force."`
 	permissionFlags
 	answerFlags
 }
@@ -41,6 +42,8 @@ func (c *applyCmd) Run(env *environment) error {
 		return usageError("give the file with -f: rlnode apply -f %s", strings.Join(c.More, " "))
 	case len(c.File) == 0:
 		return usageError("--file is missing: rlnode apply -f rules.yaml")
+	case c.IfMatch != nil && *c.IfMatch < 1:
+		return usageError("--if-match: %d is not a version: they begin with 1", *c.IfMatch)
 	}
 
 	n, err := c.client()
@@ -149,7 +152,7 @@ type change struct {
 	source  []byte
 	version int64 // instead of source: the version to put in force again
 	message string
-	ifMatch int64 // 0 for the version that the change was compared with
+	ifMatch *int64 // the version that must be in force; nil: any
 	permissionFlags
 	json      bool
 	stdinUsed bool // so nobody can be asked there
@@ -165,6 +168,10 @@ func applyChange(env *environment, n *remote, ch *change) error {
 	d, reply, err := askDiff(env, n, ch.name, ask)
 	if err != nil {
 		return err
+	}
+
+	if ch.ifMatch != nil && *ch.ifMatch != d.From {
+		return fmt.Errorf("--if-match: version %d is in force, not %d; nothing was changed", d.From, *ch.ifMatch)
 	}
 
 	out := env.stdout
@@ -313,16 +320,12 @@ func (ch *change) write(env *environment, n *remote, d *admin.Difference) error 
 		r.query.Set("message", ch.message)
 	}
 
-	match := d.From
-	if ch.ifMatch != 0 {
-		match = ch.ifMatch
-	}
-	if match != 0 {
-		r.ifMatch = strconv.Quote(strconv.FormatInt(match, 10))
+	if d.From != 0 {
+		r.ifMatch = strconv.Quote(strconv.FormatInt(d.From, 10))
 	}
 
 	reply, err := n.send(env.ctx, r)
-	if p, ok := errors.AsType[*problem](err); ok && p.Status == http.StatusPreconditionFailed && ch.ifMatch == 0 {
+	if p, ok := errors.AsType[*problem](err); ok && p.Status == http.StatusPreconditionFailed {
 		p.hint = "; somebody has written rules in the meantime: run the command again to see what changes now"
 	}
 
@@ -386,8 +389,12 @@ func readDocument(env *environment, names []string) (name string, source []byte,
 	}
 
 	if len(files) == 1 {
+		name = shownName(files[0])
 		source, err = readFile(env, files[0], document.MaxDocument)
-		return shownName(files[0]), source, err
+		if err == nil && len(bytes.TrimSpace(source)) == 0 {
+			err = fmt.Errorf("%s is empty: it needs a rules document, which begins with version: 1", name)
+		}
+		return name, source, err
 	}
 
 	parts := make([]document.File, len(files))

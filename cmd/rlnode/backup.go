@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/api/admin"
+	"github.com/rlnode/rlnode/internal/wire"
 	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/rules/document"
 )
@@ -113,7 +114,7 @@ func (c *backupCmd) Run(env *environment) error {
 // readBackup decodes and checks a file written by backup.
 func readBackup(text []byte) (*backup, error) {
 	var b backup
-	if err := json.Unmarshal(text, &b); err != nil {
+	if err := wire.StrictJSON(text, &b); err != nil {
 		if _, e := document.Parse(text); e == nil {
 			return nil, errors.New("this is a rules file, not a backup: rlnode apply -f puts it in force")
 		}
@@ -125,6 +126,8 @@ func readBackup(text []byte) (*backup, error) {
 		return nil, fmt.Errorf("not a backup: its format is %q, not %q", b.Format, backupFormat)
 	case checksum(b.Rules) != b.SHA256:
 		return nil, errors.New("the backup is damaged: its rules don't match its checksum")
+	case b.Version < 1:
+		return nil, errors.New("the backup is damaged: version is missing, or below 1")
 	}
 
 	return &b, nil

@@ -137,7 +137,8 @@ func newLoader(seed uint64, c *benchCmd, target *url.URL, config *tls.Config) *l
 				return net.DialTimeout("tcp", addr, timeout)
 			},
 		},
-		rule: quoteRule(c.Rule), keys: c.Keys, batch: c.Batch, wait: c.Timeout, random: rand.New(rand.NewPCG(seed, 1)),
+		rule: quoteRule(c.Rule), keys: c.Keys, batch: c.Batch, wait: c.patience(usualTimeout),
+		random: rand.New(rand.NewPCG(seed, 1)),
 	}
 	l.request.SetRequestURI(target.Scheme + "://" + target.Host + path)
 	l.request.Header.SetMethod(http.MethodPost)

@@ -51,7 +51,9 @@ func TestClientCommands(t *testing.T) {
 		"tiers.yaml":   clientRules + clientTiers,
 		"other.json":   `{"format":"x"}`,
 		"damaged.json": `{"format":"rlnode-backup-1","rules":"x","sha256":"00"}`,
-		"backup.json":  "", "entries.json": "",
+		"renamed.json": fmt.Sprintf(`{"format":"rlnode-backup-1","versionx":1,"rules":"x","sha256":%q}`, checksum("x")),
+		"undated.json": fmt.Sprintf(`{"format":"rlnode-backup-1","rules":"x","sha256":%q}`, checksum("x")),
+		"backup.json":  "", "entries.json": "", "empty.yaml": " \n",
 	}
 	for name, text := range files {
 		expect.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))

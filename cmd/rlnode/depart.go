@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// departTimeout is the least time to wait for a node to leave or be removed.
-// The node gives up sooner.
+// departTimeout is how long to wait, without --timeout, for a node to leave or be
+// removed. The node gives up sooner.
 const departTimeout = time.Minute
 
 // leaveCmd makes a node leave its cluster.
@@ -28,7 +28,7 @@ func (c *leaveCmd) Run(env *environment) error {
 		path += "?force=true"
 	}
 
-	r := request{method: http.MethodPost, path: path, minTimeout: departTimeout}
+	r := request{method: http.MethodPost, path: path, timeout: departTimeout}
 	return sendAndPrint(env, c.client, c.JSON, r, func(w io.Writer, n *left) error {
 		advice := "stop its process, which sends the others what it still counts"
 		if n.Last {
@@ -64,7 +64,7 @@ func (c *removeCmd) Run(env *environment) error {
 		path += "?force=true"
 	}
 
-	r := request{method: http.MethodDelete, path: path, minTimeout: departTimeout}
+	r := request{method: http.MethodDelete, path: path, timeout: departTimeout}
 	return sendAndPrint(env, c.client, c.JSON, r, func(w io.Writer, _ *struct{}) error {
 		_, err := fmt.Fprintln(w, done)
 		return err

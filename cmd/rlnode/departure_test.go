@@ -334,6 +334,7 @@ func TestRecoverRefused(t *testing.T) {
 		{[]string{"--data-dir", empty, "--address", "n1"}, 2, "--address"},
 		{[]string{"--data-dir", empty, "--address", "10.0.0.1:0"}, 2, "--address"},
 		{[]string{"--data-dir", empty, "--skip", "7"}, 2, "--skip and --hash"},
+		{[]string{"--data-dir", empty, "--skip", "0"}, 2, "--skip and --hash"},
 		{[]string{"--data-dir", empty, "--hash", "7"}, 2, "--skip and --hash"},
 		{[]string{"--data-dir", empty, "--skip", "7", "--hash", "7"}, 2, "64 hexadecimal digits"},
 		{[]string{"--data-dir", empty, "--skip", "7", "--hash", strings.Repeat("a7", 32),

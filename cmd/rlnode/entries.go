@@ -40,16 +40,17 @@ type (
 
 // holdFlags say how long an entry holds, and why it is there.
 type holdFlags struct {
-	For   string `placeholder:"DURATION" help:"How long it holds, such as 30m, 24h or 7d (default: until it is removed)."`
-	Until string `placeholder:"TIME" help:"Its end instead, such as 2026-11-28T12:00:00Z."`
-	Note  string `placeholder:"TEXT" help:"Why it is there: at most 256 characters."`
+	For   *string `placeholder:"DURATION" help:"How long it holds, such as 30m, 24h or 7d (default: until it is removed)."`
+	Until *string `placeholder:"TIME" help:"Its end instead, such as 2026-11-28T12:00:00Z."`
+	Note  *string `placeholder:"TEXT" help:"Why it is there: at most 256 characters."`
 }
 
-// add adds the flags to the fields of a body.
+// add adds the flags to the fields of a body. One that is given but empty is
+// sent, and the node refuses it: an entry that was to end must not hold for good.
 func (h *holdFlags) add(fields map[string]any) {
-	for name, value := range map[string]string{"for": h.For, "until": h.Until, "note": h.Note} {
-		if value != "" {
-			fields[name] = value
+	for name, value := range map[string]*string{"for": h.For, "until": h.Until, "note": h.Note} {
+		if value != nil {
+			fields[name] = *value
 		}
 	}
 }

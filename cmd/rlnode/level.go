@@ -12,24 +12,24 @@ import (
 
 // levelCmd shows and raises the feature level.
 type levelCmd struct {
-	Raise bool  `help:"Raise the level to the highest that all members know, for good."`
-	To    int64 `placeholder:"N" help:"With --raise: to this level and no higher."`
+	Raise bool   `help:"Raise the level to the highest that all members know, for good."`
+	To    *int64 `placeholder:"N" help:"With --raise: to this level and no higher."`
 	answerFlags
 }
 
 func (c *levelCmd) Run(env *environment) error {
 	switch {
-	case c.To != 0 && !c.Raise:
+	case c.To != nil && !c.Raise:
 		return usageError("--to: needs --raise")
-	case c.To < 0 || c.To > 1<<31-1:
-		return usageError("--to: %d is not in 1…%d", c.To, 1<<31-1)
+	case c.To != nil && (*c.To < 1 || *c.To > 1<<31-1):
+		return usageError("--to: %d is not in 1…%d", *c.To, 1<<31-1)
 	case !c.Raise:
 		return sendAndPrint(env, c.client, c.JSON, request{path: "/v1/level"}, printLevel)
 	}
 
 	query := url.Values{}
-	if c.To != 0 {
-		query.Set("to", strconv.FormatInt(c.To, 10))
+	if c.To != nil {
+		query.Set("to", strconv.FormatInt(*c.To, 10))
 	}
 
 	r := request{method: http.MethodPost, path: "/v1/level", query: query}

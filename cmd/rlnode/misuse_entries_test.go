@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/internal/process"
@@ -332,7 +331,7 @@ func TestMisuse_AnsweredTooLate(t *testing.T) {
 	t.Parallel()
 	n := startTeam(t)
 	c := &applyCmd{File: []string{file(t, "empty.yaml", "version: 1\n")}}
-	c.Admin, c.Timeout = n.admin, 10*time.Second
+	c.Admin = n.admin
 	var out, failure strings.Builder
 	env := &environment{ctx: t.Context(), stdout: &out, stderr: &out, terminal: true, stdin: answer(func() string {
 		n.put("PUT", "/v1/rules/new", `{"key": ["ip"], "limits": [{"limit": 2, "per": "1h"}]}`)

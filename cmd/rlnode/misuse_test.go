@@ -184,7 +184,7 @@ func TestMisuse_EmptyDocument(t *testing.T) {
 	n := startTeam(t)
 	n.run("apply -f -", "version: 1\n", 3, "login", "search", "tenant", "may be in use",
 		"a node has counted for", "--remove login", "--force")
-	n.run("apply -f -", "", 1, "the body is empty")
+	n.run("apply -f -", "", 1, "is empty", "rules document")
 	n.run("apply -f -", "# nothing\n", 1, "empty")
 	n.run("apply -f "+file(t, "cut.yaml", "version: 1\nrules:\n  - name: log"), "", 1, "cut.yaml:")
 	n.run("apply -f /nowhere.yaml", "", 1, "/nowhere.yaml")
@@ -271,7 +271,7 @@ func TestMisuse_WritesBetween(t *testing.T) {
 	n.put("PUT", "/v1/rules?via=dashboard", strings.Replace(both, "limit: 200", "limit: 300", 1))
 	n.run("apply -f -", both, 3, "version 4 by 127.0.0.1, dashboard (document) is not in")
 	n.run("apply -f - --force", both, 0, "version 5 is in force")
-	n.run("apply -f - --if-match 4", teamRules, 1, "412")
+	n.run("apply -f - --if-match 4", teamRules, 1, "is in force, not 4")
 	n.run("apply -f -", teamRules, 0, "version 6 is in force", "counts begin anew")
 
 	// A piece that was deleted, and comes back: nothing in use vanishes, but somebody deleted it.
@@ -412,7 +412,7 @@ func TestApply_AsksOnATerminal(t *testing.T) {
 		written = 0
 		var out bytes.Buffer
 		c := &applyCmd{File: []string{rulesFile}, Message: "why"}
-		c.Admin, c.Timeout = node.URL, 10*time.Second
+		c.Admin = node.URL
 		env := &environment{ctx: t.Context(), stdin: strings.NewReader(test.answer), stdout: &out,
 			stderr: io.Discard, terminal: true}
 		if code := printError(io.Discard, c.Run(env)); code != test.code || written != test.written {

@@ -14,8 +14,19 @@ import (
 
 // connection has the flags for reaching a node, which all client commands share.
 type connection struct {
-	CA      string        `name:"ca" type:"path" placeholder:"FILE" env:"RLNODE_CA" help:"Trust the certificates in this PEM file in addition to the system's."`
-	Timeout time.Duration `default:"10s" help:"How long to wait for an answer."`
+	CA      string         `name:"ca" type:"path" placeholder:"FILE" env:"RLNODE_CA" help:"Trust the certificates in this PEM file in addition to the system's."`
+	Timeout *time.Duration `placeholder:"DURATION" help:"How long to wait for an answer (default 10s; leave and remove: 1m)."`
+}
+
+// usualTimeout is how long most commands wait for an answer without --timeout.
+const usualTimeout = 10 * time.Second
+
+// patience returns how long to wait for an answer; usual without --timeout.
+func (c *connection) patience(usual time.Duration) time.Duration {
+	if c.Timeout == nil {
+		return usual
+	}
+	return *c.Timeout
 }
 
 // dataPlane has the flags of commands that ask for decisions.
@@ -107,8 +118,8 @@ func (c *connection) newRemote(flag, env, address string, token, tokenFile *stri
 	if err != nil {
 		return nil, usageError("%s: %w", flag, err)
 	}
-	if c.Timeout <= 0 {
-		return nil, usageError("--timeout: %v is not above 0", c.Timeout)
+	if c.Timeout != nil && *c.Timeout <= 0 {
+		return nil, usageError("--timeout: %v is not above 0", *c.Timeout)
 	}
 
 	config, err := c.tls()
@@ -117,7 +128,7 @@ func (c *connection) newRemote(flag, env, address string, token, tokenFile *stri
 	}
 
 	return &remote{
-		base: base.Scheme + "://" + base.Host, flag: flag, token: *token, tokenVar: env, timeout: c.Timeout,
+		base: base.Scheme + "://" + base.Host, flag: flag, token: *token, tokenVar: env, patience: c.patience,
 		transport: &http.Transport{TLSClientConfig: config},
 	}, nil
 }

@@ -19,10 +19,10 @@ import (
 
 // recoverCmd makes a surviving node the only voter of its cluster.
 type recoverCmd struct {
-	DataDir string `required:"" type:"path" env:"RLNODE_DATA_DIR" placeholder:"DIR" help:"The data directory of the surviving node from which the cluster continues."`
-	Skip    uint64 `placeholder:"INDEX" help:"Only remove the entry with this index from the node's log; needs --hash."`
-	Hash    string `placeholder:"H" help:"The entry's hash, as logged by a node that can't apply it."`
-	Address string `placeholder:"HOST:PORT" help:"The address for calls from other nodes: the node's --advertise and --peer-port (default: unchanged)."`
+	DataDir string  `required:"" type:"path" env:"RLNODE_DATA_DIR" placeholder:"DIR" help:"The data directory of the surviving node from which the cluster continues."`
+	Skip    *uint64 `placeholder:"INDEX" help:"Only remove the entry with this index from the node's log; needs --hash."`
+	Hash    string  `placeholder:"H" help:"The entry's hash, as logged by a node that can't apply it."`
+	Address string  `placeholder:"HOST:PORT" help:"The address for calls from other nodes: the node's --advertise and --peer-port (default: unchanged)."`
 }
 
 func (c *recoverCmd) Run(env *environment) (err error) {
@@ -70,13 +70,13 @@ func (c *recoverCmd) Run(env *environment) (err error) {
 		return fmt.Errorf("%s: this node has never been part of a cluster, so there is nothing to recover", c.DataDir)
 	}
 
-	if c.Skip != 0 {
-		if err := cluster.Skip(store, node.ThisBuild(), c.Skip, hash); err != nil {
+	if c.Skip != nil {
+		if err := cluster.Skip(store, node.ThisBuild(), *c.Skip, hash); err != nil {
 			return err
 		}
 		_, err = fmt.Fprintf(env.stdout,
 			"entry %d is removed from the log of node %s: do the same on each node that has it, then start them\n",
-			c.Skip, self)
+			*c.Skip, self)
 		return err
 	}
 
@@ -91,9 +91,9 @@ func (c *recoverCmd) Run(env *environment) (err error) {
 // skippedHash returns --hash, checked against --skip.
 func (c *recoverCmd) skippedHash() (hash [sha256.Size]byte, err error) {
 	switch {
-	case c.Skip == 0 && c.Hash == "":
+	case c.Skip == nil && c.Hash == "":
 		return hash, nil
-	case c.Skip == 0 || c.Hash == "":
+	case c.Skip == nil || c.Hash == "":
 		return hash, errors.New("--skip and --hash must be set together")
 	case c.Address != "":
 		return hash, errors.New("--address excludes --skip, which changes only the log")

@@ -65,8 +65,8 @@ type remote struct {
 	base      string // scheme and host
 	flag      string // the flag that set base
 	token     string
-	tokenVar  string // the variable that may hold the token
-	timeout   time.Duration
+	tokenVar  string                                  // the variable that may hold the token
+	patience  func(usual time.Duration) time.Duration // how long to wait for an answer
 	transport *http.Transport
 }
 
@@ -83,11 +83,13 @@ type request struct {
 	accept      string
 	ifMatch     string
 	body        []byte
-	minTimeout  time.Duration // the least time to wait for the answer, even if --timeout is shorter
+	timeout     time.Duration // how long to wait for the answer without --timeout; 0: usualTimeout
 }
 
 // patience returns how long rm waits for the answer.
-func (r *request) patience(rm *remote) time.Duration { return max(rm.timeout, r.minTimeout) }
+func (r *request) patience(rm *remote) time.Duration {
+	return rm.patience(cmp.Or(r.timeout, usualTimeout))
+}
 
 // reply is a node's answer of any status.
 type reply struct {

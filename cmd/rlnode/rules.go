@@ -117,18 +117,18 @@ func countText(n int, thing string) string {
 
 // rulesCmd prints rules.
 type rulesCmd struct {
-	Version  int64 `placeholder:"N" help:"Print an earlier version, one of the last 50."`
-	Versions bool  `help:"List the last 50 versions."`
-	JSON     bool  `help:"Print JSON."`
+	Version  *int64 `placeholder:"N" help:"Print an earlier version, one of the last 50."`
+	Versions bool   `help:"List the last 50 versions."`
+	JSON     bool   `help:"Print JSON."`
 	adminPlane
 }
 
 func (c *rulesCmd) Run(env *environment) error {
-	if c.Versions && c.Version != 0 {
+	if c.Versions && c.Version != nil {
 		return usageError("--version and --versions exclude each other")
 	}
-	if c.Version < 0 {
-		return usageError("--version: %d is below 1", c.Version)
+	if c.Version != nil && *c.Version < 1 {
+		return usageError("--version: %d is below 1", *c.Version)
 	}
 	if c.Versions {
 		return sendAndPrint(env, c.client, c.JSON, request{path: "/v1/rules/versions"}, printVersions)
@@ -143,8 +143,8 @@ func (c *rulesCmd) Run(env *environment) error {
 	if c.JSON {
 		r.accept = "application/json"
 	}
-	if c.Version != 0 {
-		r.query = url.Values{"version": {strconv.FormatInt(c.Version, 10)}}
+	if c.Version != nil {
+		r.query = url.Values{"version": {strconv.FormatInt(*c.Version, 10)}}
 	}
 
 	reply, err := n.send(env.ctx, r)

@@ -199,18 +199,18 @@ func printShares(w io.Writer, s *subjectAnswer) error {
 // changeFlags has the flags of commands that change what a subject has used.
 type changeFlags struct {
 	subjectFlags
-	LimitName string `name:"limit-name" placeholder:"NAME" help:"Only this one of the subject's limits, as subject shows its name; the block stays."`
-	RequestID string `name:"request-id" placeholder:"ID" help:"ID of this change, at most 64 bytes. Repeating it within a minute changes nothing and gets the same answer."`
+	LimitName *string `name:"limit-name" placeholder:"NAME" help:"Only this one of the subject's limits, as subject shows its name; the block stays."`
+	RequestID *string `name:"request-id" placeholder:"ID" help:"ID of this change, at most 64 bytes. Repeating it within a minute changes nothing and gets the same answer."`
 	usageFlags
 }
 
 // postChange makes a call and prints the usage after it.
 func (f *changeFlags) postChange(env *environment, path string, fields map[string]any) error {
-	if f.RequestID != "" {
-		fields["request_id"] = f.RequestID
+	if f.RequestID != nil {
+		fields["request_id"] = *f.RequestID
 	}
-	if f.LimitName != "" {
-		fields["limit_name"] = f.LimitName
+	if f.LimitName != nil { // the node refuses an empty one: it must not mean all limits
+		fields["limit_name"] = *f.LimitName
 	}
 	return sendAndPrint(env, f.data, f.JSON, postFields(path, fields), printSubject)
 }

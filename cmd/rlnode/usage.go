@@ -220,9 +220,10 @@ func printRows(table *tabwriter.Writer, d *json.Decoder) (n int, err error) {
 
 // stream makes a call whose answer may be long and slow: only its header has to arrive in time.
 func (rm *remote) stream(ctx context.Context, r request) (*http.Response, error) {
-	rm.transport.DialContext = (&net.Dialer{Timeout: rm.timeout}).DialContext
-	rm.transport.TLSHandshakeTimeout = rm.timeout
-	rm.transport.ResponseHeaderTimeout = rm.timeout
+	patience := r.patience(rm)
+	rm.transport.DialContext = (&net.Dialer{Timeout: patience}).DialContext
+	rm.transport.TLSHandshakeTimeout = patience
+	rm.transport.ResponseHeaderTimeout = patience
 	resp, err := rm.open(ctx, r)
 	if err != nil {
 		return nil, err
@@ -230,7 +231,7 @@ func (rm *remote) stream(ctx context.Context, r request) (*http.Response, error)
 	if resp.StatusCode < 300 {
 		return resp, nil
 	}
-	answer, err := rm.read(resp, rm.timeout)
+	answer, err := rm.read(resp, patience)
 	if err == nil {
 		err = rm.problem(answer)
 	}
