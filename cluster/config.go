@@ -250,10 +250,10 @@ func (c *Config) Validate() error {
 	require(c.Peers != nil, "Peers is nil")
 	require(c.Boottime != nil, "Boottime is nil")
 
-	for what, name := range map[string]string{"Self.Region": c.Self.Region, "Primary": c.Primary} {
-		require(len(name) <= agreement.MaxRegionName,
-			fmt.Sprintf("%s must have at most %d bytes", what, agreement.MaxRegionName))
-	}
+	require(len(c.Self.Region) <= agreement.MaxRegionName,
+		fmt.Sprintf("Self.Region must have at most %d bytes", agreement.MaxRegionName))
+	require(len(c.Primary) <= agreement.MaxRegionName,
+		fmt.Sprintf("Primary must have at most %d bytes", agreement.MaxRegionName))
 
 	require(c.SnapshotEntries > 0 && c.SnapshotBytes > 0, "SnapshotEntries and SnapshotBytes must be positive")
 	t := c.Timings

@@ -183,11 +183,12 @@ const maxUnknownClocks = 60
 // by every clock that the leader knows. An entry that a wrong clock removed
 // would not come back.
 func (sr *sharedRules) expireEntries() {
+	var ends endWatch
 	unknown := 0 // how often in a row no other clock was known
 	sr.loop(endInterval, nil, func() (last bool) {
 		earliest, others := sr.config.Peers.EarliestClock()
 		now := earliest.UnixMilli()
-		if sr.isSecondary() || sr.requirePrimaryLeader() != nil || !sr.State().Entries.HasExpired(now) {
+		if sr.isSecondary() || sr.requirePrimaryLeader() != nil || !ends.hasExpired(sr.State().Entries, now) {
 			unknown = 0
 			return false
 		}
@@ -215,4 +216,22 @@ func (sr *sharedRules) expireEntries() {
 			"entries", max(1, before-sr.State().Entries.Len()), "entries_version", r.Version)
 		return false
 	})
+}
+
+// endWatch remembers the first end of the entries that it has seen last. After
+// the entry that ends first was removed, the state does not know the next end,
+// and all entries are looked at: not every second, if nothing changes.
+type endWatch struct {
+	seen     *entries.State
+	firstEnd int64 // as State.FirstEnd has it
+}
+
+// hasExpired reports whether an entry of s has ended by now, in Unix ms.
+func (w *endWatch) hasExpired(s *entries.State, now int64) bool {
+	mayHave := w.firstEnd != 0 && w.firstEnd <= now
+	if s != w.seen || mayHave {
+		w.seen = s
+		w.firstEnd = s.FirstEnd(now)
+	}
+	return w.firstEnd != 0 && w.firstEnd <= now
 }

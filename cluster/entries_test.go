@@ -204,3 +204,30 @@ func TestEntriesOutliveAWrongClock(t *testing.T) {
 		expect.Equal(t, left(), 0, "entries, after the end")
 	})
 }
+
+// Entries are not all looked at again until one has ended, or they change.
+func TestEndsAreLookedUpOnce(t *testing.T) {
+	var ends endWatch
+	until := func(s *entries.State, name string, end int64) *entries.State {
+		t.Helper()
+		change := denial(name, 0, false)[0].Change
+		entry := *change.Entry
+		entry.Until = end
+		change.Entry = &entry
+		next, err := s.With(change)
+		expect.NoError(t, err)
+		return next
+	}
+
+	s := until(until(entries.New(), "a", 50), "b", 90)
+	s = until(s, "a", 200) // the state still says that one ends at 50
+	if ends.hasExpired(s, 60) || ends.firstEnd != 90 {
+		t.Errorf("got the first end %d, want 90, not over at 60", ends.firstEnd)
+	}
+	if ends.hasExpired(s, 89) || !ends.hasExpired(s, 90) || !ends.hasExpired(s, 91) {
+		t.Error("an entry must have expired at its end, and not before")
+	}
+	if next := until(s, "c", 70); !ends.hasExpired(next, 75) {
+		t.Error("a new entry was overlooked")
+	}
+}

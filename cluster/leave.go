@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -220,7 +221,7 @@ func (nt *nodeTracker) findMember(r removalRequest) (member, error) {
 	})
 	switch {
 	case len(found) == 0:
-		return member{}, fmt.Errorf("%w: %q", ErrNotFound, r.Name)
+		return member{}, fmt.Errorf("%w: %q", ErrNotFound, cmp.Or(r.Name, r.Node.String()))
 	case len(found) > 1:
 		return member{}, fmt.Errorf("%w: %d nodes are called %q; give the ID", ErrRefused, len(found), r.Name)
 	}

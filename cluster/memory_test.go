@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/internal/wake"
 	"github.com/rlnode/rlnode/rules"
 )
 
@@ -213,6 +214,29 @@ func TestANodeThatIsNotAloneWaits(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		if fresh.c.Load().memory.inUse.Load() {
 			t.Error("a new node has nothing to remember")
+		}
+	})
+}
+
+// A node that is in sync by the time it should rely on its memory does not.
+func TestContactThatComesBackInTime(t *testing.T) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		nodes := w.several(3, 3)
+		notes(t, nodes, 1<<20)
+		for _, n := range nodes {
+			n.run()
+		}
+		w.inRing(nodes...)
+		w.ready(nodes...)
+		c := nodes[0].c.Load()
+		c.memory.state.Store(c.State())
+		wake.Signal(c.memory.noMajority)
+		time.Sleep(time.Second)
+		if c.memory.inUse.Load() {
+			t.Error("it went by its memory")
+		}
+		if c.memory.state.Load() != nil {
+			t.Error("it still has a memory")
 		}
 	})
 }

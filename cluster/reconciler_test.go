@@ -12,6 +12,7 @@ import (
 	"github.com/rlnode/rlnode/cluster/gossip"
 	"github.com/rlnode/rlnode/cluster/raftio"
 	"github.com/rlnode/rlnode/internal/expect"
+	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/rules/document"
 )
@@ -209,6 +210,10 @@ func TestRemoveADeadNode(t *testing.T) {
 		defer cancel()
 		expect.ErrorIs(t, by.c.Load().Remove(ctx, dead.name, false, "ann"), ErrRefused, "a living node")
 		expect.ErrorIs(t, by.c.Load().Remove(ctx, "nobody", false, "ann"), ErrNotFound, "a node that isn't")
+		_, err := w.leader().c.Load().tracker.findMember(removalRequest{Node: ring.NodeID{77}})
+		if want := (ring.NodeID{77}).String(); !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an error that names %s", err, want)
+		}
 		dead.crash()
 		w.until(time.Minute, "failed node", func() bool {
 			for _, m := range w.aLeader().c.Load().View().Members {

@@ -3,7 +3,6 @@ package cluster
 import (
 	"cmp"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"log/slog"
 
@@ -58,7 +57,7 @@ func Recover(store Store, build agreement.Build, self ring.NodeID, address strin
 	err = raft.RecoverCluster(raftConfig(&config), newMachine(build, func() {}), store.Logs(), store.Stable(),
 		store.Snapshots(), transport, onlyVoter)
 	if err != nil {
-		return errors.Join(errors.New("make this node the only voter"), err)
+		return fmt.Errorf("make this node the only voter: %w", err)
 	}
 
 	log.Info("this node is now the only voter", "node", self, "before", len(conf.Servers))

@@ -68,10 +68,10 @@ func (c *Cluster) publish(before, after *agreement.State) {
 
 	self := c.config.Self.ID
 	if after.Generation(self) != before.Generation(self) {
-		c.config.Logger.Info("other nodes have taken over what this node owned", "generation", after.Generation(self))
 		// This comes after published is set: the next request must have the new
-		// generation.
+		// generation. It comes before the log, which may block.
 		c.holder.Revoke()
+		c.config.Logger.Info("other nodes have taken over what this node owned", "generation", after.Generation(self))
 	}
 
 	c.holder.AskNow()
@@ -101,6 +101,12 @@ func (c *Cluster) relyOnMemory() {
 	m := c.memory.state.Load()
 	if m == nil {
 		return // this node is in sync already
+	}
+
+	// Contact may have come back since the signal.
+	if c.ReadyError() == nil {
+		c.memory.state.Store(nil)
+		return
 	}
 
 	c.config.Logger.Warn("can't reach a majority: this node decides alone, by the rules that it remembers",

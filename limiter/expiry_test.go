@@ -398,3 +398,30 @@ func TestLateSettlingsGiveWay(t *testing.T) {
 		}
 	})
 }
+
+// A node without authority does not wait for a partition that it can't decide
+// then: its caller learns at once that no owner is known.
+func TestSettleWithoutAuthorityDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		nextWindow(24 * time.Hour)
+		w := newTestCluster(t, 3, threeRules)
+		n := w.nodes[0]
+		key := w.keyOf("a", n, nil)
+		p := w.partition("a", key)
+		id := n.reserveTokens("a", key, 100, nil)
+
+		n.authority.Store(false)
+		w.change(func() { w.place[p].frozen = true })
+		n.table.Shut(p)
+		for _, other := range w.nodes[1:] {
+			w.setCut(n, other, true)
+		}
+
+		began := time.Now()
+		_, err := n.Settle(id, []UnitCost{{"tokens", 40}})
+		expect.ErrorIs(t, err, ErrNoOwner, "settle")
+		if took := time.Since(began); took > 50*time.Millisecond {
+			t.Errorf("it took %v", took)
+		}
+	})
+}

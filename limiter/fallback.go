@@ -287,6 +287,8 @@ func (c *clusterCheck) narrowToCopy(op, copyOp *counters.Op, copyAdmits bool) {
 		op.Decision.MoreAfter = decision.MoreAfter
 	}
 
+	// The copy has also counted what other nodes admitted.
+	op.Decision.Used = max(op.Decision.Used, decision.Used)
 	op.Decision.Delay = max(op.Decision.Delay, decision.Delay)
 }
 

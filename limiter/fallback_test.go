@@ -138,6 +138,7 @@ func TestG4_FallbackGoesOnFromACopy(t *testing.T) {
 				t.Errorf("check %d: have %v by %s, %+v, a peek %+v", i, a.Allowed, a.DecidedBy,
 					a.Limits[0].Decision, peek.Limits[0].Decision)
 			}
+			expect.Equal(t, a.Limits[0].Used, int64(8+i), "check %d: used", i)
 		}
 		peek := n.check(Query{Rule: "r", Key: []string{key}, ByKey: true, Mode: counters.PeekMode})
 		a := n.check(byKey("r", key))

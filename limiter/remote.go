@@ -54,15 +54,16 @@ func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
 	}
 
 	for ; ctx.Err() == nil && cands.attempts < maxAttempts; cands.attempts++ {
-		switch cands.locate(l) {
-		case partitions.Here:
+		location := cands.locate(l)
+		switch {
+		case location == partitions.Here:
 			if !m.Authority() {
 				return ErrNoOwner
 			}
 			if err := req.here(); !errors.Is(err, counters.ErrShut) {
 				return err
 			}
-		case partitions.Pending:
+		case location == partitions.Pending && m.Authority(): // without it, waiting is of no use
 			m.Ownership.WaitWhilePending(ctx, ring.PartitionOf(req.subject))
 		default:
 			state, to := cands.next(m)

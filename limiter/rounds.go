@@ -127,13 +127,13 @@ func (c *clusterCheck) routeSubject(s *subject, h *rules.Hit) {
 // tryRoute is one attempt of routeSubject. It returns false if s must be located
 // again, because tryRoute has waited or knows more of a node.
 func (c *clusterCheck) tryRoute(s *subject, h *rules.Hit) (isRouted bool) {
-	place := s.locate(c.limiter)
-	if place == partitions.Here {
+	location := s.locate(c.limiter)
+	if location == partitions.Here {
 		s.state = stateHere
 		return true
 	}
 
-	if place == partitions.Elsewhere {
+	if location == partitions.Elsewhere {
 		isDecided := c.spendLease(s, h)
 		if isDecided {
 			return true
@@ -147,7 +147,7 @@ func (c *clusterCheck) tryRoute(s *subject, h *rules.Hit) (isRouted bool) {
 	mayWait := now.Before(c.pendingDeadline)
 
 	// Without authority, waiting is of no use: this node could not decide then.
-	if place == partitions.Pending && mayWait && c.limiter.membership.Authority() {
+	if location == partitions.Pending && mayWait && c.limiter.membership.Authority() {
 		c.awaitHandOver(s)
 		return false
 	}

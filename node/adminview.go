@@ -46,6 +46,9 @@ func (a adminView) Leave(ctx context.Context, force bool, by string) (last bool,
 	if err := n.leave(ctx, true, by); err != nil {
 		// The command fails, so the node stays a member.
 		n.cluster.Stay()
+		if n.usage != nil {
+			n.usage.Stay()
+		}
 		return last, err
 	}
 

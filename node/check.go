@@ -70,7 +70,8 @@ func (n *Node) Peek(ctx context.Context, q client.Request) (client.Decision, err
 }
 
 // Reserve takes q's costs as an estimate, which Settle corrects; see
-// client.Client. ttl is at most an hour; 0 is a minute.
+// client.Client. ttl is at most an hour; 0 is a minute. If ctx ends while a
+// reservation with q.Wait waits, and q has no RequestID, it is given back.
 func (n *Node) Reserve(ctx context.Context, q client.Request, ttl time.Duration) (client.Reservation, error) {
 	sent := time.Now()
 	o, err := n.decide(ctx, &q, reserve, cmp.Or(ttl, limiter.DefaultReservationTime))
@@ -91,9 +92,23 @@ func (n *Node) Reserve(ctx context.Context, q client.Request, ttl time.Duration)
 
 	if err == nil && q.Wait && o.Allowed {
 		err = sleep(ctx, o.Delay)
+		// A caller with a request id may ask again, and goes on with what it has.
+		if err != nil && o.id != "" && q.RequestID == "" {
+			n.giveBack(o.id)
+			reserved = client.Reservation{Decision: o.Decision}
+		}
 	}
 
 	return reserved, err
+}
+
+// giveBack gives back what a reservation has taken, whose caller has given up.
+func (n *Node) giveBack(id string) {
+	n.slots.Settle(id)
+	_, err := n.limiter.Settle(id, nil)
+	if err != nil {
+		n.log.Debug("a reservation can't be given back", "error", err)
+	}
 }
 
 // Settle replaces a reservation's estimate with the actual use, by unit; see

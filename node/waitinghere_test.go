@@ -67,6 +67,37 @@ rules:
 	}
 }
 
+// TestReservationOfACallerThatGivesUp: what a reservation has taken comes back
+// if its caller gives up during the delay, unless it may ask again.
+func TestReservationOfACallerThatGivesUp(t *testing.T) {
+	t.Parallel()
+	n := startReady(t, Config{Rules: []byte(`version: 1
+rules:
+  - {name: slow, key: [k], max_delay: 10h, limits: [{limit: 1, per: 1h, algorithm: leaky-bucket, burst: 100}]}
+`)})
+	time.Sleep(1500 * time.Millisecond) // until the rates of buckets are known to be as they were
+
+	for id, kept := range map[string]time.Duration{"": 0, "again": time.Hour} {
+		request := client.Request{Rule: "slow", Key: []string{"x" + id}, Wait: true}
+		if d, err := n.Check(t.Context(), request); err != nil || d.Delay > 0 {
+			t.Fatalf("the first caller got %+v, %v", d, err)
+		}
+
+		request.RequestID = id
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		r, err := n.Reserve(ctx, request, time.Minute)
+		if !errors.Is(err, context.DeadlineExceeded) || (r.ID != "") != (id != "") {
+			t.Errorf("request id %q: got the reservation %q and %v", id, r.ID, err)
+		}
+
+		d, err := n.Peek(t.Context(), client.Request{Rule: "slow", Key: request.Key})
+		if got := d.Delay.Round(time.Hour) - time.Hour; err != nil || got != kept {
+			t.Errorf("request id %q: got %v of delay kept, %v; want %v", id, got, err, kept)
+		}
+	}
+}
+
 // delayLeft returns what the caller that waits at n has left, as it is when c
 // says that it sends no more.
 func delayLeft(t *testing.T, n *Node, c net.Conn) time.Duration {

@@ -325,15 +325,16 @@ func (g *guardedLogs) checkWritable() error {
 // runWrite makes the write, and undoes it if Raft learns that it failed.
 func (g *guardedLogs) runWrite(w *logWrite, result chan<- error) {
 	err := g.runMeasured(w.do)
-	if err == nil && g.health.succeed() { // an undo would not prove that there is room
-		g.log.Info("Raft's log is written again")
-	}
+	recovered := false
 
 	g.mu.Lock()
 	inTime := !w.abandoned
 	if inTime {
 		w.done = true
 		w.err = err
+	}
+	if inTime && err == nil {
+		recovered = g.health.succeed() // an undo would not prove that there is room
 	}
 
 	// If the write failed, or Raft was told so, its entries are in doubt until the
@@ -343,6 +344,10 @@ func (g *guardedLogs) runWrite(w *logWrite, result chan<- error) {
 		g.doubtFrom = w.doubtFrom
 	}
 	g.mu.Unlock()
+
+	if recovered {
+		g.log.Info("Raft's log is written again")
+	}
 
 	// After errBroken nothing may touch the file, so nothing is undone.
 	if err == nil && inTime || errors.Is(err, errBroken) {

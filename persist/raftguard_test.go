@@ -158,6 +158,39 @@ func TestRaftWriteHangs(t *testing.T) {
 	}
 }
 
+// A write that succeeds too late does not end a failure: Raft was told that it
+// failed, too, and it is undone.
+func TestRaftWriteSucceedsTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, _, inner := newFaultyLogs(t)
+		failing := func() bool {
+			_, since, _ := g.health.report(g.timeout)
+			return !since.IsZero()
+		}
+
+		inner.next(fault{before: errDisk})
+		if err := g.StoreLogs(logEntries(1, 3, 1)); err == nil || !failing() {
+			t.Fatalf("got %v, failing %v; want a failure", err, failing())
+		}
+
+		hang := make(chan struct{})
+		inner.next(fault{hang: hang})
+		if err := g.StoreLogs(logEntries(1, 3, 1)); !errors.Is(err, errHung) {
+			t.Fatalf("got %v, want %v", err, errHung)
+		}
+		close(hang)
+		synctest.Wait()
+		if !failing() {
+			t.Error("a write that was undone ended the failure")
+		}
+
+		expect.NoError(t, g.StoreLogs(logEntries(1, 3, 1)))
+		if failing() {
+			t.Error("a write that succeeded did not end the failure")
+		}
+	})
+}
+
 // While old entries can't be deleted, all later ones can be read: Raft may still
 // have to apply them, and ends the process if it can't.
 func TestRaftDeletionOfOldEntriesHangs(t *testing.T) {

@@ -43,6 +43,15 @@ func (t *Totals) HandOver(ctx context.Context, final bool) error {
 	return fmt.Errorf("%w: %w", ErrNotHandedOver, errors.Join(errs...))
 }
 
+// Stay says that this node stays a member although it has handed over its
+// ledgers: they are merged here again.
+func (t *Totals) Stay() {
+	c := &t.copier
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.handedOver = nil
+}
+
 // isHandedOver reports whether the last HandOver that succeeded gave away all
 // that was counted here so far.
 func (t *Totals) isHandedOver() bool {

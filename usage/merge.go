@@ -42,6 +42,9 @@ func (t *Totals) mergeInBackground() {
 
 	started := t.background.Go(func() {
 		defer t.merging.Store(false)
+		if t.hasHandedOver() {
+			return // nothing could be written; to gather it would be in vain
+		}
 		for month, list := range t.meter.toMerge() {
 			if err := t.merge(month, list); err != nil {
 				t.meter.config.Logger.Debug("can't merge ledgers of usage", "month", month, "error", err)
@@ -167,10 +170,21 @@ func (t *Totals) writeLastMerged(header *pageHeader, s *Stream, page []byte) err
 	switch {
 	case len(s.missing) > 0:
 		return errors.New("a ledger can't be read")
-	case c.ended || c.handedOver != nil:
+	case c.hasHandedOver():
 		return errors.New("the ledgers were handed over")
 	}
 
 	header.Last = true
 	return t.meter.putPage(header, page)
 }
+
+// hasHandedOver reports whether this node's ledgers were handed over, so that
+// nothing may replace them here.
+func (t *Totals) hasHandedOver() bool {
+	t.copier.mu.Lock()
+	defer t.copier.mu.Unlock()
+	return t.copier.hasHandedOver()
+}
+
+// hasHandedOver is Totals.hasHandedOver. The caller must hold mu.
+func (c *copier) hasHandedOver() bool { return c.ended || c.handedOver != nil }

@@ -1,10 +1,13 @@
 package usage
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -160,6 +163,49 @@ func TestMergingKeepsTheBill(t *testing.T) {
 		}
 		one.stop()
 		other.stop()
+	})
+}
+
+// A node that has handed its ledgers over does not even try to merge them. If it
+// stays after all, it merges them again.
+func TestMergingEndsWithAHandOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, one, other := newPair(t)
+		var log bytes.Buffer
+		one.config.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		restart := func(mergeAt int) {
+			w.mergeAt = mergeAt
+			one.kill()
+			one.start()
+		}
+		for range mergeAt + 4 {
+			restart(1 << 20)
+			one.count(2)
+			time.Sleep(2500 * time.Millisecond) // until it is on disk
+		}
+		before, _ := other.readMonth()
+
+		restart(mergeAt)
+		expect.NoError(t, one.totals.HandOver(t.Context(), false))
+		time.Sleep(time.Minute)
+		if ledgers, _ := one.ledgersOf(one); ledgers <= mergeAt {
+			t.Errorf("got %d ledgers after the hand-over, want more than %d, all of them", ledgers, mergeAt)
+		}
+
+		one.totals.Stay()
+		time.Sleep(mergeGrace + time.Minute)
+		if ledgers, _ := one.ledgersOf(one); ledgers > mergeAt {
+			t.Errorf("got %d ledgers of a node that stays, want most merged", ledgers)
+		}
+		after, s := other.readMonth()
+		if after[one.config.Name] != before[one.config.Name] || len(s.Missing()) > 0 {
+			t.Errorf("got %d, missing %v after merging; want %d", after[one.config.Name], s.Missing(), before[one.config.Name])
+		}
+		one.stop()
+		other.stop()
+		if text := log.String(); strings.Contains(text, "can't merge") {
+			t.Errorf("ledgers that were handed over were gathered for a merge:\n%.2000s", text)
+		}
 	})
 }
 

@@ -255,7 +255,8 @@ func (c *session) decrex(words [][]byte) error {
 }
 
 // lower lowers the count of q as call says: without SATURATE, in full or not at
-// all.
+// all by the count that it has read. If others lower it at the same time, it may
+// be lowered in part.
 func (c *session) lower(q *check, call *increxCall) (used, applied int64, err error) {
 	before, err := c.server.Decider.KeyUsage(rules.IncrexNamespace, q.values[0])
 	if err != nil {

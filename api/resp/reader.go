@@ -69,9 +69,7 @@ func (c *command) reset() {
 func (r *reader) read(b []byte, args [][]byte) (_ [][]byte, length int, err error) {
 	c := &r.incomplete
 	if c.missing == 0 {
-		if c.at == 0 {
-			c.reset()
-		}
+		c.reset()
 
 		// redis-cli --pipe sends an empty line before its last command. The rest
 		// of the line may be on its way.

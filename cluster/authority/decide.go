@@ -233,16 +233,18 @@ func (rs *reignState) canSpare(in *decisionInput, id ring.NodeID) bool {
 // dropStale drops the records of nodes that are not members and no longer ask.
 // Their authority expired long ago.
 func (rs *reignState) dropStale(in *decisionInput) {
-	maps.DeleteFunc(rs.records, func(id ring.NodeID, rec *record) bool {
+	for id, rec := range rs.records {
 		_, isMember := slices.BinarySearchFunc(in.members, id, ring.NodeID.Compare)
 		if isMember {
-			return false
+			continue
 		}
 
 		// The evidence against a former member must not end the node once it is back.
 		rec.ending = false
-		return rs.silence(in.now, max(rec.lastAsked, rec.next.asked)) >= recordTTL
-	})
+		if rs.silence(in.now, max(rec.lastAsked, rec.next.asked)) >= recordTTL {
+			delete(rs.records, id)
+		}
+	}
 }
 
 // registerEntry returns the entry to register a node's new process, once the
@@ -317,7 +319,7 @@ func (rs *reignState) endEntry(in *decisionInput) agreement.Entry {
 			// detectStall may still clear ending, but the entry can't be withdrawn. So
 			// judge refuses the node for either.
 			rec.endProposed = true
-			return rs.endedEntry(in, id, rec.endingReason)
+			return rs.newEnded(in, id, rec.endingReason)
 		}
 	}
 
@@ -329,13 +331,13 @@ func (rs *reignState) endEntry(in *decisionInput) agreement.Entry {
 		n := in.nodes[id]
 		if n.Removed && n.Boot == boot && boot != 0 && !in.state.InRing(id) &&
 			!in.state.WasRemoved(boot) {
-			return rs.endedEntry(in, id, agreement.Removed)
+			return rs.newEnded(in, id, agreement.Removed)
 		}
 	}
 	return nil
 }
 
-func (rs *reignState) endedEntry(in *decisionInput, id ring.NodeID, reason agreement.Reason) agreement.Ended {
+func (rs *reignState) newEnded(in *decisionInput, id ring.NodeID, reason agreement.Reason) agreement.Ended {
 	return agreement.Ended{Node: id, Generation: in.state.Generation(id), Reign: rs.number,
 		Reason: reason, When: in.wallClock.UnixMilli()}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -244,13 +243,15 @@ func (h *Holder) run() {
 
 // withoutDone removes the attempts that have ended.
 func (list attempts) withoutDone() attempts {
-	return slices.DeleteFunc(list, func(a *attempt) bool {
-		done := a.done.Load()
-		if done {
+	var rest attempts
+	for _, a := range list {
+		if a.done.Load() {
 			a.cancel()
+		} else {
+			rest = append(rest, a)
 		}
-		return done
-	})
+	}
+	return rest
 }
 
 func (h *Holder) startAttempt() *attempt {
@@ -327,10 +328,10 @@ func (h *Holder) ask(ctx context.Context) {
 	case era == h.era && currentGeneration == req.Generation:
 		h.why = ""
 		// Two requests may be pending. A late reply to the older one must not
-		// shorten authority.
+		// shorten authority, or bring back an older generation.
 		until := int64(sent + Validity - ClockSlack)
-		h.generation.Store(req.Generation)
 		if until > h.until.Load() {
+			h.generation.Store(req.Generation)
 			h.until.Store(until)
 			h.everValid.Store(true)
 		}

@@ -327,3 +327,42 @@ func TestReadTellsGenerations(t *testing.T) {
 		}
 	})
 }
+
+// A reply that is handled late, after a later request was granted for a new
+// generation, does not bring the old generation back.
+func TestLateReplyKeepsTheGeneration(t *testing.T) {
+	var generation, calls atomic.Int64
+	late := make(chan struct{})
+	isLate := make(chan struct{})
+	start := time.Now()
+	h := newTestHolder(HolderConfig{
+		Self: id(1), Boot: 101,
+		Ask:      func(context.Context, Request) (Reply, error) { return Reply{Granted: true}, nil },
+		Boottime: func() time.Duration { return time.Hour + time.Since(start) },
+		Status: func() Request {
+			now := generation.Load()
+			if calls.Add(1) == 2 { // the first request compares generations
+				close(isLate)
+				<-late
+			}
+			return Request{Generation: now}
+		},
+	})
+
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		h.ask(t.Context())
+	}()
+	<-isLate
+	generation.Store(2)
+	time.Sleep(time.Millisecond)
+	h.ask(t.Context())
+	close(late)
+	<-done
+
+	got, valid := h.Read()
+	if got != 2 || !valid {
+		t.Errorf("got %d, %t; want 2, true", got, valid)
+	}
+}

@@ -84,7 +84,7 @@ type Reply struct {
 	// a node that is behind, it is the index that the node must apply before it
 	// asks again. Otherwise it is 0.
 	Index uint64 `json:"index,omitempty"`
-	// Failing are the nodes that ask for authority without success.
+	// Behind are the nodes that ask for authority without success.
 	Behind []ring.NodeID `json:"behind,omitempty"`
 }
 

@@ -49,7 +49,7 @@ func (rs *reignState) handleRequest(now time.Duration, s *agreement.State, req *
 	}
 
 	reply := rs.judge(s, req)
-	rec.trackFailing(now, reply.Reason)
+	rec.trackUngranted(now, reply.Reason)
 	return reply
 }
 
@@ -59,11 +59,11 @@ func isRemoved(s *agreement.State, id ring.NodeID) bool {
 	return d != nil && !d.Left
 }
 
-// trackFailing records whether the node asks without success, given the reason
+// trackUngranted records whether the node asks without success, given the reason
 // for the refusal, or "" if there is none. A refusal counts if the node is to
 // blame. A request that would be granted counts as well, if this leader granted
 // one before and the node still reports that it has no authority.
-func (rec *record) trackFailing(now time.Duration, reason string) {
+func (rec *record) trackUngranted(now time.Duration, reason string) {
 	counts := false
 	switch reason {
 	case reasonEnding:
@@ -124,7 +124,7 @@ func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, 
 	// node fails.
 	if rs.silence(now, rec.lastAsked) >= silencePatience {
 		rec.withoutAuthority = req.WithoutAuthority
-		rec.trackFailing(now, reason)
+		rec.trackUngranted(now, reason)
 	}
 
 	return reason

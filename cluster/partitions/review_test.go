@@ -272,3 +272,28 @@ func TestNoActingForAnOwnerThatHandedOver(t *testing.T) {
 		}
 	})
 }
+
+// TestUsedWhileAStandbyActs: whether its share admits or refuses, the standby
+// says what is used of the whole limit.
+func TestUsedWhileAStandbyActs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newThreeNodes(t)
+		a, b := f.nodes[0], f.nodes[1]
+		key := keyOf(f.keysOf(a, b, 1)[0])
+		for range 10 {
+			f.take(a, key)
+		}
+		time.Sleep(time.Second)
+		f.net.Isolate(a.ip)
+		time.Sleep(400 * time.Millisecond)
+
+		share := limit
+		share.Amount = 3
+		for i, want := range []counters.Verdict{counters.Admitted, counters.Admitted, counters.Admitted, counters.Refused} {
+			ops := []counters.Op{{Key: key, Limit: &limit, Cost: 1}}
+			v := b.keeper.Load().DecideAsStandby(now(), ops, []algorithms.Limit{share}, Unreachable)
+			expect.Equal(t, v, want, "check %d: verdict", i)
+			expect.Equal(t, ops[0].Decision.Used, min(int64(11+i), 13), "check %d: used", i)
+		}
+	})
+}

@@ -1,6 +1,8 @@
 package partitions
 
 import (
+	"slices"
+
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/ring"
@@ -37,9 +39,7 @@ func (k *Keeper) DecideAsStandby(
 
 	verdict := k.standbyCounters.Take(now, shareOps)
 	if verdict != counters.Admitted {
-		for i := range ops {
-			ops[i].Decision, ops[i].NoRoom = shareOps[i].Decision, shareOps[i].NoRoom
-		}
+		k.describeRefusal(now, ops, shareOps)
 		return verdict
 	}
 
@@ -65,6 +65,21 @@ func (k *Keeper) DecideAsStandby(
 	}
 
 	return verdict
+}
+
+// describeRefusal copies to ops what the shares decided, one of which refused.
+// What is used is that of the whole limit, as in the answers that are admitted.
+func (k *Keeper) describeRefusal(now algorithms.Instant, ops, shareOps []counters.Op) {
+	whole := slices.Clone(ops)
+	for i := range whole {
+		whole[i].Cost = 0
+	}
+	k.config.Table.PeekUngated(now, whole)
+
+	for i := range ops {
+		ops[i].Decision, ops[i].NoRoom = shareOps[i].Decision, shareOps[i].NoRoom
+		ops[i].Decision.Used = whole[i].Decision.Used
+	}
 }
 
 // shareOpsOf returns ops with the shares as their limits. It returns false if a

@@ -96,16 +96,23 @@ func (c *serveCmd) complete() error {
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 
 	// node.Config would replace empty values with defaults.
-	for flag, text := range map[string]string{"--name": c.Name, "--data-dir": c.DataDir, "--region": c.Region} {
-		if text == "" {
-			wrong("%s: it must not be empty", flag)
+	for _, set := range []struct{ flag, text string }{
+		{"--name", c.Name}, {"--data-dir", c.DataDir}, {"--region", c.Region},
+	} {
+		if set.text == "" {
+			wrong("%s: it must not be empty", set.flag)
 		}
 	}
 
-	for flag, n := range map[string]int64{"--max-counters": c.MaxCounters,
-		"--reservations": int64(c.Reservations), "--usage-subjects": int64(c.UsageSubjects)} {
-		if n == 0 {
-			wrong("%s: it must not be 0", flag)
+	for _, set := range []struct {
+		flag string
+		n    int64
+	}{
+		{"--max-counters", c.MaxCounters}, {"--reservations", int64(c.Reservations)},
+		{"--usage-subjects", int64(c.UsageSubjects)},
+	} {
+		if set.n == 0 {
+			wrong("%s: it must not be 0", set.flag)
 		}
 	}
 
@@ -127,10 +134,15 @@ func (c *serveCmd) complete() error {
 		wrong("--admin-bind: %q is not an IP address", c.AdminBind)
 	}
 
-	for flag, port := range map[string]int{"--http-port": c.HTTPPort, "--grpc-port": c.GRPCPort,
-		"--redis-port": c.RedisPort, "--admin-port": c.AdminPort} {
-		if port < 0 || port > 65535 {
-			wrong("%s: %d is not in 0…65535", flag, port)
+	for _, set := range []struct {
+		flag string
+		port int
+	}{
+		{"--http-port", c.HTTPPort}, {"--grpc-port", c.GRPCPort},
+		{"--redis-port", c.RedisPort}, {"--admin-port", c.AdminPort},
+	} {
+		if set.port < 0 || set.port > 65535 {
+			wrong("%s: %d is not in 0…65535", set.flag, set.port)
 		}
 	}
 

@@ -167,6 +167,27 @@ func TestAdminBind(t *testing.T) {
 	}
 }
 
+// TestOrderOfMistakes: all mistakes are reported, in the order of the help.
+func TestOrderOfMistakes(t *testing.T) {
+	clearEnv(t)
+	for range 20 {
+		c, err := parseServe("--region=", "--data-dir=", "--max-counters=0", "--usage-subjects=0",
+			"--redis-port=-1", "--grpc-port=-1", "--http-port=-1", "--admin-port=-1")
+		expect.NoError(t, err)
+		text := c.complete().Error()
+
+		last := -1
+		for _, flag := range []string{"--data-dir:", "--region:", "--max-counters:", "--usage-subjects:",
+			"--http-port:", "--grpc-port:", "--redis-port:", "--admin-port:"} {
+			at := strings.Index(text, flag)
+			if at <= last {
+				t.Fatalf("%s is missing or out of order:\n%s", flag, text)
+			}
+			last = at
+		}
+	}
+}
+
 // TestHelp: every command has help, and asking for help on an unknown one is an error.
 func TestHelp(t *testing.T) {
 	parser, err := kong.New(&cli{}, kong.Vars{"host": "host"})

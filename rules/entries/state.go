@@ -240,15 +240,25 @@ const maxExpired = 4096
 
 // HasExpired reports whether an entry has ended by now, in Unix ms.
 func (s *State) HasExpired(now int64) bool {
+	end := s.FirstEnd(now)
+	return end != 0 && end <= now
+}
+
+// FirstEnd returns when the first entry ends, in Unix ms; 0: none ends. A time
+// after now may be too early. Only if an entry may have ended by now does
+// FirstEnd look at them all.
+func (s *State) FirstEnd(now int64) int64 {
 	if s.nextExpiry == 0 || s.nextExpiry > now {
-		return false
+		return s.nextExpiry
 	}
+
+	first := int64(0)
 	for e := range s.All {
-		if e.IsOver(now) {
-			return true
+		if e.Until != 0 && (first == 0 || e.Until < first) {
+			first = e.Until
 		}
 	}
-	return false
+	return first
 }
 
 // Expire returns s without the entries that have ended by now, in Unix ms, and how

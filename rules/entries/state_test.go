@@ -269,6 +269,21 @@ func mustBeFull(t *testing.T, s *State, e *Entry) {
 	}
 }
 
+// After the entry that ends first is gone, FirstEnd tells the real first end.
+func TestFirstEndAfterARemoval(t *testing.T) {
+	s := fill(t, New(), 0, 1, 50, "")
+	s = fill(t, s, 1, 1, 90, "")
+	s, err := s.With(Change{Entry: deny("0", 50, ""), Remove: true})
+	expect.NoError(t, err)
+	if got := s.FirstEnd(60); got != 90 || s.HasExpired(60) || !s.HasExpired(90) {
+		t.Errorf("got the end %d, expired %v and %v; want 90, not before it", got, s.HasExpired(60), s.HasExpired(90))
+	}
+
+	s, err = s.With(Change{Entry: deny("1", 90, ""), Remove: true})
+	expect.NoError(t, err)
+	expect.Equal(t, s.FirstEnd(60), 0, "the end without entries")
+}
+
 func TestBoundsOfPlaces(t *testing.T) {
 	s := fill(t, New(), 0, maxExpiringOfToken, 99, "a")
 	mustBeFull(t, s, deny("more", 99, "a"))
