@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/rlnode/rlnode/api/admin"
-	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/rules/document"
 )
 
@@ -102,7 +101,7 @@ func (c *backupCmd) Run(env *environment) error {
 		_, err := io.Copy(env.stdout, &text)
 		return err
 	}
-	if err := persist.ReplaceFile(c.Output, text.Bytes()); err != nil {
+	if err := writeOutput(c.Output, text.Bytes()); err != nil {
 		return fmt.Errorf("write the backup: %w", err)
 	}
 
