@@ -160,7 +160,8 @@ type Usage struct {
 	// node has not seen. It is 0 if the caller named the limits.
 	Unknown int
 	// BlockedUntil is when the rule's block of the subject ends; zero if it has
-	// none. Until then nothing remains.
+	// none, and the end of the year 9999 if the block has no end. Until then
+	// nothing remains.
 	BlockedUntil time.Time
 	// Applied is, after an adjustment, by how much usage rose in each unit: a
 	// reward takes off no more than there was. If a unit has several limits, the

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -53,9 +54,23 @@ func (c *Cluster) recallState() {
 	}
 
 	c.warnOfOlderLog(s)
+	c.warnOfAnotherRegion(s)
 	if s.To.Rank(c.config.Self.ID) >= 0 && s.History.Set() != nil {
 		c.memory.state.Store(s)
 	}
+}
+
+// warnOfAnotherRegion logs a warning if this node was in another region when it
+// last ran. Its cluster is then a new region to all regions. The old one stays
+// in the list, without nodes, until somebody removes it.
+func (c *Cluster) warnOfAnotherRegion(restored *agreement.State) {
+	was, now := restored.Members[c.config.Self.ID].Region, c.config.Self.Region
+	if was == now || !slices.Contains(restored.Regions.Names, was) {
+		return
+	}
+	c.config.Logger.Warn("the region of this node has another name than before: that makes a new region, and the old one keeps its share of limits. "+
+		"Start the region's nodes with the old --region; or, if the new name is meant, take the old region out with rlnode remove --region",
+		"was", was, "region", now)
 }
 
 // warnOfOlderLog logs an error if Raft's log ends before an entry that this

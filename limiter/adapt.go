@@ -101,6 +101,9 @@ func (a *Answer) markReduced(first, end int) {
 		op := &a.scratch.ops[i]
 		decision := &op.Decision
 		limit := a.Limits[i].Limit
+		if a.Limits[i].ByHand {
+			continue // it refuses because of a block, which may have no end
+		}
 		if decision.Allowed || decision.RetryAfter != algorithms.Never || op.Cost > limit.Configured().Capacity() {
 			continue
 		}

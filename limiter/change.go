@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/counters"
@@ -15,6 +16,7 @@ import (
 	"github.com/rlnode/rlnode/ring"
 	"github.com/rlnode/rlnode/rules"
 	"github.com/rlnode/rlnode/rules/document"
+	"github.com/rlnode/rlnode/rules/entries"
 )
 
 // verb says what a change does.
@@ -390,7 +392,11 @@ func (l *Limiter) fillUsage(u *Usage, ch *change) {
 	for i := range ch.blockOps {
 		u.Blocked = max(u.Blocked, ch.blockOps[i].BlockLeft())
 	}
-	u.Blocked = max(u.Blocked, l.handBlockLeft(u))
+	if u.Blocked > 0 {
+		const millisecond = int64(time.Millisecond)
+		u.BlockedUntil = (u.At.Wall + int64(u.Blocked) + millisecond - 1) / millisecond
+	}
+	l.addHandBlock(u)
 
 	loans := ch.loanOps
 	for i := range u.Limits {
@@ -411,6 +417,9 @@ func (l *Limiter) fillUsage(u *Usage, ch *change) {
 
 		if u.Blocked > 0 {
 			lu.Decision = whileBlocked(lu.Decision, u.Blocked)
+		}
+		if u.BlockedUntil == entries.Forever {
+			lu.MoreAfter = 0 // there will never be more
 		}
 	}
 }

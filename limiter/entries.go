@@ -89,17 +89,20 @@ func blockLeft(match *rules.Match, until int64) time.Duration {
 	return max(0, time.Duration(left)) * time.Millisecond
 }
 
-// handBlockLeft returns how much longer a subject is blocked by hand; 0 if it is not.
-func (l *Limiter) handBlockLeft(u *Usage) time.Duration {
+// addHandBlock extends u's block by those by hand.
+func (l *Limiter) addHandBlock(u *Usage) {
 	set := l.Rules()
 	match := &rules.Match{Now: u.At.Wall / int64(time.Millisecond), Clock: l.wallClock}
 	until := set.BlockedUntil(match, &rules.Hit{Rule: u.Rule, Subject: u.Hash})
 	if until == 0 {
-		return 0
+		return
 	}
+
 	// blockLeft counts from the last whole millisecond of u.At. Subtract the time
 	// since then, so that the block does not seem to outlast its entry.
-	return blockLeft(match, until) - time.Duration(u.At.Wall)%time.Millisecond
+	left := blockLeft(match, until) - time.Duration(u.At.Wall)%time.Millisecond
+	u.Blocked = max(u.Blocked, left)
+	u.BlockedUntil = max(u.BlockedUntil, until)
 }
 
 func (l *Limiter) showEntries(sink metrics.Sink) {

@@ -148,6 +148,9 @@ func TestBlockByHand(t *testing.T) {
 	if u := usage(); (u.At.Wall+int64(u.Blocked))%int64(time.Millisecond) != 0 {
 		t.Errorf("the block ends at %d ns; entries end at whole milliseconds", u.At.Wall+int64(u.Blocked))
 	}
+	if u := usage(); u.BlockedUntil != (u.At.Wall+int64(u.Blocked))/int64(time.Millisecond) {
+		t.Errorf("the block ends at %d ms, after %v", u.BlockedUntil, u.Blocked)
+	}
 	if u := usage(); u.Blocked < 59*time.Minute {
 		t.Errorf("after a reset, blocked for %v; want an hour", u.Blocked)
 	}
@@ -157,8 +160,16 @@ func TestBlockByHand(t *testing.T) {
 		a.TightestLimit().RetryAfter != algorithms.Never || a.TightestLimit().Cause() != Blocked {
 		t.Errorf("a block without an end: %v, %+v", err, a.TightestLimit())
 	}
+	if err := l.Check(&Query{Attributes: attrs, Mode: counters.CountMode}, &a); err != nil || !a.Counted ||
+		a.TightestLimit().RetryAfter != algorithms.Never || a.TightestLimit().Reduced {
+		t.Errorf("a count in a block without an end: %v, %+v", err, a.TightestLimit())
+	}
+	if u := usage(); u.BlockedUntil != entries.Forever || u.Limits[0].Remaining != 0 || u.Limits[0].MoreAfter != 0 {
+		t.Errorf("a block without an end: until %d, %+v", u.BlockedUntil, u.Limits[0])
+	}
 	l.SetEntries(entries.New())
 	expect.Equal(t, usage().Blocked, 0, "after the block, blocked for")
+	expect.Equal(t, usage().BlockedUntil, 0, "after the block, blocked until")
 }
 
 // TestUnblockLiftsTheAutomaticBlock: and leaves what is used.

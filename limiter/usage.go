@@ -28,7 +28,10 @@ type Usage struct {
 	// Blocked is how much longer the rule blocks the subject; zero if it does not.
 	// Nothing remains of its limits until then.
 	Blocked time.Duration
-	At      algorithms.Instant // when the usage was read
+	// BlockedUntil is when that ends, in Unix ms, rounded up; zero if the rule
+	// does not block the subject, and [entries.Forever] if the block has no end.
+	BlockedUntil int64
+	At           algorithms.Instant // when the usage was read
 
 	// Shares holds each region's share of the first limit of a global rule, by the
 	// version in force. It is nil for other rules, or if the regions were not

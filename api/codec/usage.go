@@ -1,10 +1,6 @@
 package codec
 
-import (
-	"time"
-
-	"github.com/rlnode/rlnode/limiter"
-)
+import "github.com/rlnode/rlnode/limiter"
 
 // AppendSubject starts a JSON object with the rule or the namespace of u, and its key.
 func AppendSubject(b []byte, u *limiter.Usage) []byte {
@@ -102,12 +98,7 @@ func AppendUsage(b []byte, u *limiter.Usage) []byte {
 		b = AppendInt(b, `,"unknown":`, int64(u.Unknown))
 	}
 
-	until := int64(0)
-	if u.Blocked > 0 {
-		until = Millis(time.Duration(u.At.Wall) + u.Blocked)
-	}
-
-	return AppendInt(b, `,"blocked_until_ms":`, until)
+	return AppendInt(b, `,"blocked_until_ms":`, u.BlockedUntil)
 }
 
 // appendHolders appends the slots of a limit that are held; the soonest end first.

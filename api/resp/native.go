@@ -504,11 +504,7 @@ func writeUsage(w *writer, u *limiter.Usage) {
 		row.end()
 	}
 
-	until := int64(0)
-	if u.Blocked > 0 {
-		until = codec.Millis(time.Duration(u.At.Wall) + u.Blocked)
-	}
-	fields.integer("blocked_until_ms", until)
+	fields.integer("blocked_until_ms", u.BlockedUntil)
 	fields.end()
 }
 

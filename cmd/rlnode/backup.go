@@ -15,7 +15,6 @@ import (
 
 	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/internal/wire"
-	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/rules/document"
 )
 
@@ -103,7 +102,7 @@ func (c *backupCmd) Run(env *environment) error {
 		_, err := io.Copy(env.stdout, &text)
 		return err
 	}
-	if err := persist.ReplaceFile(c.Output, text.Bytes()); err != nil {
+	if err := writeOutput(c.Output, text.Bytes()); err != nil {
 		return fmt.Errorf("write the backup: %w", err)
 	}
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -119,7 +120,7 @@ func (f *checkFlags) body() (fields map[string]any, err error) {
 		return nil, fmt.Errorf("--exact needs --limit: a rule has its own consistency")
 	case len(f.Attr) == 0 && f.Rule == "" && len(f.Key) == 0 && !f.isInline():
 		return nil,
-			fmt.Errorf("no subject: give --rule and --key, --limit and --key, or --attr (see rlnode check --help)")
+			errors.New("no subject: give --rule and --key, --limit and --key, or --attr")
 	case len(f.Attr) > 0:
 		attributes, err := parsePairs("--attr", f.Attr)
 		if err != nil {
@@ -174,12 +175,14 @@ func decisionText(a *client.Decision, c palette) string {
 	case a.Counted:
 		fmt.Fprintf(&b, "%s by %s, beyond the limit: %d of %d %s used", c.paint(yellow, "counted"),
 			a.Rule, a.Used, a.Limit, a.Unit)
+	case a.Unlimited:
+		fmt.Fprintf(&b, " by %s: unlimited", a.Rule)
 	case a.Rule != "":
 		fmt.Fprintf(&b, " by %s: %d of %d %s left", a.Rule, a.Remaining, a.Limit, a.Unit)
 		if a.Granted > 0 {
 			fmt.Fprintf(&b, ", %d granted", a.Granted)
 		}
-		fmt.Fprintf(&b, "%s", waitText(a.Allowed, a.RetryAfter, a.ResetAfter))
+		b.WriteString(waitText(a.Allowed, a.Code, a.RetryAfter, a.ResetAfter))
 		if a.Delay > 0 {
 			fmt.Fprintf(&b, ", after a delay of %s", durationText(a.Delay))
 		}
@@ -198,17 +201,34 @@ func decisionText(a *client.Decision, c palette) string {
 		if l.Shadow {
 			shadow = ", shadow"
 		}
+
+		if l.Unlimited {
+			what := strings.TrimSuffix("unlimited "+l.Unit, " ") // without a unit, in all of them
+			fmt.Fprintf(&b, "  %s %s (%s%s)\n", c.verdict(l.Allowed), l.Name, what, shadow)
+			continue
+		}
+
+		code := "" // the answer says it only of the rule that refused
+		if l.Rule == a.Rule {
+			code = a.Code
+		}
+
 		fmt.Fprintf(&b, "  %s %s (%s%s): %d of %d %s left%s\n", c.verdict(l.Allowed), l.Name, l.Algorithm, shadow,
-			l.Remaining, l.Limit, l.Unit, waitText(l.Allowed, l.RetryAfter, l.ResetAfter))
+			l.Remaining, l.Limit, l.Unit, waitText(l.Allowed, code, l.RetryAfter, l.ResetAfter))
 	}
 
 	return b.String()
 }
 
-func waitText(allowed bool, retry, reset time.Duration) string {
+// waitText says how long to wait. code is why the check was refused, if it is known.
+func waitText(allowed bool, code string, retry, reset time.Duration) string {
 	switch {
-	case !allowed && retry < 0:
+	case !allowed && retry < 0 && code == client.CodeBlocked:
+		return ", blocked without an end"
+	case !allowed && retry < 0 && code == client.CodeCostAboveLimit:
 		return ", never: it costs more than the limit"
+	case !allowed && retry < 0:
+		return ", never"
 	case !allowed:
 		return fmt.Sprintf(", retry after %s", durationText(retry))
 	case reset > 0:

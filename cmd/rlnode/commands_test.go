@@ -82,6 +82,107 @@ func TestSubjectsOfEitherPlane(t *testing.T) {
 	}
 }
 
+// TestTextsWithoutAnEnd: what has no end or no limit is not shown with an
+// invented one.
+func TestTextsWithoutAnEnd(t *testing.T) {
+	t.Parallel()
+	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", `version: 1
+rules:
+  - {name: few, key: [ip], limits: [{limit: 5, per: 1h}, {limit: 9, per: 1h, unit: tokens}]}
+  - {name: free, key: [ip], limits: unlimited}
+  - {name: mixed, key: [ip], limits: [{unlimited: true, unit: tokens}, {limit: 5, per: 1h}]}
+`))
+	for _, test := range []struct {
+		command string
+		code    int
+		want    []string
+		never   string // what it must not say; empty for nothing
+	}{
+		{"block --rule few --key a", 0, []string{"written"}, "until"},
+		{"check --rule few --key a --cost 0", 1, []string{"refused by few", ", blocked without an end  ("}, "costs more"},
+		{"check --rule few --key a --detail", 1, []string{"few/tokens/1h (sliding-window): 0 of 9 tokens left, blocked without an end\n"},
+			"costs more"},
+		{"check --rule few --key a --mode count --detail", 1, []string{"counted by few", "left, never\n"}, "costs more"},
+		{"subject --rule few --key a", 0, []string{"blocked without an end; rlnode unblock lifts it"}, "36600d"},
+		{"reset --rule few --key a", 0, []string{"blocked without an end"}, "36600d"},
+		{"subject --rule few --key a --json", 0, []string{`"blocked_until_ms":253402300799999`}, "more_after_ms"},
+		{"unblock --rule few --key a", 0, nil, ""},
+		{"check --rule few --key b --cost 9", 1, []string{"never: it costs more than the limit"}, ""},
+		{"check --rule free --key a", 0, []string{"allowed by free: unlimited  ("}, "0 of 0"},
+		{"check --rule free --key a --detail", 0, []string{"  allowed free (unlimited)\n"}, "0 of 0"},
+		{"check --rule mixed --key a --detail", 0,
+			[]string{"of 5 requests left", "  allowed mixed (unlimited tokens)\n"}, "0 of 0"},
+		{"subject --rule free --key a", 0, []string{"unlimited"}, `""`},
+	} {
+		code, stdout, stderr := tool(t, "", atPlanes(s, strings.Fields(test.command))...)
+		expect.Equal(t, code, test.code, "%s: %s%s: exit code", test.command, stdout, stderr)
+		for _, want := range test.want {
+			if !strings.Contains(stdout, want) {
+				t.Errorf("%s: got\n%swant it to have %q", test.command, stdout, want)
+			}
+		}
+		if test.never != "" && strings.Contains(stdout, test.never) {
+			t.Errorf("%s: got\n%swant it not to have %q", test.command, stdout, test.never)
+		}
+	}
+	s.stop()
+}
+
+// TestEmptyArguments: a variable that the shell does not know becomes an empty
+// text. It does not stand for an argument that was left out.
+func TestEmptyArguments(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"load", "", "1"}, "<source> is empty"},
+		{[]string{"load", ""}, "<source> is empty"},
+		{[]string{"starter", ""}, "<name> is empty"},
+		{[]string{"validate", ""}, "<file> is empty"},
+		{[]string{"usage", "--rule", ""}, "--rule is empty"},
+		{[]string{"block", "--rule", "r", "--key", "a", "--for="}, "--for is empty"},
+		{[]string{"deny", "add", "ip=192.0.2.1", "--until", ""}, "--until is empty"},
+		{[]string{"reset", "--rule", "r", "--key", "a", "--limit-name", ""}, "--limit-name is empty"},
+		{[]string{"entries", "--kind", ""}, "--kind is empty"},
+		{[]string{"members", "--admin", ""}, "--admin is empty"},
+	} {
+		code, stdout, stderr := tool(t, "", test.args...)
+		if code != 2 || !strings.Contains(stderr, test.want) || !strings.Contains(stderr, "(see rlnode "+test.args[0]) {
+			t.Errorf("%q: got %d, %s%s, want %q", test.args, code, stdout, stderr, test.want)
+		}
+	}
+
+	// A remark may be empty, and so may a key of a call's own limits.
+	for _, args := range [][]string{
+		{"apply", "-f", "-", "-m", "", "--token", "", "--admin", "127.0.0.1:1"},
+		{"check", "--limit", "5/1m", "--key", "", "--addr", "127.0.0.1:1"},
+	} {
+		if _, _, stderr := tool(t, "version: 1\n", args...); !strings.Contains(stderr, "can't reach") {
+			t.Errorf("%q: got %s", args, stderr)
+		}
+	}
+}
+
+// TestIncompleteUsage: nothing tells whether a copy stood in for a node that can't be asked.
+func TestIncompleteUsage(t *testing.T) {
+	t.Parallel()
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("format") == "csv" {
+			w.Header().Set("Rlnode-Incomplete", `"n2"`)
+			return
+		}
+		fmt.Fprint(w, `{"month":"2026-11","rows":[],"incomplete":["n2"]}`)
+	}))
+	defer node.Close()
+	for _, args := range []string{"usage", "usage --csv --incomplete"} {
+		code, _, stderr := tool(t, "", append(strings.Fields(args), "--admin", node.URL)...)
+		if code != 1 || !strings.Contains(stderr, "from n2") || !strings.Contains(stderr, "may be too low") {
+			t.Errorf("%s: got %d, %s", args, code, stderr)
+		}
+	}
+}
+
 func TestParseLimit(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ have, want string }{

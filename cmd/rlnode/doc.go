@@ -23,6 +23,6 @@
 //   - replay.go: rules and a log; bench.go, benchload.go, benchfigures.go: load;
 //   - target.go, planes.go, remote.go, tokens.go: what commands share to name a
 //     subject and to reach a node;
-//   - input.go, text.go, terminal.go, environment.go: what they share to read and
-//     print.
+//   - input.go, output.go, text.go, terminal.go, environment.go: what they share to
+//     read and print.
 package main

@@ -2,7 +2,10 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -17,6 +20,38 @@ func typedPath(command *kong.Node) string {
 		return p.FullPath()
 	}
 	return command.FullPath()
+}
+
+// mayBeEmpty are the flags that change nothing but a remark, or what the node refuses anyhow.
+var mayBeEmpty = []string{"message", "note", "token"}
+
+// checkEmpty returns an error if a text on the command line is empty, as the
+// shell makes it of a variable that is not set. Most commands would take it for
+// one that was left out, and do something else: list instead of write, forget
+// all limits instead of one, or block for ever. serve has its own checks.
+func checkEmpty(command *kong.Context) error {
+	if command.Selected().Name == "serve" {
+		return nil
+	}
+
+	for _, p := range command.Path {
+		var value *kong.Value
+		name := ""
+		switch {
+		case p.Positional != nil:
+			value, name = p.Positional, "<"+p.Positional.Name+">"
+		case p.Flag != nil && !p.Resolved && !slices.Contains(mayBeEmpty, p.Flag.Name):
+			value, name = p.Flag.Value, "--"+p.Flag.Name
+		default:
+			continue
+		}
+
+		if value.Target.Kind() == reflect.String && value.Target.String() == "" {
+			return fmt.Errorf("%s is empty: is a variable of the shell not set?", name)
+		}
+	}
+
+	return nil
 }
 
 // hintUsage suggests what the user probably meant by an invalid command line;

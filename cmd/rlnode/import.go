@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/rlnode/rlnode/persist"
 	"github.com/rlnode/rlnode/rules/document"
 )
 
@@ -82,7 +81,7 @@ func (c *importEnvoyCmd) Run(env *environment) error {
 		_, err := env.stdout.Write(text)
 		return err
 	}
-	if err := persist.ReplaceFile(c.Output, text); err != nil {
+	if err := writeOutput(c.Output, text); err != nil {
 		return fmt.Errorf("write the rules: %w", err)
 	}
 

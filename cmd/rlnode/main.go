@@ -75,6 +75,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return printError(stderr, usageError("%w%s (see %s)", config.prefixOrigins(err), hint, help))
 	}
 
+	if err := checkEmpty(command); err != nil {
+		return printError(stderr, usageError("%w (see %s --help)", err, typedPath(command.Selected())))
+	}
+
 	env := &environment{
 		ctx: ctx, args: args, stdin: stdin, stdout: stdout, stderr: stderr,
 		terminal: isTerminal(stdin) && isTerminal(stdout),

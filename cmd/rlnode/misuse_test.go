@@ -508,6 +508,41 @@ func validate(t *testing.T, document string, code int, want string) {
 	}
 }
 
+// TestValidate_Directory: the files of a directory are one document, for replay, too.
+func TestValidate_Directory(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	head, tail, _ := strings.Cut(teamRules, "tiers:\n")
+	log := file(t, "access.log", `192.0.2.1 - - [01/Mar/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 1`+"\n")
+	validate := func(code int, want ...string) {
+		t.Helper()
+		got, stdout, stderr := tool(t, "", "validate", dir)
+		expect.Equal(t, got, code, "%s%s: exit code", stdout, stderr)
+		for _, w := range want {
+			if !strings.Contains(stdout+stderr, w) {
+				t.Errorf("got %s%s, want it to have %q", stdout, stderr, w)
+			}
+		}
+	}
+	write := func(name, text string) {
+		t.Helper()
+		expect.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+	}
+
+	validate(1, "has no .yaml, .yml or .json file")
+	write("rules.yaml", strings.Replace(teamRules, "key: [user]", "key: [tenannt]", 1))
+	validate(0, filepath.Join(dir, "rules.yaml")+":9:", "did you mean tenant?", dir+": valid")
+
+	write("rules.yaml", strings.Replace(head, "key: [user]", "key: [tenannt]", 1))
+	write("tiers.yml", "tiers:\n"+tail)
+	validate(0, dir+": warning: rules[1].key", "did you mean tenant?", dir+": valid")
+	code, _, stderr := tool(t, "", "replay", "--rules", dir, log)
+	expect.Equal(t, code, 0, "replay: %s: exit code", stderr)
+
+	write("tiers.yml", "tiers:\n"+tail+"rules: [{name: x}]\n")
+	validate(1, filepath.Join(dir, "tiers.yml")+":6:")
+}
+
 // TestMisuse_Names: misspelled names and values of other kinds are said before they are in force.
 func TestMisuse_Names(t *testing.T) {
 	t.Parallel()

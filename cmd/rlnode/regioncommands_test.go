@@ -49,6 +49,33 @@ func TestRegionSettings(t *testing.T) {
 	}
 }
 
+// TestRegionRenamed: a node that is started with another region makes a second
+// region, and says so. Once the first is removed, nothing is said.
+func TestRegionRenamed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	const warning = "the region of this node has another name than before"
+	expectWarning := func(region string, want bool) *runningNode {
+		t.Helper()
+		s := start(t, dir, "--name", "n1", "--region", region)
+		if strings.Contains(s.log.String(), warning) != want {
+			t.Errorf("%s: got\n%s\nwant a warning: %v", region, s.log, want)
+		}
+		return s
+	}
+
+	expectWarning("eu", false).stop()
+	expectWarning("eu", false).stop()
+	s := expectWarning("us", true)
+	if !strings.Contains(s.log.String(), "was=eu region=us") {
+		t.Errorf("got\n%s", s.log)
+	}
+	code, stdout, stderr := tool(t, "", "remove", "--region", "eu", "--admin", s.admin)
+	expect.Equal(t, code, 0, "remove: %s%s: exit code", stdout, stderr)
+	s.stop()
+	expectWarning("us", false).stop()
+}
+
 func TestRemoveNeedsOneThing(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ args, want string }{

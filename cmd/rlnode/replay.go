@@ -23,7 +23,7 @@ import (
 // replayCmd tries rules on logs.
 type replayCmd struct {
 	Logs        []string `arg:"" name:"log" help:"Logs in Common or Combined Log Format or JSON lines, also compressed with gzip; - is standard input."`
-	Rules       string   `required:"" placeholder:"FILE" help:"The rules file."`
+	Rules       string   `required:"" placeholder:"FILE|DIR" help:"The rules file, or a directory whose files are one document."`
 	Entries     string   `placeholder:"FILE" help:"Entries beside the rules, from backup or entries --json: each is in force from when it was written until its end."`
 	JSON        bool     `help:"Print only JSON to standard output."`
 	Decisions   string   `placeholder:"FILE" help:"Write each decision to this file, as JSON lines in order of time; - is standard output."`
@@ -122,7 +122,14 @@ func (c *replayCmd) Run(env *environment) error {
 		return err
 	}
 
-	return c.print(env, report)
+	if err := c.print(env, report); err != nil {
+		return err
+	}
+	if report.Checks == 0 {
+		return errors.New("the rules were not tried: the log has no line that is a check")
+	}
+
+	return nil
 }
 
 func (c *replayCmd) print(env *environment, report *replay.Report) error {
@@ -180,11 +187,11 @@ func (c *replayCmd) readEntries(env *environment) (*entries.State, error) {
 
 // compile reads the rules. Mistakes and warnings go to standard error.
 func (c *replayCmd) compile(env *environment) (*rules.Set, error) {
-	doc, err := loadRules(env, c.Rules, document.Parse, env.stderr)
+	doc, err := loadRules(env, c.Rules, document.Parse, env.stderr, env.stderr)
 	if err != nil {
 		return nil, err
 	}
-	printWarnings(env.stderr, c.Rules, doc.Warnings())
+
 	set, err := rules.Compile(doc, 1)
 	if err != nil {
 		return nil, fmt.Errorf("compile %s: %w", c.Rules, err)
@@ -200,7 +207,7 @@ func (c *replayCmd) compileAgainst(env *environment) (*rules.Set, error) {
 
 	number, err := strconv.ParseInt(c.Against, 10, 64)
 	if err != nil || fileExists(c.Against) {
-		doc, err := loadRules(env, c.Against, document.Parse, env.stderr)
+		doc, err := loadRules(env, c.Against, document.Parse, env.stderr, io.Discard)
 		if err != nil {
 			return nil, err
 		}

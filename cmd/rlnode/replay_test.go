@@ -126,6 +126,8 @@ func TestReplayMistakes(t *testing.T) {
 	}{
 		{"a line skipped", []string{"--rules", rules, log, "--json"}, 0,
 			"access.log:1: the line does not begin with an address"},
+		{"an empty log", []string{"--rules", rules, file(t, "empty.log", "")}, 1, "not tried"},
+		{"a wrong file", []string{"--rules", rules, rules, "--json"}, 1, "not tried"},
 		{"no rules", []string{log}, 2, "--rules"},
 		{"no log", []string{"--rules", rules}, 2, "<log>"},
 		{"rules with mistakes", []string{"--rules", bad, log}, 1, "bad.yaml:2:"},

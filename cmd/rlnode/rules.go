@@ -23,41 +23,90 @@ func positionText(name string, line, column int) string {
 	return fmt.Sprintf("%s:%d:%d", shownName(name), line, column)
 }
 
-// validateCmd checks a rules file without a node.
+// validateCmd checks rules files without a node.
 type validateCmd struct {
-	File string `arg:"" help:"The rules file; - is standard input."`
+	File string `arg:"" placeholder:"FILE|DIR" help:"The rules file, or a directory whose .yaml, .yml and .json files are one document; - is standard input."`
 }
 
 func (c *validateCmd) Run(env *environment) error {
-	doc, err := loadRules(env, c.File, document.Review, env.stdout)
+	_, err := loadRules(env, c.File, document.Review, env.stdout, env.stderr)
 	if err != nil {
 		return err
 	}
-	printWarnings(env.stderr, c.File, doc.Warnings())
 	fmt.Fprintf(env.stdout, "%s: valid\n", shownName(c.File))
 	return nil
 }
 
-// loadRules reads a rules file and parses it by parse, document.Parse or
-// document.Review. It writes the mistakes to out, one per line.
+// loadRules reads a rules file, or the files of a directory as one document, and
+// parses it by parse, document.Parse or document.Review. It writes the mistakes
+// to out and the warnings to warn, one per line.
 func loadRules(
-	env *environment, name string, parse func([]byte) (*document.Document, error), out io.Writer,
+	env *environment, name string, parse func([]byte) (*document.Document, error), out, warn io.Writer,
 ) (*document.Document, error) {
-	src, err := readFile(env, name, document.MaxDocument)
+	files, err := filesIn(name)
+	if err != nil {
+		return nil, err
+	}
+
+	var src []byte
+	joined := len(files) > 1
+	if joined {
+		src, err = joinFiles(env, name, files, out)
+	} else {
+		name = files[0]
+		src, err = readFile(env, name, document.MaxDocument)
+	}
 	if err != nil {
 		return nil, err
 	}
 
 	doc, err := parse(src)
-	if err == nil {
-		return doc, nil
-	}
 	if mistakes, ok := errors.AsType[document.Errors](err); ok {
-		printMistakes(out, name, "", mistakes)
+		printMistakes(out, name, "", placedIn(joined, mistakes))
 		return nil, &exitError{code: exitFailed}
 	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", shownName(name), err)
+	}
 
-	return nil, fmt.Errorf("read %s: %w", shownName(name), err)
+	printWarnings(warn, name, placedIn(joined, doc.Warnings()))
+	return doc, nil
+}
+
+// joinFiles returns the text of the document that the files of a directory make
+// together. It writes the mistakes to out.
+func joinFiles(env *environment, dir string, files []string, out io.Writer) ([]byte, error) {
+	parts := make([]document.File, len(files))
+	for i, file := range files {
+		text, err := readFile(env, file, document.MaxDocument)
+		if err != nil {
+			return nil, err
+		}
+		parts[i] = document.File{Name: file, Text: text}
+	}
+
+	doc, err := document.Join(parts)
+	if mistakes, ok := errors.AsType[document.Errors](err); ok {
+		printMistakes(out, dir, "", mistakes)
+		return nil, &exitError{code: exitFailed}
+	}
+	if err != nil {
+		return nil, err
+	}
+
+	text, err := doc.Text()
+	return []byte(text), err
+}
+
+// placedIn returns mistakes without their positions if they are about joined
+// files: the positions are those of a text that nobody has.
+func placedIn(joined bool, list []document.Error) []document.Error {
+	if joined {
+		for i := range list {
+			list[i].Line, list[i].Column = 0, 0
+		}
+	}
+	return list
 }
 
 // withPath prefixes a message with the path in the document, unless the message starts with it.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -43,7 +44,7 @@ func (c *serveCmd) Run(env *environment) error {
 		tracing.LogFailures(config.Logger)
 	}
 	if c.Rules != "" { // refuse a file with mistakes even if the cluster already has rules: the user meant to use it
-		doc, err := loadRules(env, c.Rules, document.Parse, env.stderr)
+		doc, err := loadRules(env, c.Rules, document.Parse, env.stderr, io.Discard)
 		if err != nil {
 			return err
 		}

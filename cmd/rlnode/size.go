@@ -5,6 +5,8 @@ import (
 	"math"
 	"strconv"
 	"strings"
+
+	"github.com/alecthomas/kong"
 )
 
 // size is a number of bytes, written as such or with a unit: 160MiB.
@@ -15,9 +17,18 @@ var sizeUnits = []struct {
 	bytes  int64
 }{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}}
 
-// UnmarshalText reads a flag's value.
-func (s *size) UnmarshalText(text []byte) error {
-	number, unit := string(text), int64(1)
+// Decode reads a flag's value.
+func (s *size) Decode(ctx *kong.DecodeContext) error {
+	var text string
+	if err := ctx.Scan.PopValueInto("size", &text); err != nil {
+		return err
+	}
+	return s.parse(text)
+}
+
+// parse reads a size.
+func (s *size) parse(text string) error {
+	number, unit := text, int64(1)
 	for _, u := range sizeUnits {
 		rest, found := strings.CutSuffix(number, u.suffix)
 		if found {

@@ -12,13 +12,13 @@ func TestSize(t *testing.T) {
 	for text, want := range map[string]size{"0": 0, "1048576": 1 << 20, "512KiB": 512 << 10,
 		"160MiB": 160 << 20, "2 GiB": 2 << 30} {
 		var got size
-		if err := got.UnmarshalText([]byte(text)); err != nil || got != want {
+		if err := got.parse(text); err != nil || got != want {
 			t.Errorf("%q: have %d, %v, want %d", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "MiB", "-1", "1.5GiB", "160MB", "160mib", "9223372036854775807KiB", "1MiBMiB"} {
 		var got size
-		if err := got.UnmarshalText([]byte(text)); err == nil || !strings.Contains(err.Error(), "160MiB") {
+		if err := got.parse(text); err == nil || !strings.Contains(err.Error(), "160MiB") {
 			t.Errorf("%q: have %d, %v", text, got, err)
 		}
 	}
@@ -38,6 +38,10 @@ func TestReservationsSetting(t *testing.T) {
 	got, err = parseServe("--config", file(t, "config.yaml", "reservations: 4MiB\n"))
 	if err != nil || got.config().ReservationBytes != 4<<20 {
 		t.Errorf("by file: have %d, %v", got.Reservations, err)
+	}
+	_, err = parseServe("--reservations", "-1MiB")
+	if err == nil || !strings.Contains(err.Error(), "expected size value") {
+		t.Errorf("below 0: have %v", err)
 	}
 	_, err = parseServe("--reservations", "much")
 	if err == nil || !strings.Contains(err.Error(), "--reservations") {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rlnode/rlnode/api/admin"
 	"github.com/rlnode/rlnode/replay"
+	"github.com/rlnode/rlnode/rules/entries"
 )
 
 // subjectCmd shows one subject, or changes the entry about one.
@@ -110,9 +111,19 @@ func printSubject(w io.Writer, s *subjectAnswer) error {
 
 	estimated := false
 	for i, l := range s.Limits {
+		unit := "-" // an unlimited limit may be for all units
+		if l.Unit != "" {
+			unit = printable(l.Unit)
+		}
+
+		fresh := durationText(millis(l.ResetMS))
+		if s.Blocked == entries.Forever {
+			fresh = "-"
+		}
+
 		if l.Unlimited {
 			rows[i] = strings.Join([]string{printable(l.Name), "unlimited", "-", "-", "-", "-", "-",
-				cmp.Or(printable(l.Unit), "-"), "-", "-"}, "\t")
+				unit, "-", "-"}, "\t")
 			continue
 		}
 		rows[i] = strings.Join([]string{
@@ -123,9 +134,9 @@ func printSubject(w io.Writer, s *subjectAnswer) error {
 			strconv.FormatInt(l.Remaining, 10),
 			strconv.FormatInt(l.Leased, 10),
 			strconv.FormatInt(l.Share, 10),
-			printable(l.Unit),
+			unit,
 			durationText(millis(max(l.WindowMS, l.TTLMS))),
-			durationText(millis(l.ResetMS)),
+			fresh,
 		}, "\t")
 		estimated = estimated || l.Estimated
 	}
@@ -150,7 +161,10 @@ func printSubject(w io.Writer, s *subjectAnswer) error {
 	if s.Unknown > 0 {
 		fmt.Fprintf(w, "%d more counters, of limits that this node has not seen: name them with --limit\n", s.Unknown)
 	}
-	if s.Blocked > 0 {
+	switch {
+	case s.Blocked == entries.Forever:
+		fmt.Fprintln(w, "blocked without an end; rlnode unblock lifts it")
+	case s.Blocked > 0:
 		fmt.Fprintf(w, "blocked until %s\n", time.UnixMilli(s.Blocked).UTC().Format(time.RFC3339))
 	}
 

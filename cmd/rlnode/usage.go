@@ -93,8 +93,7 @@ func (c *usageCmd) Run(env *environment) error {
 	}
 
 	if len(quality.Incomplete) > 0 {
-		return fmt.Errorf("incomplete: no counts from %s, so the sums are too low",
-			printable(strings.Join(quality.Incomplete, ", ")))
+		return incompleteError(printable(strings.Join(quality.Incomplete, ", ")))
 	}
 
 	return nil
@@ -110,9 +109,15 @@ func (c *usageCmd) copyCSV(env *environment, resp *http.Response) error {
 			printableNames(estimated))
 	}
 	if missing := resp.Header.Get("Rlnode-Incomplete"); missing != "" {
-		return fmt.Errorf("incomplete: no counts from %s", printableNames(missing))
+		return incompleteError(printableNames(missing))
 	}
 	return nil
+}
+
+// incompleteError says that nodes are missing from a month. Another node's copy
+// of their counts may be in the sums, and nothing tells whether it lacks any.
+func incompleteError(nodes string) error {
+	return fmt.Errorf("incomplete: not all counts from %s could be read, so the sums may be too low: by what no copy has", nodes)
 }
 
 // printableNames returns the names in a header, where they are quoted.

@@ -177,7 +177,8 @@ func (f *EntryForm) readMetaField(name string, v *yaml.Node) (err error) {
 	case "for":
 		f.For, err = ParseDuration(v.Text)
 		if err != nil || f.For < time.Millisecond || f.For > maxFor {
-			return fmt.Errorf("%w: for must be a duration such as 30m, 24h or 7d, at least 1ms", entries.ErrInvalid)
+			return fmt.Errorf("%w: for must be a duration such as 30m, 24h or 7d, from 1ms to %s", entries.ErrInvalid,
+				FormatDuration(maxFor))
 		}
 	case "until":
 		f.Until, err = readTime(name, v.Text)

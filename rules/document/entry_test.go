@@ -19,6 +19,8 @@ func TestEntryForms(t *testing.T) {
 		`{"ip": "192.0.2.7", "for": "1h", "until": "2030-01-01T0Z"}`: "until must be",
 		`{"ip": "192.0.2.7", "for": "soon"}`:                         "for must be",
 		`{"ip": "192.0.2.7", "for": "-1h"}`:                          "for must be",
+		`{"ip": "192.0.2.7", "for": "36601d"}`:                       "from 1ms to 36600d",
+		`{"ip": "192.0.2.7", "for": "200000d"}`:                      "from 1ms to 36600d",
 		`{"ip": "192.0.2.7", "note": ["a"]}`:                         "note must be",
 		`{"ip": "192.0.2.7", "note": "a\nb"}`:                        "note must have printable",
 		`{"ip": "192.0.2.7", "by": "me"}`:                            "by can't be an attribute",

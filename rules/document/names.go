@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/rlnode/rlnode/internal/ipaddr"
 	"github.com/rlnode/rlnode/internal/yaml"
 )
 
@@ -154,6 +155,17 @@ func (d *Document) warnValues(w *collector) {
 			}
 		}
 	})
+}
+
+// warnExact warns about a value, in a place without patterns, that is empty or
+// was meant as a pattern.
+func warnExact(w *collector, at yaml.Pos, path, value string) {
+	warnEmpty(w, at, path, value)
+	_, isRange := ipaddr.ParsePrefix(value)
+	if isRange || strings.Contains(value, "*") {
+		w.add(at, path, "%q is compared as it stands: here a value is no pattern, as it is in match, not and lists",
+			Shorten(value))
+	}
 }
 
 // warnEmpty warns about a value that no check has: an attribute with an empty value is absent.

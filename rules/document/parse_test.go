@@ -347,6 +347,21 @@ subjects: {tenant: {'': {limits: {b: [{limit: 9, per: 1m}]}}, x: {limits: {b: [{
 	})
 }
 
+// Tables of costs and subjects compare values as they stand. Patterns there are
+// most probably a mistake.
+func TestDocument_Warnings_patterns(t *testing.T) {
+	doc := mustParse(t, `rules:
+  - {name: a, key: [tenant], match: {endpoint: '/a/*'}, limits: [{limit: 1, per: 1m}],
+     cost: {by: endpoint, values: {/b/*: 3, 10.0.0.0/8: 2, /c: 1}}}
+subjects: {tenant: {x: {limits: {a: [{limit: 9, per: 1m}]}}, y*: {limits: {a: [{limit: 9, per: 1m}]}}}}
+`)
+	checkErrors(t, Errors(doc.Warnings()), []string{
+		`3:6 rules[0].cost.values|"/b/*" is compared as it stands`,
+		`3:6 rules[0].cost.values|"10.0.0.0/8" is compared as it stands`,
+		`4:62 subjects.tenant|"y*" is compared as it stands`,
+	})
+}
+
 func TestDocument_Warnings_maxDelay(t *testing.T) {
 	doc := mustParse(t, `defaults: {max_delay: 9s}
 rules:

@@ -45,7 +45,7 @@ func (d *Document) Warnings() []Error {
 
 		if r.Cost != nil {
 			for _, v := range r.Cost.Values {
-				warnEmpty(&w, r.position("cost"), path+".cost.values", v.Value)
+				warnExact(&w, r.position("cost"), path+".cost.values", v.Value)
 			}
 		}
 	}
@@ -54,7 +54,7 @@ func (d *Document) Warnings() []Error {
 	d.warnValues(&w)
 	for _, g := range d.Subjects {
 		for _, s := range g.Subjects {
-			warnEmpty(&w, s.pos, keyPath("subjects", g.Attribute), s.Value)
+			warnExact(&w, s.pos, keyPath("subjects", g.Attribute), s.Value)
 		}
 	}
 	d.warnNames(&w)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -136,6 +137,22 @@ func (e *Entry) ID() string {
 
 	text, _ := json.Marshal(about) // strings and numbers can't fail
 	return e.Kind.String() + string(text)
+}
+
+// String says for people what the entry is about, as in: deny ip="192.0.2.7".
+func (e *Entry) String() string {
+	text := e.Kind.String()
+	switch e.Kind {
+	case Subject:
+		return fmt.Sprintf("%s %s=%q", text, e.Attribute, e.Value)
+	case Block:
+		return fmt.Sprintf("%s of %q by rule %s", text, e.Key, e.Rule)
+	}
+
+	for _, c := range e.Match {
+		text += fmt.Sprintf(" %s=%q", c.Attribute, strings.Join(c.Values, ","))
+	}
+	return text
 }
 
 // Forever stands for the end of an entry that has none: the last millisecond of the year 9999.

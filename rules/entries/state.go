@@ -125,9 +125,9 @@ func (s *State) With(c Change) (*State, error) {
 	before := s.Get(id)
 	switch {
 	case c.Remove && before == nil:
-		return nil, fmt.Errorf("remove %s: %w", shorten(id), ErrNotFound)
+		return nil, fmt.Errorf("%w: %s", ErrNotFound, shorten(c.Entry.String()))
 	case c.Scoped && before != nil && !before.Scoped:
-		return nil, fmt.Errorf("change %s: %w", shorten(id), ErrScope)
+		return nil, fmt.Errorf("change %s: %w", shorten(c.Entry.String()), ErrScope)
 	}
 
 	next := *s

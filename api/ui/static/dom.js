@@ -80,6 +80,9 @@ export function span(ms) {
   return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 
+// noEnd is what nodes write in place of the end of a block that has none.
+export const noEnd = 253402300799999;
+
 const longest = 80; // characters of a name as it is shown
 const unseen = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu; // what would not be seen, or turn the text around
 

@@ -1,5 +1,5 @@
 // One subject: what it has used, what is written about it, and what can be done.
-import { byId, make, number, offer, percent, setText, shown, span } from './dom.js';
+import { byId, make, noEnd, number, offer, percent, setText, shown, span } from './dom.js';
 import { subjectAddress } from './address.js';
 import { Choice } from './choice.js';
 import { change } from './confirm.js';
@@ -168,7 +168,7 @@ function reset(limit) {
     title: limit ? `Reset the limit ${shown(limit)}` : 'Reset all limits', button: 'Reset', scope: 'adjust',
     rehearse: async () => {
       const u = await get(`v1/usage?${subject(mine.rule, mine.key)}`);
-      const block = u.blocked_until_ms && !limit ? [`A block that a refusal began ends, too: it has ${span(Math.max(0, u.blocked_until_ms - Date.now()))} left.`] : [];
+      const block = u.blocked_until_ms && u.blocked_until_ms !== noEnd && !limit ? [`A block that a refusal began ends, too: it has ${span(Math.max(0, u.blocked_until_ms - Date.now()))} left.`] : [];
       return [`These begin anew for ${named()}:`, ...usageLines(u, limit), ...block];
     },
     make: async () => {

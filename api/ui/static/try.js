@@ -1,5 +1,5 @@
 // Trying a check: what would it be answered now?
-import { byId, make, number, shown, span } from './dom.js';
+import { byId, make, noEnd, number, shown, span } from './dom.js';
 import { Choice } from './choice.js';
 import { denialText } from './entries.js';
 import { get, post, subject } from './node.js';
@@ -70,7 +70,7 @@ export class Try {
     if (answer.allowed || !check.attributes) return { denied: '', blocks: [] };
     const keyed = (rules ?? []).filter((r) => r.applies && ruleNamed(r.rule)?.key?.length).slice(0, mostRules).map(({ rule }) => ({ rule, key: keyOf(ruleNamed(rule), given) }));
     const told = await Promise.all(keyed.map(({ rule, key }) => get(`v1/usage?${subject(rule, key)}`).catch(() => null)));
-    return { denied: '', blocks: told.filter((u) => u?.blocked_until_ms > Date.now()).map((u) => ({ rule: u.rule, left: u.blocked_until_ms - Date.now() })) };
+    return { denied: '', blocks: told.filter((u) => u?.blocked_until_ms > Date.now()).map((u) => ({ rule: u.rule, left: u.blocked_until_ms === noEnd ? Infinity : u.blocked_until_ms - Date.now() })) };
   }
 
   tell({ status, headers, answer, rules }, check, { denied, blocks }) {
@@ -80,9 +80,9 @@ export class Try {
     if (answer.used > answer.limit) fact('used', `${number(answer.used)} ${answer.unit}`);
     if (answer.limit !== undefined) fact('left', `${number(answer.remaining)} of ${number(answer.limit)} ${answer.unit}, limit of rule ${answer.rule}`);
     if (denied) fact('denied', denied);
-    else if (answer.retry_after_ms < 0) fact('retry', 'never');
+    else if (answer.retry_after_ms < 0 || retry === Infinity) fact('retry', 'never');
     else if (retry) fact('retry', `in ${span(retry)}`);
-    for (const b of blocks) fact('blocked', `by ${shown(b.rule)} for another ${span(b.left)}`);
+    for (const b of blocks) fact('blocked', `by ${shown(b.rule)} ${b.left === Infinity ? 'without an end' : `for another ${span(b.left)}`}`);
     if (answer.delay_ms) fact('delay', span(answer.delay_ms));
     fact('decided by', `${answer.decided_by}, at ${answer.node}, rules version ${answer.rules_version}`);
     this.result.replaceChildren(

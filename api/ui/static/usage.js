@@ -1,5 +1,5 @@
 // What a subject has used of each limit, drawn.
-import { keyed, keyText, make, number, setClass, setText, shown, span } from './dom.js';
+import { keyed, keyText, make, noEnd, number, setClass, setText, shown, span } from './dom.js';
 
 // showUsage draws an answer of /v1/usage into an element. act makes the element that acts on a limit, and free the one that acts on
 // a slot.
@@ -15,7 +15,7 @@ export function showUsage(parent, usage, act, free) {
   setText(who.children[1], ` of ${shown(usage.rule)}${usage.owner ? `, owned by ${shown(usage.owner)}` : ''}`);
   setText(blocked, blockedText(usage.blocked_until_ms));
   blocked.hidden = !usage.blocked_until_ms;
-  limits.forEach((l, i) => fill(bars[i], l, free, usage.blocked_until_ms > 0));
+  limits.forEach((l, i) => fill(bars[i], l, free, usage.blocked_until_ms));
   const list = bars[limits.length];
   list.hidden = !shares.length;
   keyed(list, shares, (line) => line.key, () => make('li', {}, make('span', { class: 'name' }), ' ', make('small')), (item, line) => {
@@ -48,6 +48,7 @@ function showSlots(list, slots, holders, free) {
 // blockedText reads both a time and a while.
 function blockedText(ms) {
   if (!ms) return '';
+  if (ms === noEnd) return 'Blocked without an end: every check of it is refused until somebody lifts the block.';
   const left = ms > 1e12 ? ms - Date.now() : ms;
   return left > 0 ? `Blocked for another ${span(left)}: every check of it is refused until then.` : 'Blocked until just now.';
 }
@@ -55,7 +56,7 @@ function blockedText(ms) {
 const bar = (action) =>
   make('div', { class: 'limit' }, make('p', {}, make('span'), make('span')), make('div', { class: 'gauge', role: 'meter', 'aria-valuemin': '0' }, make('span')), make('p', {}, make('span', { class: 'muted' }), action), make('ul', { class: 'list slots' }));
 
-function fill(e, l, free, isBlocked) {
+function fill(e, l, free, blockedUntil) {
   const [line, gauge, below, slots] = e.children;
   showSlots(slots, l.slots ?? [], l.holders ?? 0, free);
   const note = below.firstElementChild;
@@ -76,5 +77,5 @@ function fill(e, l, free, isBlocked) {
   gauge.setAttribute('aria-valuenow', Math.min(l.used, all));
   gauge.firstElementChild.style.width = `${Math.min(100, 100 * part).toFixed(1)}%`;
   const window = l.window_ms ? ` in ${span(l.window_ms)}` : '';
-  setText(note, `${l.algorithm}${window} · ${isBlocked ? 'blocked' : `${number(l.remaining)} left`}${l.leased > 0 ? ` · ${number(l.leased)} leased` : ''}${l.estimated ? ' · an estimate' : ''}${l.used > 0 ? ` · fresh again in ${span(l.reset_after_ms)}` : ''}`);
+  setText(note, `${l.algorithm}${window} · ${blockedUntil ? 'blocked' : `${number(l.remaining)} left`}${l.leased > 0 ? ` · ${number(l.leased)} leased` : ''}${l.estimated ? ' · an estimate' : ''}${l.used > 0 && blockedUntil !== noEnd ? ` · fresh again in ${span(l.reset_after_ms)}` : ''}`);
 }

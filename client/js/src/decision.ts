@@ -124,7 +124,7 @@ export interface Usage {
   limits: LimitUsage[];
   /** How many more counters the subject has whose limits the node does not know. */
   unknown?: number;
-  /** When the rule's block of the subject ends, in Unix time; 0 if it has none. Until then nothing remains. */
+  /** When the rule's block of the subject ends, in Unix time; 0 if it has none, 253402300799999 if the block has no end. Until then nothing remains. */
   blockedUntilMs?: number;
   /** After an adjustment: by how much usage rose in each unit. A reward takes off no more than there was; of several limits, the most. */
   applied?: Record<string, number>;

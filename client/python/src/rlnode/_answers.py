@@ -169,7 +169,7 @@ class Usage:
     key: tuple[str, ...]
     limits: tuple[LimitUsage, ...]
     unknown: int  #: further counters of the subject, whose limits the node has not met
-    blocked_until: float = 0.0  #: Unix time when the rule's block of the subject ends; 0 if it has none
+    blocked_until: float = 0.0  #: Unix time when the rule's block of the subject ends; 0 if it has none, the year 9999 if it has no end
     #: after an adjustment: by how much usage rose in each unit. A reward takes off no more than there was; of several limits, the most
     applied: Mapping[str, int] = field(default_factory=dict)
 
