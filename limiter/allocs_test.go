@@ -150,7 +150,7 @@ func TestMetricsAllocateNothing(t *testing.T) {
 	}
 	hit := &a.scratch.match.Hits[0]
 	if n := testing.AllocsPerRun(500,
-		func() { l.tops[top.Refused].Record(hit, true, &q); l.tops[top.Refused].Record(hit, false, &q) }); n != 0 {
+		func() { l.tops[top.Refused].Record(hit, true, 3, &q); l.tops[top.Refused].Record(hit, false, 0, &q) }); n != 0 {
 		t.Errorf("have %v allocations for a refusal and an admission, want 0", n)
 	}
 	if n := testing.AllocsPerRun(500, func() {

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/rlnode/rlnode/algorithms"
+	"github.com/rlnode/rlnode/counters"
 	"github.com/rlnode/rlnode/limiter/top"
 	"github.com/rlnode/rlnode/rules"
 )
@@ -38,7 +39,7 @@ func (l *Limiter) countLimited(q *Query, a *Answer) {
 		sc.soleCounts.ownerAllowed[headroom].Add(1)
 		h := &sc.match.Hits[0]
 		if sc.mayBeInTop {
-			l.refusedListOf(h.Rule).Record(h, false, q)
+			l.refusedListOf(h.Rule).Record(h, false, 0, q)
 		}
 		weight := l.sampleWeight(sc)
 		if weight > 0 || headroom <= nearHeadroom || a.Limits[0].Delay > 0 {
@@ -108,7 +109,7 @@ func (l *Limiter) countOwnerAllowed(q *Query, a *Answer, active *activeRules, st
 
 	h := &a.scratch.match.Hits[0]
 	active.stats[h.Rule.Index].stripe[stripe].ownerAllowed[headroom].Add(1)
-	l.refusedListOf(h.Rule).Record(h, false, q)
+	l.refusedListOf(h.Rule).Record(h, false, 0, q)
 	l.countUse(h, a.Limits, true, l.sampleWeight(&a.scratch), q)
 
 	return true
@@ -116,14 +117,19 @@ func (l *Limiter) countOwnerAllowed(q *Query, a *Answer, active *activeRules, st
 
 // countRules counts a check for each rule that applied to it.
 func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe uint32) {
-	limits := a.Limits
+	limits, ops := a.Limits, a.scratch.ops
 	weight := l.sampleWeight(&a.scratch)
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		hitLimits := limits[:len(h.Limits)]
 		refused, headroom := ruleVerdict(hitLimits)
+		list := l.refusedListOf(h.Rule)
+		priorChecks := int64(0)
+		if refused && !list.MayHold(h.Subject) {
+			priorChecks = active.stats[h.Rule.Index].boundPriorChecks(estimatePriorChecks(hitLimits, ops))
+		}
 
-		limits = limits[len(h.Limits):]
+		limits, ops = limits[len(h.Limits):], ops[len(h.Limits):]
 		d := DecisionAllowed
 		switch {
 		case refused && h.Rule.Shadow:
@@ -145,9 +151,21 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 			l.recordRefusal(&stats.refusals, a, h, hitLimits, q)
 		}
 
-		l.refusedListOf(h.Rule).Record(h, refused, q)
+		list.Record(h, refused, priorChecks, q)
 		l.countUse(h, hitLimits, a.Allowed, weight, q)
 	}
+}
+
+// estimatePriorChecks returns how many checks of this cost the refusing counter
+// already holds; 0 if no counter refused. Where the counter holds a share, the
+// share bounds the result.
+func estimatePriorChecks(limits []LimitAnswer, ops []counters.Op) int64 {
+	for i := range limits {
+		if la := &limits[i]; !la.Allowed && !la.NoRoom {
+			return min(la.Used, la.Limit.Capacity()) / max(1, ops[i].Cost)
+		}
+	}
+	return 0
 }
 
 // ruleVerdict reports whether one of a rule's limits refused. headroom is the
@@ -300,7 +318,7 @@ func (l *Limiter) countUnlimited(q *Query, a *Answer) {
 			stats.uncountedUses.Add(1)
 		default:
 			stats.stripe[l.stripeOf(a)].checks[DecisionAllowed][a.DecidedBy].Add(1)
-			l.refusedListOf(h.Rule).Record(h, false, q)
+			l.refusedListOf(h.Rule).Record(h, false, 0, q)
 		}
 
 		if !q.Peeks() && (a.Allowed || a.Counted) && h.Rule.CountsMonthly && l.meter != nil {

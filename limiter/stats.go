@@ -91,6 +91,25 @@ func (st *ruleStats) read(name string) RuleStats {
 	return out
 }
 
+// boundPriorChecks returns estimate, but no more than the checks that this node
+// has counted for the rule: costs differ, and an operator may have raised what
+// is used.
+func (st *ruleStats) boundPriorChecks(estimate int64) int64 {
+	if estimate == 0 {
+		return 0
+	}
+
+	n := st.ownerAllowed()
+	for i := range st.stripe {
+		for d := range st.stripe[i].checks {
+			for by := range st.stripe[i].checks[d] {
+				n += st.stripe[i].checks[d][by].Load()
+			}
+		}
+	}
+	return min(estimate, n)
+}
+
 // ownerAllowed returns how many checks were counted in ownerAllowed.
 func (st *ruleStats) ownerAllowed() (n int64) {
 	for i := range st.stripe {

@@ -180,3 +180,18 @@ func TestLimiter_SampleWeight(t *testing.T) {
 	l.fullSamplesLeft.Store(exactSamples)
 	expect.Equal(t, l.sampleWeight(&s), 1, "in the next second")
 }
+
+// TestTopWhereCostsDiffer: from what is used, nobody can tell how many checks
+// there were. There are never more than the rule had.
+func TestTopWhereCostsDiffer(t *testing.T) {
+	l := open(t, "rules:\n  - {name: r, key: [ip], limits: [{limit: 1000, per: 1h}]}")
+	for _, cost := range []int64{990, 50} {
+		q := byKey("r", "192.0.2.1")
+		q.Costs = []UnitCost{{"requests", cost}}
+		check(t, l, epoch, q)
+	}
+	list := l.mostRefused(1)
+	if len(list) != 1 || list[0].Count != 1 || list[0].Checks != 2 {
+		t.Errorf("have %+v, want 1 of 2 checks refused", list)
+	}
+}

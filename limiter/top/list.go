@@ -60,17 +60,18 @@ func NewList() *List {
 	return list
 }
 
-// Record counts a check of h's subject, which was an event or not. A check that
-// was none counts only if the subject is in the list already.
-func (list *List) Record(h *rules.Hit, event bool, keys KeySource) {
+// Record counts a check of h's subject, which was an event or not. priorChecks
+// is how many such checks the refusing counter already held; a new entry counts
+// them.
+func (list *List) Record(h *rules.Hit, event bool, priorChecks int64, keys KeySource) {
 	if event || list.MayHold(h.Subject) {
-		list.stripeOf(h.Subject).record(h, event, 1, keys)
+		list.stripeOf(h.Subject).record(h, event, 1, priorChecks, keys)
 	}
 }
 
 // Add counts weight events of h's subject.
 func (list *List) Add(h *rules.Hit, weight int64, keys KeySource) {
-	list.stripeOf(h.Subject).record(h, true, weight, keys)
+	list.stripeOf(h.Subject).record(h, true, weight, 0, keys)
 }
 
 func (list *List) stripeOf(subject rules.Hash) *listStripe { return &list.stripe[subject.Lo%stripes] }
@@ -93,7 +94,7 @@ func filterBit(subject rules.Hash) (index int, bit uint64) {
 	return int(subject.Lo % filterWords), 1 << (subject.Lo >> 58)
 }
 
-func (stripe *listStripe) record(h *rules.Hit, event bool, weight int64, keys KeySource) {
+func (stripe *listStripe) record(h *rules.Hit, event bool, weight, priorChecks int64, keys KeySource) {
 	stripe.mu.Lock()
 	defer stripe.mu.Unlock()
 
@@ -103,6 +104,7 @@ func (stripe *listStripe) record(h *rules.Hit, event bool, weight int64, keys Ke
 			return
 		}
 		i = stripe.insert(h, keys)
+		stripe.entries[i].checks += priorChecks
 		word, bit := stripe.filterBit(h.Subject)
 		word.Or(bit)
 	}

@@ -45,7 +45,7 @@ func TestTopOfAMillion(t *testing.T) {
 			names[n] = fmt.Sprint(n)
 		}
 		subjectKey[0] = names[n]
-		kept[i%nodes].Record(&rules.Hit{Rule: rule, Subject: hash(n)}, true, subjectKey)
+		kept[i%nodes].Record(&rules.Hit{Rule: rule, Subject: hash(n)}, true, 0, subjectKey)
 		refused[i%nodes][n]++
 	}
 	var all []Subject
@@ -131,8 +131,8 @@ func TestRecordAllocatesNothing(t *testing.T) {
 	var keys KeySource = &key{"198.51.100.7"}
 	pass := func() {
 		hit.Subject = rules.Hash{Hi: hit.Subject.Hi + 1, Lo: hit.Subject.Lo + 1}
-		list.Record(hit, true, keys)
-		list.Record(hit, false, keys)
+		list.Record(hit, true, 3, keys)
+		list.Record(hit, false, 0, keys)
 		near.Note(hit, Nearness{Used: int64(hit.Subject.Lo), Limit: 1 << 40, ResetAfter: 1}, 1, keys)
 	}
 	for range 4 * maxKept {

@@ -39,9 +39,8 @@ type Subject struct {
 	Rule  string
 	Key   []string
 	Count int64
-	// Checks counts the subject's checks since it entered the list, the one that
-	// brought it there included. It may be too high as Count may, and is at least
-	// Count.
+	// Checks counts the subject's checks since it entered the list, plus priorChecks
+	// of Record. It is at least Count.
 	Checks int64
 	// Recent is the number of events in the last five minutes, to within half a
 	// minute.
