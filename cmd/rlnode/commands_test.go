@@ -141,9 +141,7 @@ func TestEmptyArguments(t *testing.T) {
 		{[]string{"starter", ""}, "<name> is empty"},
 		{[]string{"validate", ""}, "<file> is empty"},
 		{[]string{"usage", "--rule", ""}, "--rule is empty"},
-		{[]string{"block", "--rule", "r", "--key", "a", "--for="}, "--for is empty"},
-		{[]string{"deny", "add", "ip=192.0.2.1", "--until", ""}, "--until is empty"},
-		{[]string{"reset", "--rule", "r", "--key", "a", "--limit-name", ""}, "--limit-name is empty"},
+		{[]string{"check", "--rule=", "--attr", "ip=192.0.2.1"}, "--rule is empty"},
 		{[]string{"entries", "--kind", ""}, "--kind is empty"},
 		{[]string{"members", "--admin", ""}, "--admin is empty"},
 	} {

@@ -27,8 +27,9 @@ var mayBeEmpty = []string{"message", "note", "token"}
 
 // checkEmpty returns an error if a text on the command line is empty, as the
 // shell makes it of a variable that is not set. Most commands would take it for
-// one that was left out, and do something else: list instead of write, forget
-// all limits instead of one, or block for ever. serve has its own checks.
+// one that was left out, and do something else: list instead of write, or show
+// all subjects instead of those of a rule. Flags that are pointers are sent as
+// they were typed, and the node refuses them. serve has its own checks.
 func checkEmpty(command *kong.Context) error {
 	if command.Selected().Name == "serve" {
 		return nil
