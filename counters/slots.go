@@ -232,7 +232,7 @@ func (t *Table) AdoptGrantedSlot(now algorithms.Instant, k Key, id, nonce uint64
 
 // RenewSlot makes a slot end ttl from now. It puts a missing slot back if
 // mayRestore is set, or if slots of its partition were lost so recently that
-// this one need not have ended yet. RenewSlot fails with ErrShut, or with
+// this one need not have ended yet and no operator has freed it. RenewSlot fails with ErrShut, or with
 // ErrOver if the slot is over or another attempt has it.
 func (t *Table) RenewSlot(
 	now algorithms.Instant, part *SlotPart, id, nonce uint64, ttl time.Duration, mayRestore bool,
@@ -249,12 +249,16 @@ func (t *Table) RenewSlot(
 	lostAt, lost := lp.LostAt(k.Subject)
 	mayBeLost := lost && now.Steady < lostAt+int64(part.TTL)
 
+	// After a reset, the slot is not missing: an operator has freed it. What was
+	// reset a ttl or more before the loss was over by then.
+	wasFreed := mayBeLost && lp.IsKnownResetAfter(k.Subject, k.Counter, lostAt-int64(part.TTL))
+
 	switch {
 	case held && before.Nonce == nonce:
 		lp.RenewSlot(&n, end)
 	case held:
 		return ErrOver
-	case mayRestore || mayBeLost:
+	case mayRestore || mayBeLost && !wasFreed:
 		// The slot is stored even beyond the bound: its holder was granted it and uses
 		// it, so it must count.
 		info := notes.SlotInfo{ID: id, Nonce: nonce, Units: part.Units, Granted: true, Acquired: now.Steady, End: end}

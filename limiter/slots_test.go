@@ -566,6 +566,26 @@ func TestLostSlots(t *testing.T) {
 	})
 }
 
+// What an operator freed does not come back if its owner dies before the holder
+// has renewed.
+func TestLostSlotsThatWereFreed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3, slotsText)
+		owner := w.nodes[0]
+		key := w.keyOf("render", owner, w.nodes[1])
+		p := w.partition("render", key)
+		freed := w.nodes[2].expectSlot("a", "render", key, 0, true)
+		_, err := owner.Reset(&Query{Rule: "render", Key: []string{key}, ByKey: true})
+		expect.NoError(t, err)
+		time.Sleep(100 * time.Millisecond)
+
+		owner.table.MarkSlotsLost(owner.clock.Now(), p)
+		w.beginLineage(p)
+		_, err = w.nodes[2].RenewSlot(freed, 0)
+		expect.ErrorIs(t, err, ErrUnknownSlot, "a renewal of what was freed")
+	})
+}
+
 // After a loss, a limit is full for its ttl as it is now. A holder that renews
 // in time gets its slot back even if the ttl has changed since it was acquired.
 func TestLostSlotsOfChangedLimits(t *testing.T) {
