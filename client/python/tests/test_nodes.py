@@ -176,6 +176,9 @@ def test_slots_outlive_the_node_that_their_holder_uses(connect: Connect, tmp_pat
         for thread in threads:
             thread.start()
         eventually("the client is busy", lambda: failed or sum(turns) > 100)
+
+        # Before the kill, which may lose a reset that no copy has yet.
+        eventually("the slot that a reset freed is lost", lambda: evicted.lost)
         nodes[0].stop()
         killed, before = time.monotonic(), sum(turns)
 
@@ -195,7 +198,6 @@ def test_slots_outlive_the_node_that_their_holder_uses(connect: Connect, tmp_pat
             eventually("slots are renewed at another node", lambda tenant=tenant: renewed(tenant))  # type: ignore[misc]
             assert_full(tenant)
             assert not kept.lost
-        eventually("the slot that a reset freed is lost", lambda: evicted.lost)
 
         stop.set()
         for thread in threads:
