@@ -169,7 +169,7 @@ func (l *link) startFindPath() {
 
 		// The direct connection was lost just when findPath ended. abandonDirect may have
 		// found findPath still running, and useDirect may have undone what it did.
-		if l.losses.Load() != losses {
+		if l.losses.Load() != losses && l.ctx.Err() == nil {
 			l.avoidDirect.Store(true)
 			l.startFindPath()
 		}
