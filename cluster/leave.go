@@ -229,8 +229,8 @@ func (nt *nodeTracker) findMember(r removalRequest) (member, error) {
 }
 
 // markRemoving marks the node's process as being removed, so that the reconcile
-// loop does not add it again. Each request has a mark of its own, so that none
-// ends with another one.
+// loop does not add it again. Each request has its own mark: when one gives up,
+// the others go on.
 func (nt *nodeTracker) markRemoving(m member, r removalRequest) *pendingRemoval {
 	pending := &pendingRemoval{boot: m.boot, leaves: r.Leaves, forced: r.Force}
 	if r.ForGood {

@@ -114,8 +114,8 @@ func TestAcquireIDReused(t *testing.T) {
 }
 
 // An id under which another subject's request holds slots is refused as such
-// even if the reuse shows only at the second limit: at whichever node, whoever
-// owns the limits, and whether or not another slot is free.
+// even if only the owner of the second limit notices it. It does not matter which
+// node is asked, who owns the limits, or whether another slot is free.
 func TestAcquireIDReused_ForAnotherSubject(t *testing.T) {
 	const text = `rules:
   - {name: seats, key: [tenant], limits: [{limit: 5, ttl: 10s, algorithm: concurrency}]}

@@ -147,9 +147,9 @@ func (c *clusterCheck) markDecided(s *subject, by DecidedBy, admitted bool, undo
 	}
 }
 
-// failWith ends the check undecided, with err: because there is no room for a
-// reservation, another request has slots under the same id, no node may decide
-// about slots for now, or slots may not outlive their owner. What the check took is rolled back, as after a refusal.
+// failWith ends the check undecided, with err: ErrTooManyReservations,
+// ErrRequestIDReused, ErrTryAgain if no node may decide about slots for now, or
+// errUnconfirmed. What the check took is rolled back, as after a refusal.
 func (c *clusterCheck) failWith(err error) {
 	c.answer.scratch.failure = err
 	c.aborted = true

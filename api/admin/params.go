@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -41,7 +42,7 @@ func (e *endpoint) checkQuery(r *http.Request) *api.Error {
 		return api.Errorf(api.BadValue, "the query can't be read: %s", api.Excerpt(strings.ToValidUTF8(err.Error(), "�")))
 	}
 
-	for name, values := range query {
+	for _, name := range slices.Sorted(maps.Keys(query)) {
 		shown := api.Excerpt(strings.ToValidUTF8(name, "�"))
 		switch {
 		case !slices.Contains(known, name) && len(known) == 0:
@@ -49,8 +50,8 @@ func (e *endpoint) checkQuery(r *http.Request) *api.Error {
 		case !slices.Contains(known, name):
 			return api.Errorf(api.UnknownField, "there is no parameter %q here: %s takes %s", shown, e.path(),
 				strings.Join(known, ", "))
-		case len(values) > 1:
-			return api.Errorf(api.BadValue, "%s is given %d times", name, len(values))
+		case len(query[name]) > 1:
+			return api.Errorf(api.BadValue, "%s is given %d times", name, len(query[name]))
 		}
 	}
 

@@ -157,9 +157,10 @@ func (l *link) closeRaft(isUnused func(*socket) bool) {
 	})
 }
 
-// startFindPath starts findPath in the background, unless it is running.
+// startFindPath starts findPath in the background, unless it is running or the
+// link has ended.
 func (l *link) startFindPath() {
-	if l.kind != kindPeer || l.findingPath.Swap(true) {
+	if l.kind != kindPeer || l.ctx.Err() != nil || l.findingPath.Swap(true) {
 		return
 	}
 
@@ -169,7 +170,7 @@ func (l *link) startFindPath() {
 
 		// The direct connection was lost just when findPath ended. abandonDirect may have
 		// found findPath still running, and useDirect may have undone what it did.
-		if l.losses.Load() != losses && l.ctx.Err() == nil {
+		if l.losses.Load() != losses {
 			l.avoidDirect.Store(true)
 			l.startFindPath()
 		}

@@ -449,6 +449,25 @@ func TestPathWhenADirectConnectionComesBackAndGoes(t *testing.T) {
 	})
 }
 
+// TestNoPathForALinkThatHasEnded: a node that was lost, and is no member any more,
+// is not searched for.
+func TestNoPathForALinkThatHasEnded(t *testing.T) {
+	onVirtualTime(t, func(t *testing.T, w *world) {
+		nodes := w.all(3, withCluster(1))
+		a, b := nodes[0], nodes[1]
+		l := (*a.links.Load())[b.id]
+		w.net.Cut(a.ip, b.ip)
+		w.until("there is a relay", func() bool { _, ok := a.Via(b.id); return ok })
+		a.SetNodes(map[ring.NodeID]string{nodes[2].id: nodes[2].address})
+		for l.findingPath.Load() { // until its search has ended
+			time.Sleep(10 * time.Millisecond)
+		}
+
+		l.startFindPath()
+		expect.Equal(t, l.findingPath.Load(), false, "a search is running")
+	})
+}
+
 // TestRelaysAreSpread: with many broken links, no node relays all tunnels, and
 // the leader relays none.
 func TestRelaysAreSpread(t *testing.T) {

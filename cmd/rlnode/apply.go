@@ -397,27 +397,14 @@ func readDocument(env *environment, names []string) (name string, source []byte,
 		return name, source, err
 	}
 
-	parts := make([]document.File, len(files))
-	for i, file := range files {
-		text, err := readFile(env, file, document.MaxDocument)
-		if err != nil {
-			return "", nil, err
-		}
-		parts[i] = document.File{Name: shownName(file), Text: text}
-	}
-
-	doc, err := document.Join(parts)
+	name = strings.Join(names, " ")
+	source, err = joinFiles(env, files)
 	if mistakes, ok := errors.AsType[document.Errors](err); ok {
-		printMistakes(env.stderr, strings.Join(names, " "), "", mistakes)
+		printMistakes(env.stderr, name, "", mistakes)
 		return "", nil, fmt.Errorf("the files have %s; the rules in force are unchanged",
 			countText(len(mistakes), "mistake"))
 	}
-	if err != nil {
-		return "", nil, err
-	}
-
-	text, err := doc.Text()
-	return strings.Join(names, " "), []byte(text), err
+	return name, source, err
 }
 
 // filesIn returns the rules files directly in a directory, sorted; anything

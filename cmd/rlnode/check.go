@@ -220,7 +220,8 @@ func decisionText(a *client.Decision, c palette) string {
 	return b.String()
 }
 
-// waitText says how long to wait. code is why the check was refused, if it is known.
+// waitText says how long the caller has to wait. code is the reason that the node
+// gives for the refusal; empty if it gives none.
 func waitText(allowed bool, code string, retry, reset time.Duration) string {
 	switch {
 	case !allowed && retry < 0 && code == client.CodeBlocked:

@@ -51,10 +51,14 @@ func loadRules(
 	var src []byte
 	joined := len(files) > 1
 	if joined {
-		src, err = joinFiles(env, name, files, out)
+		src, err = joinFiles(env, files)
 	} else {
 		name = files[0]
 		src, err = readFile(env, name, document.MaxDocument)
+	}
+	if mistakes, ok := errors.AsType[document.Errors](err); ok {
+		printMistakes(out, name, "", mistakes)
+		return nil, &exitError{code: exitFailed}
 	}
 	if err != nil {
 		return nil, err
@@ -73,23 +77,19 @@ func loadRules(
 	return doc, nil
 }
 
-// joinFiles returns the text of the document that the files of a directory make
-// together. It writes the mistakes to out.
-func joinFiles(env *environment, dir string, files []string, out io.Writer) ([]byte, error) {
+// joinFiles returns the text of the document that files make together. Their
+// mistakes are [document.Errors].
+func joinFiles(env *environment, files []string) ([]byte, error) {
 	parts := make([]document.File, len(files))
 	for i, file := range files {
 		text, err := readFile(env, file, document.MaxDocument)
 		if err != nil {
 			return nil, err
 		}
-		parts[i] = document.File{Name: file, Text: text}
+		parts[i] = document.File{Name: shownName(file), Text: text}
 	}
 
 	doc, err := document.Join(parts)
-	if mistakes, ok := errors.AsType[document.Errors](err); ok {
-		printMistakes(out, dir, "", mistakes)
-		return nil, &exitError{code: exitFailed}
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -238,12 +238,6 @@ func (s *State) record(r Record) {
 // maxExpired bounds the entries that one Expire removes.
 const maxExpired = 4096
 
-// HasExpired reports whether an entry has ended by now, in Unix ms.
-func (s *State) HasExpired(now int64) bool {
-	end := s.FirstEnd(now)
-	return end != 0 && end <= now
-}
-
 // FirstEnd returns when the first entry ends, in Unix ms; 0: none ends. A time
 // after now may be too early. Only if an entry may have ended by now does
 // FirstEnd look at them all.

@@ -87,8 +87,8 @@ func (m *model) step(t *testing.T, r *rand.Rand, s *State) *State {
 			}
 		}
 		m.version += int64(n)
-		if n != want || s.HasExpired(now) != (n > 0) {
-			t.Fatalf("%d entries ended at %d, has %v; want %d", n, now, s.HasExpired(now), want)
+		if n != want || hasExpired(s, now) != (n > 0) {
+			t.Fatalf("%d entries ended at %d, has %v; want %d", n, now, hasExpired(s, now), want)
 		}
 		return next
 	}
@@ -269,14 +269,20 @@ func mustBeFull(t *testing.T, s *State, e *Entry) {
 	}
 }
 
+// hasExpired reports whether an entry of s has ended by now.
+func hasExpired(s *State, now int64) bool {
+	end := s.FirstEnd(now)
+	return end != 0 && end <= now
+}
+
 // After the entry that ends first is gone, FirstEnd tells the real first end.
 func TestFirstEndAfterARemoval(t *testing.T) {
 	s := fill(t, New(), 0, 1, 50, "")
 	s = fill(t, s, 1, 1, 90, "")
 	s, err := s.With(Change{Entry: deny("0", 50, ""), Remove: true})
 	expect.NoError(t, err)
-	if got := s.FirstEnd(60); got != 90 || s.HasExpired(60) || !s.HasExpired(90) {
-		t.Errorf("got the end %d, expired %v and %v; want 90, not before it", got, s.HasExpired(60), s.HasExpired(90))
+	if got := s.FirstEnd(60); got != 90 || hasExpired(s, 60) || !hasExpired(s, 90) {
+		t.Errorf("got the end %d, expired %v and %v; want 90, not before it", got, hasExpired(s, 60), hasExpired(s, 90))
 	}
 
 	s, err = s.With(Change{Entry: deny("1", 90, ""), Remove: true})
@@ -302,7 +308,7 @@ func TestBoundsOfPlaces(t *testing.T) {
 		}
 		s, want = next, want-n
 	}
-	if s.Len() != MaxEntries-maxExpiring || s.HasExpired(1000) {
+	if s.Len() != MaxEntries-maxExpiring || hasExpired(s, 1000) {
 		t.Errorf("%d entries after the end; want %d", s.Len(), MaxEntries-maxExpiring)
 	}
 }
