@@ -99,16 +99,16 @@ func (s State) drainPart(drained, window, t int64) State {
 // bucket now owes at least C + A − D − R. So after a part of at most C − D − R
 // is put back, it owes at least A, and thus no less than E.
 func (l *Limit) giveBucket(s State, from TakeRecord, now Instant, cost int64) State {
-	if from.Amount == 0 || from.Reset <= 0 {
+	if from.Amount == 0 || from.ResetAfter <= 0 {
 		return s // without a rate, from.Reset does not say how much was owed
 	}
 
 	// owed is what the bucket owed after the Take, in 1/Window units. Reset was
 	// rounded up to a whole nanosecond. Of what drains in the last one, only
 	// 1/Window unit was owed for sure.
-	owed := wideProduct(int64(from.Reset)-1, from.Amount).plus(uint128{0, 1})
+	owed := wideProduct(int64(from.ResetAfter)-1, from.Amount).plus(uint128{0, 1})
 	age := max(0, now.Steady-from.Steady)
-	gone := wideProduct(age, max(from.Amount, from.Fastest)).plus(wideProduct(from.Returned, int64(l.Window)))
+	gone := wideProduct(age, max(from.Amount, from.MaxRate)).plus(wideProduct(from.Returned, int64(l.Window)))
 
 	if !gone.less(owed) {
 		return s

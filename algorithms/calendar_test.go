@@ -108,8 +108,8 @@ func TestCalendarLimit(t *testing.T) {
 	late := At(time.Date(2026, 10, 25, 23, 0, 0, 0, berlin)) // a day of 25 hours
 	s, ok := l.Take(State{}, late, 5)
 	d := l.Describe(s, late, 5, ok)
-	if !ok || d.ResetAfter != time.Hour || l.WindowAt(late) != 25*time.Hour {
-		t.Errorf("have %+v, window %s", d, l.WindowAt(late))
+	if !ok || d.ResetAfter != time.Hour || l.WindowLength(late) != 25*time.Hour {
+		t.Errorf("have %+v, window %s", d, l.WindowLength(late))
 	}
 	d = l.Peek(s, late, 1)
 	if d.Allowed || d.RetryAfter != time.Hour {

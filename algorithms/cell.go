@@ -165,14 +165,14 @@ func (l *Limit) addToCell(s State, now Instant, cost int64) State {
 // giveCell is giveBucket for a CellBucket. It gives nothing back if the rate
 // was higher at any time since the Take.
 func (l *Limit) giveCell(s State, from TakeRecord, now Instant, cost int64) State {
-	if s.Fresh() || from.Amount == 0 || from.Fastest > from.Amount {
+	if s.Fresh() || from.Amount == 0 || from.MaxRate > from.Amount {
 		return s
 	}
 	c := l.cellOf(s, now)
 
 	// Both are in terms of the interval at the Take.
 	intervalThen := max(1, c.window/from.Amount)
-	owedThen := int64(from.Reset) - max(0, now.Steady-from.Steady)
+	owedThen := int64(from.ResetAfter) - max(0, now.Steady-from.Steady)
 	returned := wideProduct(from.Returned, intervalThen)
 
 	// If the interval is shorter now than at the Take, the bucket has drained

@@ -228,7 +228,7 @@ func TestCellGivesBack(t *testing.T) {
 			}
 			ideal = l.Force(ideal, TakeRecord{}, now, used)
 			from := l.TakeRecord(s, now)
-			from.Fastest = l.Amount
+			from.MaxRate = l.Amount
 			for range chance.IntN(4) {
 				step()
 				other()
@@ -242,7 +242,7 @@ func TestCellGivesBack(t *testing.T) {
 			}
 		}
 		from := l.TakeRecord(s, now)
-		from.Fastest = l.Amount + 1
+		from.MaxRate = l.Amount + 1
 		if have := l.Give(s, from, now, 1); have != l.Advance(s, now) {
 			t.Fatalf("seed %d: something came back although the rate was higher", seed)
 		}
@@ -300,7 +300,7 @@ func TestCellExtremes(t *testing.T) {
 					taken, l.Force(s, TakeRecord{}, now, cost),
 					l.ForceCapped(s, TakeRecord{}, now, cost), l.Reward(s, now, cost),
 					l.ForceLate(s, TakeRecord{Steady: now.Steady}, now, cost),
-					l.Give(s, TakeRecord{Steady: now.Steady, Reset: math.MaxInt64, Amount: l.Amount}, now, cost),
+					l.Give(s, TakeRecord{Steady: now.Steady, ResetAfter: math.MaxInt64, Amount: l.Amount}, now, cost),
 				} {
 					if !have.Legal(CellBucket) || have.Ahead(now) > maxTicks {
 						t.Errorf("%+v, %+v, cost %d, change %d: have %+v", l, s, cost, i, have)

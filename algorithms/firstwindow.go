@@ -18,7 +18,7 @@ func (l *Limit) advanceFirst(s State, t int64) State {
 
 // windowPassed reports whether at least the window of s lies between two steady times.
 func (l *Limit) windowPassed(s State, from, to int64) bool {
-	return to > from && uint64(to)-uint64(from) >= uint64(l.windowOf(s))
+	return to > from && uint64(to)-uint64(from) >= uint64(l.windowLengthOf(s))
 }
 
 // lowerFirst reduces what was used by n units.
@@ -48,7 +48,7 @@ func (l *Limit) forceFirst(s State, from TakeRecord, now Instant, cost int64) St
 func (l *Limit) describeFirst(d *Decision, s State, now Instant, cost int64) {
 	d.Used, d.Remaining = s.Count, max(0, l.Amount-s.Count)
 	if !s.Fresh() {
-		d.ResetAfter = time.Duration(s.At - now.Steady + l.windowOf(s))
+		d.ResetAfter = time.Duration(s.At - now.Steady + l.windowLengthOf(s))
 	}
 	switch {
 	case d.Allowed:

@@ -154,13 +154,13 @@ type TakeRecord struct {
 	Steady int64
 	Window int64 // number of the window it was counted in; of numbered windows only
 	// Of a bucket:
-	Amount int64         // of the limit at the time; 0 if unknown
-	Reset  time.Duration // how long all that it then owed would take to drain at Amount, rounded up
+	Amount     int64         // of the limit at the time; 0 if unknown
+	ResetAfter time.Duration // how long all that it then owed would take to drain at Amount, rounded up
 	// The caller of Give sets Fastest and Returned. Fastest is the highest amount at
 	// which the bucket has drained since. It has two readers. Give treats a Fastest
 	// below Amount as Amount. A counters.Table treats 0 as unknown, and gives
 	// nothing back unless its own notes know the rate.
-	Fastest  int64
+	MaxRate  int64
 	Returned int64 // how much else was put back into the bucket since
 	// Reserved means that the cost is part of a reservation: as long as it may come
 	// back, a table records the rates of its bucket. Late means that the
@@ -185,7 +185,7 @@ type TakeMark int64
 func (r *TakeRecord) AddReturned(l *Limit, n int64) {
 	if n > 0 && l.Amount > 0 && l.Kind != CellBucket {
 		hi, lo := mul(n, int64(l.Window))
-		r.Reset = time.Duration(addSat(int64(r.Reset), floorDiv128(hi, lo, uint64(l.Amount))))
+		r.ResetAfter = time.Duration(addSat(int64(r.ResetAfter), floorDiv128(hi, lo, uint64(l.Amount))))
 	}
 }
 
@@ -209,10 +209,10 @@ type Decision struct {
 	// is not known when it will.
 	MoreAfter time.Duration
 	Delay     time.Duration // until the admitted check may proceed; only for a leaky bucket or with MaxDelay
-	// Loaned is what a region has borrowed of other regions' shares, less what it
-	// has lent. The region may use that much more than the capacity. The
+	// NetBorrowed is what a region has borrowed of other regions' shares, less what
+	// it has lent. The region may use that much more than the capacity. The
 	// algorithms don't know of loans.
-	Loaned int64
+	NetBorrowed int64
 }
 
 // State is what a counter remembers. The zero State is fresh.
@@ -331,9 +331,9 @@ func (l *Limit) allows(s State, now Instant, cost int64) bool {
 func (l *Limit) TakeRecord(s State, now Instant) TakeRecord {
 	switch {
 	case l.Kind == CellBucket:
-		return TakeRecord{Steady: now.Steady, Amount: l.Amount, Reset: l.cellOf(s, now).owed.duration()}
+		return TakeRecord{Steady: now.Steady, Amount: l.Amount, ResetAfter: l.cellOf(s, now).owed.duration()}
 	case l.Kind.IsBucket():
-		return TakeRecord{Steady: now.Steady, Amount: l.Amount, Reset: l.drainTime(s.Count, s.Part, 0)}
+		return TakeRecord{Steady: now.Steady, Amount: l.Amount, ResetAfter: l.drainTime(s.Count, s.Part, 0)}
 	}
 	return TakeRecord{Steady: now.Steady, Window: s.Window()}
 }
@@ -362,7 +362,7 @@ func (l *Limit) Force(s State, from TakeRecord, now Instant, cost int64) State {
 func (l *Limit) ForceLate(s State, from TakeRecord, now Instant, cost int64) State {
 	if l.Kind.IsBucket() {
 		drainedHi, drainedLo := mul(max(0, now.Steady-from.Steady), l.Amount)
-		heldHi, heldLo := mul(l.Burst, l.windowOf(s))
+		heldHi, heldLo := mul(l.Burst, l.windowLengthOf(s))
 		if !less(drainedHi, drainedLo, heldHi, heldLo) {
 			return s
 		}

@@ -166,7 +166,7 @@ func (h *history) step() string {
 		h.takes = slices.Delete(h.takes, i, i+1)
 		back := x.cost - h.rng.Int64N(x.cost)
 		if m, ok := h.model.(*bucketModel); ok {
-			x.from.Fastest = m.fastest
+			x.from.MaxRate = m.fastest
 		}
 		h.give(x.from, back)
 		h.model.sub(back, x.from)
@@ -308,10 +308,10 @@ func (m *bucketModel) add(cost int64, _ TakeRecord) {
 	}
 }
 func (m *bucketModel) sub(cost int64, from TakeRecord) {
-	left := new(big.Int).Mul(big.NewInt(int64(from.Reset)-1), big.NewInt(from.Amount))
+	left := new(big.Int).Mul(big.NewInt(int64(from.ResetAfter)-1), big.NewInt(from.Amount))
 	left.Add(left, big.NewInt(1))
-	left.Sub(left, new(big.Int).Mul(big.NewInt(max(0, m.now-from.Steady)), big.NewInt(from.Fastest)))
-	if from.Reset <= 0 || left.Sign() <= 0 {
+	left.Sub(left, new(big.Int).Mul(big.NewInt(max(0, m.now-from.Steady)), big.NewInt(from.MaxRate)))
+	if from.ResetAfter <= 0 || left.Sign() <= 0 {
 		return
 	}
 	back := m.units(cost)
@@ -339,7 +339,7 @@ func (m *bucketModel) taken() TakeRecord {
 	if !reset.IsInt64() {
 		reset.SetInt64(math.MaxInt64)
 	}
-	return TakeRecord{Steady: m.at, Amount: m.l.Amount, Reset: time.Duration(reset.Int64())}
+	return TakeRecord{Steady: m.at, Amount: m.l.Amount, ResetAfter: time.Duration(reset.Int64())}
 }
 
 // windowModel remembers the usage of every window ever.

@@ -19,7 +19,7 @@ func (l *Limit) moreAfter(s State, now Instant, remaining int64) time.Duration {
 	case l.Kind == Concurrency:
 		return time.Duration(s.Part)
 	case l.Kind == FirstWindow:
-		return time.Duration(s.At - now.Steady + l.windowOf(s))
+		return time.Duration(s.At - now.Steady + l.windowLengthOf(s))
 	}
 	return time.Duration(max(0, l.windowWait(s, now.Wall, remaining+1)))
 }

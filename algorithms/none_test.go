@@ -111,7 +111,7 @@ func onState(t *rapid.T, s State, l *Limit, from *TakeRecord, now Instant, cost 
 		return l.Reward(s, now, cost), false
 	case 4:
 		late := *from
-		late.Fastest = MaxAmount
+		late.MaxRate = MaxAmount
 		return l.Give(s, late, now, cost), false
 	}
 	checkSane(t, l, l.Peek(s, now, cost))

@@ -42,13 +42,13 @@ func TestRefundOfBuckets(t *testing.T) {
 			}
 			ideal = l.Force(ideal, TakeRecord{}, now, used)
 			from := l.TakeRecord(s, now)
-			from.Fastest = l.Amount
+			from.MaxRate = l.Amount
 			for range chance.IntN(4) {
 				step()
 				if seed%2 == 0 {
 					s, ideal = l.Advance(s, now), l.Advance(ideal, now)
 					l.Amount = 1 + chance.Int64N(1000)
-					from.Fastest = max(from.Fastest, l.Amount)
+					from.MaxRate = max(from.MaxRate, l.Amount)
 				}
 				other()
 			}
@@ -82,7 +82,7 @@ func TestRefundOfBucketsKeepsParts(t *testing.T) {
 		cost := 1 + chance.Int64N(l.Burst)
 		s := l.Force(without, TakeRecord{}, now, cost)
 		from := l.TakeRecord(s, now)
-		now.Steady += chance.Int64N(int64(from.Reset) + 1)
+		now.Steady += chance.Int64N(int64(from.ResetAfter) + 1)
 		s = l.Give(s, from, now, cost)
 		if have, want := l.Advance(s, next(now)), l.Advance(without,
 			next(now)); have.Count != want.Count || have.Part != want.Part {

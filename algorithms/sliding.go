@@ -20,7 +20,7 @@ func (l *Limit) advanceSliding(s State, wall int64) State {
 	case n > at:
 		return State{At: n}
 	}
-	return l.reachQueue(s, wall)
+	return l.clearReachedQueue(s, wall)
 }
 
 // inView returns W − x: how much of the previous window is still in view, in nanoseconds.

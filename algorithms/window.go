@@ -45,17 +45,17 @@ func (l *Limit) advanceFixed(s State, wall int64) State {
 	if n := l.windowNumber(wall); n > s.Window() {
 		return State{At: n}
 	}
-	return l.reachQueue(s, wall)
+	return l.clearReachedQueue(s, wall)
 }
 
-// reachQueue takes the mark off a state whose queue the clock has caught up
-// with. s must not be in an earlier window than wall.
+// clearReachedQueue takes the mark off a state whose queue the clock has caught
+// up with. s must not be in an earlier window than wall.
 //
 // Only a queue puts a state ahead of the clock: counters.Table counts the
 // windows of a partition by a clock that has reached all of them. A state
 // without a queue that is ahead nevertheless stays in its window until the
 // clock reaches it, because a window's number never goes back.
-func (l *Limit) reachQueue(s State, wall int64) State {
+func (l *Limit) clearReachedQueue(s State, wall int64) State {
 	if s.isQueued() && s.Window() == l.windowNumber(wall) {
 		s.At = s.Window()
 	}
@@ -96,10 +96,10 @@ func (l *Limit) WindowLeft(now Instant) time.Duration {
 	return time.Duration(max(0, l.endOfWindow(l.windowNumber(now.Wall))-now.Wall))
 }
 
-// WindowAt returns the length of the window at now: Window, or for calendar
+// WindowLength returns the length of the window at now: Window, or for calendar
 // windows the true length of the current one (a day of 23 hours, a month of 29
 // days).
-func (l *Limit) WindowAt(now Instant) time.Duration {
+func (l *Limit) WindowLength(now Instant) time.Duration {
 	if l.Calendar == nil {
 		return l.Window
 	}
@@ -107,9 +107,9 @@ func (l *Limit) WindowAt(now Instant) time.Duration {
 	return time.Duration(end-start) * time.Second
 }
 
-// windowOf returns the window of a counter: the one that its state keeps or, if
-// it keeps none, that of l.
-func (l *Limit) windowOf(s State) int64 {
+// windowLengthOf returns the window of a counter: the one that its state keeps
+// or, if it keeps none, that of l.
+func (l *Limit) windowLengthOf(s State) int64 {
 	switch {
 	case l.Kind == CellBucket && s.Count > 0:
 		return s.Count

@@ -32,18 +32,18 @@ const strangerRequests = 16
 // Connection is a tracked connection. It can linger when it is closed.
 type Connection struct {
 	net.Conn
-	quick  rawconn.TryWriter // Conn, if it can write without waiting; otherwise nil
-	waiter rawconn.Waiter    // Conn, if it counts its waits; otherwise nil
+	tryWriter   rawconn.TryWriter   // Conn, if it can write without waiting; otherwise nil
+	waitCounter rawconn.WaitCounter // Conn, if it counts its waits; otherwise nil
 
-	owner      *Connections
-	address    netip.Prefix // see addressOf
-	hasSeat    bool         // holds a seat; guarded by the owner's mutex
-	served     Served       // guarded by the owner's mutex; nil until its door has begun with it
-	ProbesOnly bool         // holds a spare seat, so that only one probe is answered
-	trusted    atomic.Bool  // has shown a valid token; changed under the owner's mutex
-	received   atomic.Int32 // the state of its input, such as inputReceived
-	linger     atomic.Bool  // Close lingers
-	once       sync.Once    // runs the close
+	owner       *Connections
+	address     netip.Prefix // see addressOf
+	hasSeat     bool         // holds a seat; guarded by the owner's mutex
+	interrupter Interrupter  // guarded by the owner's mutex; nil until its door has begun with it
+	ProbesOnly  bool         // holds a spare seat, so that only one probe is answered
+	trusted     atomic.Bool  // has shown a valid token; changed under the owner's mutex
+	inputState  atomic.Int32 // the state of its input, such as inputReceived
+	linger      atomic.Bool  // Close lingers
+	once        sync.Once    // runs the close
 
 	requests      atomic.Int32 // how many it has made as a stranger
 	keepsIdle     atomic.Bool  // CloseIdle leaves it open
@@ -150,11 +150,11 @@ func (c *Connection) Read(b []byte) (int, error) {
 // silent.
 func (c *Connection) NoteInput() bool {
 	// Nearly every input is a later one, and a plain load is cheaper than a swap.
-	if c.received.Load() == inputReceived || c.received.CompareAndSwap(inputNone, inputReceived) {
+	if c.inputState.Load() == inputReceived || c.inputState.CompareAndSwap(inputNone, inputReceived) {
 		return true
 	}
 	// Another goroutine noted the first input in between, or closed the connection.
-	return c.received.Load() == inputReceived
+	return c.inputState.Load() == inputReceived
 }
 
 // Descriptor returns c's file descriptor, or -1 if it is unknown. The caller

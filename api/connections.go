@@ -24,7 +24,7 @@ const strangerIdle = 10 * time.Second
 
 // ConnectionsConfig configures the connections of a door.
 type ConnectionsConfig struct {
-	Most       int         // how many are served at once; 0: no bound
+	Max        int         // how many are served at once; 0: no bound
 	NeedTokens func() bool // whether callers must send a token; nil: they need not
 	Budget     *Budget     // charged for what a connection holds whose caller does not read; nil: nothing is
 }
@@ -61,7 +61,7 @@ type seatPool struct {
 
 // NewConnections returns an empty set of connections.
 func NewConnections(config ConnectionsConfig) *Connections {
-	return newConnections(config, newSeatPool(config.Most))
+	return newConnections(config, newSeatPool(config.Max))
 }
 
 func newSeatPool(most int) *seatPool {
@@ -112,7 +112,7 @@ func (cs *Connections) CloseSilent() {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for conn := range cs.open {
-		if conn.received.CompareAndSwap(inputNone, inputLate) {
+		if conn.inputState.CompareAndSwap(inputNone, inputLate) {
 			conn.drop()
 		}
 	}
@@ -150,8 +150,8 @@ func (cs *Connections) Wait() { cs.stillOpen.Wait() }
 
 func (cs *Connections) add(conn net.Conn) *Connection {
 	tracked := &Connection{Conn: rawconn.Wrap(conn), owner: cs, address: addressOf(conn.RemoteAddr())}
-	tracked.quick, _ = tracked.Conn.(rawconn.TryWriter)
-	tracked.waiter, _ = tracked.Conn.(rawconn.Waiter)
+	tracked.tryWriter, _ = tracked.Conn.(rawconn.TryWriter)
+	tracked.waitCounter, _ = tracked.Conn.(rawconn.WaitCounter)
 	tracked.waitingSince.Store(cs.sinceBegan(time.Now()))
 
 	displaced, ok := cs.admit(tracked)
@@ -216,7 +216,7 @@ func (cs *Connections) Metrics(s metrics.Sink, door string) {
 	cs.mu.Lock()
 	overflowed := cs.overflowed
 	displaced := cs.displaced
-	most := cs.seats.most
+	most := cs.seats.capacity
 	taken := 0
 	for conn := range cs.open {
 		if conn.hasSeat {
@@ -242,7 +242,7 @@ func (cs *Connections) Count() (open, received int) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for conn := range cs.open {
-		if conn.received.Load() == inputReceived {
+		if conn.inputState.Load() == inputReceived {
 			received++
 		}
 	}

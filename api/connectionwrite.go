@@ -39,7 +39,7 @@ func (c *Connection) recordWriteDeadline(t time.Time) {
 
 // Write sends b.
 func (c *Connection) Write(b []byte) (int, error) {
-	if c.quick == nil {
+	if c.tryWriter == nil {
 		return c.Conn.Write(b)
 	}
 
@@ -47,7 +47,7 @@ func (c *Connection) Write(b []byte) (int, error) {
 	// fits, and then costs neither a deadline nor a charge.
 	sent := 0
 	for sent < len(b) {
-		n := c.quick.TryWrite(b[sent:])
+		n := c.tryWriter.TryWrite(b[sent:])
 		if n == 0 {
 			break
 		}

@@ -5,7 +5,7 @@
 //
 // [Open] reads the tokens and the certificate and returns [Doors]. Each door
 // then binds its own address. It imports this package, and no other door. A
-// door authorises callers by their tokens ([Doors.Permit]), bounds its
+// door authorises callers by their tokens ([Doors.Authorize]), bounds its
 // connections ([Connections]) and the memory of large requests and answers
 // ([Budget]), asks the [Decider], and reports every error as an [Error] with
 // one of the codes in errors.go.

@@ -3,8 +3,9 @@ package api
 // tlsMemory is what TLS takes of a connection that waits, in bytes.
 const tlsMemory = 12 << 10
 
-// fewestSeats is how many connections a door serves at least, however little memory there is.
-const fewestSeats = 64
+// minSeats is how many connections a door serves at least, however little
+// memory there is.
+const minSeats = 64
 
 // Seats returns how many connections a door serves at once: most, or fewer if
 // they would take more than 1/parts of the node's memory. A connection takes
@@ -17,7 +18,7 @@ func (d *Doors) Seats(most int, parts, seatBytes int64) int {
 	case d.MaxConnections > 0:
 		return d.MaxConnections
 	case d.Memory > 0:
-		return int(min(int64(most), max(fewestSeats, d.Memory/parts/seatBytes)))
+		return int(min(int64(most), max(minSeats, d.Memory/parts/seatBytes)))
 	}
 	return most
 }
@@ -61,13 +62,13 @@ func (d *Doors) distrustAll() {
 // ask for decisions over connections of their own. All such doors share their
 // seats.
 func (d *Doors) DataConnections() *Connections {
-	d.seatsOnce.Do(func() { d.dataSeats = newSeatPool(d.mostDataConnections(MaxFiles())) })
+	d.seatsOnce.Do(func() { d.dataSeats = newSeatPool(d.dataConnectionLimit(MaxFiles())) })
 	return d.newConnections(d.dataSeats)
 }
 
-// mostDataConnections returns how many connections these doors serve at once in
+// dataConnectionLimit returns how many connections these doors serve at once in
 // a process that may open this many files.
-func (d *Doors) mostDataConnections(files int) int {
+func (d *Doors) dataConnectionLimit(files int) int {
 	// Half of the files stay free: connections whose answers are held back have no
 	// seat, but need files.
 	if d.MaxConnections == 0 && d.Connections > 0 {

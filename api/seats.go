@@ -28,7 +28,7 @@ const (
 // the oldest one. So probes are answered even if others hold all seats,
 // including the spare ones.
 type seats struct {
-	most, spares int // 0: no bound
+	capacity, spares int // 0: no bound
 
 	// Guarded by seatPool.mu.
 	taken        int
@@ -51,17 +51,17 @@ func newSeats(most int) seats {
 	}
 	spares := max(1, most/spareDivisor)
 	return seats{
-		most: most - spares, spares: spares,
+		capacity: most - spares, spares: spares,
 		strangers: make(map[*Connection]struct{}), trustedOf: make(map[netip.Prefix]int),
 	}
 }
 
 // take gives c a seat. It reports false if there is none.
 func (s *seats) take(c *Connection) bool {
-	if s.most == 0 {
+	if s.capacity == 0 {
 		return true
 	}
-	if s.taken >= s.most {
+	if s.taken >= s.capacity {
 		return false
 	}
 
@@ -81,8 +81,8 @@ func (s *seats) take(c *Connection) bool {
 // address keeps at most three quarters of the seats in this way. A gateway is a
 // single address, and must leave room for others.
 func (s *seats) trust(c *Connection) {
-	if s.most > 0 && c.hasSeat && !c.trusted.Load() {
-		if s.trustedOf[c.address] >= s.most-s.most/4 {
+	if s.capacity > 0 && c.hasSeat && !c.trusted.Load() {
+		if s.trustedOf[c.address] >= s.capacity-s.capacity/4 {
 			return
 		}
 		s.trustedOf[c.address]++
@@ -96,7 +96,7 @@ func (s *seats) distrust(c *Connection) {
 	if !c.trusted.Load() {
 		return
 	}
-	if s.most > 0 && c.hasSeat {
+	if s.capacity > 0 && c.hasSeat {
 		s.leaveTrusted(c)
 		s.strangers[c] = struct{}{}
 	}

@@ -26,8 +26,8 @@ func TestSlotsComeBack(t *testing.T) {
 		}
 		all = append(all, c)
 	}
-	if p.taken != p.most || len(p.spareHolders) != p.spares || p.most+p.spares != 128 {
-		t.Errorf("got %d and %d taken of %d and %d", p.taken, len(p.spareHolders), p.most, p.spares)
+	if p.taken != p.capacity || len(p.spareHolders) != p.spares || p.capacity+p.spares != 128 {
+		t.Errorf("got %d and %d taken of %d and %d", p.taken, len(p.spareHolders), p.capacity, p.spares)
 	}
 	for _, c := range all {
 		p.release(c)
@@ -68,7 +68,7 @@ type crowd struct {
 }
 
 func newCrowd(most int, tokens bool) *crowd {
-	conns := NewConnections(ConnectionsConfig{Most: most, NeedTokens: func() bool { return tokens }})
+	conns := NewConnections(ConnectionsConfig{Max: most, NeedTokens: func() bool { return tokens }})
 	return &crowd{conns: conns, now: conns.began, all: make(map[string]*Connection)}
 }
 

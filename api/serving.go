@@ -6,8 +6,8 @@ import (
 	"net"
 )
 
-// Served is a connection as its door serves it.
-type Served interface {
+// Interrupter is a connection as its door serves it.
+type Interrupter interface {
 	// Interrupt ends the wait for input, at once or after the answer in progress.
 	Interrupt()
 }
@@ -15,13 +15,13 @@ type Served interface {
 // Serve accepts connections on ln in the background, until Stop. It calls begin
 // with each, one after another; begin starts a goroutine that serves the
 // connection and closes it.
-func (cs *Connections) Serve(ln net.Listener, begin func(*Connection) Served) {
+func (cs *Connections) Serve(ln net.Listener, begin func(*Connection) Interrupter) {
 	cs.ln = cs.Listen(ln)
 	cs.accepted = make(chan error, 1)
 	go func() { cs.accepted <- cs.accept(begin) }()
 }
 
-func (cs *Connections) accept(begin func(*Connection) Served) error {
+func (cs *Connections) accept(begin func(*Connection) Interrupter) error {
 	for {
 		conn, err := cs.ln.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -35,7 +35,7 @@ func (cs *Connections) accept(begin func(*Connection) Served) error {
 		served := begin(tracked)
 
 		cs.mu.Lock()
-		tracked.served = served
+		tracked.interrupter = served
 		interrupted := cs.interrupted
 		cs.mu.Unlock()
 
@@ -52,12 +52,12 @@ func (cs *Connections) Stop(ctx context.Context) error {
 	_ = cs.ln.Close()
 	cs.CloseSilent()
 
-	var all []Served
+	var all []Interrupter
 	cs.mu.Lock()
 	cs.interrupted = true
 	for conn := range cs.open {
-		if conn.served != nil {
-			all = append(all, conn.served)
+		if conn.interrupter != nil {
+			all = append(all, conn.interrupter)
 		}
 	}
 	cs.mu.Unlock()

@@ -22,11 +22,11 @@ func (w waiter) serve() {
 }
 
 // dialled returns connections that are served over loopback, one of which has been opened.
-func dialled(t *testing.T, begin func(*Connection) Served) *Connections {
+func dialled(t *testing.T, begin func(*Connection) Interrupter) *Connections {
 	t.Helper()
 	ln, err := Listen("127.0.0.1:0")
 	expect.NoError(t, err)
-	conns := NewConnections(ConnectionsConfig{Most: 8})
+	conns := NewConnections(ConnectionsConfig{Max: 8})
 	conns.Serve(ln, begin)
 	caller, err := net.Dial("tcp", ln.Addr().String())
 	expect.NoError(t, err)
@@ -39,7 +39,7 @@ func dialled(t *testing.T, begin func(*Connection) Served) *Connections {
 // Otherwise, Stop would wait for a caller who may say nothing for an hour.
 func TestStopInterruptsWhatIsJustAccepted(t *testing.T) {
 	began, goOn := make(chan struct{}), make(chan struct{})
-	conns := dialled(t, func(c *Connection) Served {
+	conns := dialled(t, func(c *Connection) Interrupter {
 		c.NoteInput() // it is not silent
 		close(began)
 		<-goOn
@@ -75,7 +75,7 @@ func (stubborn) Interrupt() {}
 func TestStopClosesWhatIsLeft(t *testing.T) {
 	began := make(chan struct{})
 	var served sync.WaitGroup
-	conns := dialled(t, func(c *Connection) Served {
+	conns := dialled(t, func(c *Connection) Interrupter {
 		c.NoteInput()
 		s := stubborn{waiter{c}}
 		served.Go(s.serve)

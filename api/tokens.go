@@ -278,12 +278,12 @@ type TokenCache struct {
 // RequiresToken reports whether callers must send a token.
 func (d *Doors) RequiresToken() bool { return d.tokens != nil && d.tokens.set.Load() != nil }
 
-// Permit returns the token of a request that needs any one of the scopes in
+// Authorize returns the token of a request that needs any one of the scopes in
 // need; nil if no token is required. lines is the number of Authorization
 // headers: several are refused, because a proxy may have checked a different
 // one. cache keeps the result while the set of tokens stays the same; nil: no
 // cache.
-func (d *Doors) Permit(authorization string, lines int, need Scope, cache *TokenCache) (*Token, *Error) {
+func (d *Doors) Authorize(authorization string, lines int, need Scope, cache *TokenCache) (*Token, *Error) {
 	if d.tokens == nil || need&Anyone != 0 {
 		return nil, nil
 	}

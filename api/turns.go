@@ -41,10 +41,10 @@ type ahead struct {
 // TakeTurn must be called before that many requests of c are served. It waits
 // for c's turn if enough of them were served in a row.
 func (c *Connection) TakeTurn(requests int) {
-	if c.waiter != nil {
+	if c.waitCounter != nil {
 		// If a read has waited, the caller had sent nothing ahead. If c can't tell,
 		// all its requests are counted.
-		waits := c.waiter.Waits()
+		waits := c.waitCounter.Waits()
 		if waits != c.ahead.waits {
 			c.ahead = ahead{waits: waits}
 		}

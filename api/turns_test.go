@@ -21,11 +21,11 @@ func (c *counted) Waits() uint64 { return c.waits }
 // never waits for its turn.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		conns := NewConnections(ConnectionsConfig{Most: 8})
+		conns := NewConnections(ConnectionsConfig{Max: 8})
 		served := make([]int, 4)
 		serve := func(i, requests int, waits bool) {
 			input := &counted{}
-			c := &Connection{Conn: input, waiter: input, owner: conns}
+			c := &Connection{Conn: input, waitCounter: input, owner: conns}
 			for range requests {
 				if waits {
 					input.waits++

@@ -63,15 +63,15 @@ type Slot struct {
 	// Err is why no node decided; nil if one did.
 	Err error
 
-	keeper SlotKeeper
-	ctx    context.Context // what Context returns
-	cancel context.CancelCauseFunc
-	stop   context.CancelFunc // ends the renewals
-	kept   chan struct{}      // closed once the renewals have ended
-	gone   bool               // a node has said that the slot is over; written before kept is closed
+	keeper       SlotKeeper
+	ctx          context.Context // what Context returns
+	cancel       context.CancelCauseFunc
+	stop         context.CancelFunc // ends the renewals
+	renewalsDone chan struct{}      // closed once the renewals have ended
+	gone         bool               // a node has said that the slot is over; written before renewalsDone is closed
 
-	closing sync.Once
-	closed  error // what Close returns
+	closeOnce sync.Once
+	closeErr  error // what Close returns
 }
 
 // SlotKeeper renews and releases slots. *Client is one, and so is *node.Node, a
@@ -115,7 +115,7 @@ func (all *SlotSet) Settle(id string) {
 	if s := all.takeReserved(id); s != nil {
 		// Close then does nothing, because settling the reservation releases the
 		// slot.
-		s.closing.Do(s.end)
+		s.closeOnce.Do(s.end)
 	}
 }
 
@@ -166,7 +166,7 @@ func (all *SlotSet) Close() {
 // empty id, nothing is held. If k is closed, it releases the slot, and returns
 // ErrClosed. It is for implementations of Acquire.
 func NewSlot(ctx context.Context, k SlotKeeper, d Decision, id string, until time.Time) (*Slot, error) {
-	s := &Slot{Decision: d, ID: id, keeper: k, kept: make(chan struct{})}
+	s := &Slot{Decision: d, ID: id, keeper: k, renewalsDone: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 
 	// The work goes on for a while after its context has ended, and it holds its slot until Close.
@@ -174,14 +174,14 @@ func NewSlot(ctx context.Context, k SlotKeeper, d Decision, id string, until tim
 	s.stop = stop
 
 	if id == "" {
-		close(s.kept)
+		close(s.renewalsDone)
 		return s, nil
 	}
 
 	added := k.Slots().add(s)
-	if !added || !k.Go(func() { s.keep(renewing, until) }) {
+	if !added || !k.Go(func() { s.keepRenewing(renewing, until) }) {
 		// Nobody renews the slot, so Close must not wait for renewals.
-		close(s.kept)
+		close(s.renewalsDone)
 		s.Close()
 		return nil, ErrClosed
 	}
@@ -200,13 +200,13 @@ func (s *Slot) Context() context.Context { return s.ctx }
 // node that was asked frees it earlier. Close may be called several times, and
 // at the same time; all calls return the same.
 func (s *Slot) Close() error {
-	s.closing.Do(func() {
+	s.closeOnce.Do(func() {
 		s.end()
 		if s.ID != "" && !s.gone {
-			s.closed = s.keeper.ReleaseSlot(context.WithoutCancel(s.ctx), s.ID)
+			s.closeErr = s.keeper.ReleaseSlot(context.WithoutCancel(s.ctx), s.ID)
 		}
 	})
-	return s.closed
+	return s.closeErr
 }
 
 // end ends the renewals, and waits for one under way: a renewal must not
@@ -214,7 +214,7 @@ func (s *Slot) Close() error {
 func (s *Slot) end() {
 	s.stop()
 	s.cancel(context.Canceled)
-	<-s.kept
+	<-s.renewalsDone
 	s.keeper.Slots().remove(s)
 }
 
@@ -225,9 +225,10 @@ func (s *Slot) CloseSoon() {
 	}
 }
 
-// keep renews the slot whenever a third of its time is over, until ctx ends or the slot is lost.
-func (s *Slot) keep(ctx context.Context, until time.Time) {
-	defer close(s.kept)
+// keepRenewing renews the slot whenever a third of its time is over, until ctx
+// ends or the slot is lost.
+func (s *Slot) keepRenewing(ctx context.Context, until time.Time) {
+	defer close(s.renewalsDone)
 
 	next := thirdOf(until)
 	pause := time.Duration(0)

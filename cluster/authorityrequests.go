@@ -84,9 +84,9 @@ func (nt *nodeTracker) stopDiverged(r authority.Request) {
 	nt.machine.stop(&Stuck{Err: fmt.Errorf("as of entry %d %w", r.StateHash.Index, errDiverged)})
 }
 
-// answerAuthority answers a request for authority on the leader, and records how
+// serveAsk answers a request for authority on the leader, and records how
 // far the node has applied.
-func (nt *nodeTracker) answerAuthority(ctx context.Context, r authority.Request) (authority.Reply, error) {
+func (nt *nodeTracker) serveAsk(ctx context.Context, r authority.Request) (authority.Reply, error) {
 	refusal, differs := nt.refuseDiverged(r)
 	if differs {
 		return refusal, nil

@@ -86,9 +86,9 @@ func (c *core) callLeader(ctx context.Context, m peer.Method, body []byte) ([]by
 
 // serveCommitted returns, on the leader, the index up to which entries are committed.
 func (c *core) serveCommitted(ctx context.Context, _ noBody) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.config.Timings.Write)
+	ctx, cancel := context.WithTimeout(ctx, c.config.Timings.WriteTimeout)
 	defer cancel()
-	index, err := c.granter.Committed(ctx)
+	index, err := c.granter.CommittedIndex(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrLeaderUnavailable, err)
 	}
@@ -148,5 +148,5 @@ func (c *core) withWriteTimeout(ctx context.Context) (context.Context, context.C
 	if _, ok := ctx.Deadline(); ok {
 		return context.WithCancel(ctx)
 	}
-	return context.WithTimeout(ctx, c.config.Timings.Write)
+	return context.WithTimeout(ctx, c.config.Timings.WriteTimeout)
 }

@@ -124,7 +124,7 @@ func (c *Cluster) leaderHandlers() map[peer.Method]handler {
 		MethodFollowNow:           jsonHandler(c.sharedRules.serveFollowNow),
 		MethodWriteEntries:        c.sharedRules.serveWriteEntries,
 		MethodRaise:               jsonHandler(c.reconciler.raise),
-		authority.MethodAsk:       jsonHandler(c.tracker.answerAuthority),
+		authority.MethodAsk:       jsonHandler(c.tracker.serveAsk),
 		authority.MethodCommitted: jsonHandler(c.serveCommitted),
 	}
 }

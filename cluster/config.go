@@ -86,7 +86,8 @@ type AppliedStore interface {
 
 // OtherRegions reaches the other regions. *regions.Pool implements it.
 type OtherRegions interface {
-	// Call calls any entry node of a region. The error wraps regions.ErrAway if nothing was sent.
+	// Call calls any entry node of a region. The error wraps regions.ErrNoRoute if
+	// nothing was sent.
 	Call(ctx context.Context, region string, m peer.Method, body []byte) ([]byte, error)
 	// Regions lists the other regions, by name.
 	Regions() []regions.Region
@@ -102,23 +103,23 @@ type OtherRegions interface {
 // Timings are the intervals and bounds of a Cluster. All nodes of a cluster
 // should have the same ones.
 type Timings struct {
-	Heartbeat   time.Duration // how long a follower goes without hearing from the leader before it stands for election
-	Election    time.Duration // how long a candidate waits for a majority of votes before it tries again
-	LeaderLease time.Duration // how long a leader goes without answers from a majority before it steps down
-	Commit      time.Duration // how often an idle leader sends the commit index
-	RPC         time.Duration // bounds one Raft RPC
-	Snapshot    time.Duration // how often to check whether a snapshot is due
-	Founding    time.Duration // how often to retry a founding that did not succeed
-	Probe       time.Duration // how often to check that the store responds
-	Reconcile   time.Duration // how often, at least, the leader compares Raft's configuration with the members
+	HeartbeatTimeout   time.Duration // how long a follower goes without hearing from the leader before it stands for election
+	ElectionTimeout    time.Duration // how long a candidate waits for a majority of votes before it tries again
+	LeaderLeaseTimeout time.Duration // how long a leader goes without answers from a majority before it steps down
+	Commit             time.Duration // how often an idle leader sends the commit index
+	RPC                time.Duration // bounds one Raft RPC
+	Snapshot           time.Duration // how often to check whether a snapshot is due
+	Founding           time.Duration // how often to retry a founding that did not succeed
+	Probe              time.Duration // how often to check that the store responds
+	Reconcile          time.Duration // how often, at least, the leader compares Raft's configuration with the members
 	// Stable is how long a node must be healthy before it becomes a voter, and how
 	// long a voter must have failed before it is replaced.
 	Stable time.Duration
 	// AbsentAfter is how long until a member that gossip has not seen since this
 	// node started counts as failed.
-	AbsentAfter time.Duration
-	ForgetAfter time.Duration // how long until a failed member is removed from Raft
-	Write       time.Duration // bounds a write, or a wait for an entry, whose context has no deadline
+	AbsentAfter  time.Duration
+	ForgetAfter  time.Duration // how long until a failed member is removed from Raft
+	WriteTimeout time.Duration // bounds a write, or a wait for an entry, whose context has no deadline
 	// RaiseAfter is how long all members must know a higher feature level before the
 	// leader raises it by itself.
 	RaiseAfter time.Duration
@@ -213,21 +214,21 @@ func DefaultConfig() Config {
 // DefaultTimings returns timings for nodes in one region.
 func DefaultTimings() Timings {
 	return Timings{
-		Heartbeat:   400 * time.Millisecond,
-		Election:    400 * time.Millisecond,
-		LeaderLease: 400 * time.Millisecond, // with less, a busy machine loses the lead after a short stall
-		Commit:      20 * time.Millisecond,
-		RPC:         2 * time.Second,
-		Snapshot:    30 * time.Second,
-		Founding:    500 * time.Millisecond,
-		Probe:       3 * time.Second,
-		Reconcile:   time.Second,
-		Stable:      10 * time.Second,
-		AbsentAfter: 30 * time.Second,
-		ForgetAfter: 72 * time.Hour,
-		Write:       5 * time.Second,
-		RaiseAfter:  time.Hour,
-		Follow:      time.Second,
+		HeartbeatTimeout:   400 * time.Millisecond,
+		ElectionTimeout:    400 * time.Millisecond,
+		LeaderLeaseTimeout: 400 * time.Millisecond, // with less, a busy machine loses the lead after a short stall
+		Commit:             20 * time.Millisecond,
+		RPC:                2 * time.Second,
+		Snapshot:           30 * time.Second,
+		Founding:           500 * time.Millisecond,
+		Probe:              3 * time.Second,
+		Reconcile:          time.Second,
+		Stable:             10 * time.Second,
+		AbsentAfter:        30 * time.Second,
+		ForgetAfter:        72 * time.Hour,
+		WriteTimeout:       5 * time.Second,
+		RaiseAfter:         time.Hour,
+		Follow:             time.Second,
 	}
 }
 
@@ -258,15 +259,15 @@ func (c *Config) Validate() error {
 	require(c.SnapshotEntries > 0 && c.SnapshotBytes > 0, "SnapshotEntries and SnapshotBytes must be positive")
 	t := c.Timings
 	for _, d := range []time.Duration{
-		t.Heartbeat, t.Election, t.LeaderLease, t.Commit, t.RPC, t.Snapshot, t.Founding, t.Probe,
+		t.HeartbeatTimeout, t.ElectionTimeout, t.LeaderLeaseTimeout, t.Commit, t.RPC, t.Snapshot, t.Founding, t.Probe,
 		t.Reconcile, t.Stable, t.AbsentAfter,
-		t.ForgetAfter, t.Write, t.RaiseAfter, t.Follow,
+		t.ForgetAfter, t.WriteTimeout, t.RaiseAfter, t.Follow,
 	} {
 		require(d > 0, "each of Timings must be positive")
 	}
 
-	require(t.LeaderLease <= t.Heartbeat && t.Heartbeat <= t.Election,
-		"Timings must have LeaderLease <= Heartbeat <= Election")
+	require(t.LeaderLeaseTimeout <= t.HeartbeatTimeout && t.HeartbeatTimeout <= t.ElectionTimeout,
+		"Timings must have LeaderLeaseTimeout <= HeartbeatTimeout <= ElectionTimeout")
 	return errors.Join(errs...)
 }
 

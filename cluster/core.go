@@ -31,7 +31,7 @@ type core struct {
 	// Start sets these. Until then, this node never leads, and knows no other
 	// nodes.
 	transport *raftio.Transport
-	logs      *raftio.Logs
+	logs      *raftio.LogStore
 	raft      atomic.Pointer[raft.Raft]
 	gossip    atomic.Pointer[gossip.Gossip]
 	started   atomic.Bool // all of the above are set

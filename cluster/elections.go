@@ -64,12 +64,12 @@ func (nt *nodeTracker) deferElections() {
 func (nt *nodeTracker) setElectionTimeouts(late bool) bool {
 	r := nt.raft.Load()
 	rc := r.ReloadableConfig()
-	rc.HeartbeatTimeout = nt.config.Timings.Heartbeat
-	rc.ElectionTimeout = nt.config.Timings.Election
+	rc.HeartbeatTimeout = nt.config.Timings.HeartbeatTimeout
+	rc.ElectionTimeout = nt.config.Timings.ElectionTimeout
 	if late {
 		rc.HeartbeatTimeout *= electionDelayFactor
 		// Raft demands that the election timeout is not the shorter one.
-		rc.ElectionTimeout = max(rc.HeartbeatTimeout, nt.config.Timings.Election)
+		rc.ElectionTimeout = max(rc.HeartbeatTimeout, nt.config.Timings.ElectionTimeout)
 	}
 
 	if err := r.ReloadConfig(rc); err != nil {

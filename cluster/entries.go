@@ -113,7 +113,7 @@ func (c *core) awaitPrimaryEntries(ctx context.Context, version int64) {
 // serveWriteEntries proposes changes of entries on the leader. It stamps when
 // they were made, and when they end.
 func (sr *sharedRules) serveWriteEntries(ctx context.Context, r request) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, sr.config.Timings.Write)
+	ctx, cancel := context.WithTimeout(ctx, sr.config.Timings.WriteTimeout)
 	defer cancel()
 
 	var w entriesWrite
@@ -201,7 +201,7 @@ func (sr *sharedRules) expireEntries() {
 		}
 		unknown = 0
 
-		ctx, cancel := context.WithTimeout(sr.ctx, sr.config.Timings.Write)
+		ctx, cancel := context.WithTimeout(sr.ctx, sr.config.Timings.WriteTimeout)
 		defer cancel()
 
 		before := sr.State().Entries.Len()

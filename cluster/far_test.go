@@ -143,11 +143,11 @@ func (f *farNet) entries(region string) (list []*Cluster) {
 func (f *far) Call(ctx context.Context, region string, m peer.Method, body []byte) ([]byte, error) {
 	from, n := f.node.region, f.net
 	if !n.open(from, region) {
-		return nil, regions.ErrAway
+		return nil, regions.ErrNoRoute
 	}
 	entries := n.entries(region)
 	if len(entries) == 0 {
-		return nil, regions.ErrAway
+		return nil, regions.ErrNoRoute
 	}
 	n.note(from, m, body)
 	var reply []byte

@@ -52,7 +52,7 @@ func (c *Cluster) foundingLevel() agreement.Level {
 
 // initClusterOnce proposes whichever of the first entries are missing.
 func (c *Cluster) initClusterOnce() error {
-	ctx, cancel := context.WithTimeout(c.ctx, c.config.Timings.Write)
+	ctx, cancel := context.WithTimeout(c.ctx, c.config.Timings.WriteTimeout)
 	defer cancel()
 
 	// A leader knows the current state only after applying an entry of its own.
@@ -79,7 +79,7 @@ func (c *Cluster) initClusterOnce() error {
 
 	text, by := c.config.InitialRules()
 	r, err := c.propose(ctx,
-		agreement.Rules{Change: document.Change{Body: text}, OnlyFirst: true, By: by,
+		agreement.WriteRules{Change: document.Change{Body: text}, OnlyFirst: true, By: by,
 			Via: rules.ViaSeed, When: time.Now()})
 	if err != nil {
 		return err

@@ -127,11 +127,11 @@ func (report regionReport) isFresh(now time.Time) bool { return now.Sub(report.a
 type regionReports map[string]regionReport
 
 // add stores a report. ok is false if too many regions report.
-func (rr regionReports) add(region string, now regionReport) (ok bool) {
+func (rr regionReports) add(region string, report regionReport) (ok bool) {
 	before, known := rr[region]
 	if !known && len(rr) >= maxReports {
 		for name, old := range rr {
-			if !old.isFresh(now.at) {
+			if !old.isFresh(report.at) {
 				delete(rr, name)
 				break
 			}
@@ -141,14 +141,14 @@ func (rr regionReports) add(region string, now regionReport) (ok bool) {
 		}
 	}
 
-	if before.samePrimaryEpoch(now.rulesPosition) {
+	if before.samePrimaryEpoch(report.rulesPosition) {
 		// A region's new leader begins with no version, but the versions that the
 		// region has honoured stay honoured.
-		now.Version = max(now.Version, before.Version)
+		report.Version = max(report.Version, before.Version)
 	}
 
-	now.clocks.Latest = max(now.clocks.Latest, before.clocks.Latest)
-	rr[region] = now
+	report.clocks.Latest = max(report.clocks.Latest, before.clocks.Latest)
+	rr[region] = report
 	return true
 }
 

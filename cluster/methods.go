@@ -17,7 +17,7 @@ const (
 	MethodPromise        peer.Method = 1 + iota // promiseRequest → promiseReply
 	MethodIsAttemptValid                        // attempt → bool
 	MethodInvite                                // invitation → nothing
-	MethodWriteRules                            // an agreement.Rules → agreement.Result; also from other regions
+	MethodWriteRules                            // an agreement.WriteRules → agreement.Result; also from other regions
 	MethodRemove                                // removalRequest → nothing
 	MethodFollow                                // followRequest → followKind and its data; from other regions
 	// MethodProbePrimary: nothing → nothing; fails unless the node leads the

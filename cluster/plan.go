@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	// retryNode is how long to wait after a failure before trying again to add or move a node.
-	retryNode = 5 * time.Second
+	// nodeRetryPause is how long to wait after a failure before trying again to add
+	// or move a node.
+	nodeRetryPause = 5 * time.Second
 	// changeTimeout bounds one change of Raft's configuration, the members or the feature level.
 	changeTimeout = 5 * time.Second
 )
@@ -63,8 +64,8 @@ func (pl *planner) next() change {
 	return change{}
 }
 
-// firstMember returns a change of the given kind to the first member that fits.
-func (pl *planner) firstMember(kind changeKind, fits func(*member) bool) change {
+// changeFirst returns a change of the given kind to the first member that fits.
+func (pl *planner) changeFirst(kind changeKind, fits func(*member) bool) change {
 	for i := range pl.members {
 		if fits(&pl.members[i]) {
 			return change{kind: kind, node: pl.members[i]}
@@ -73,11 +74,12 @@ func (pl *planner) firstMember(kind changeKind, fits func(*member) bool) change 
 	return change{}
 }
 
-// planMove updates the address of a node that has moved. After a failure it waits for retryNode.
+// planMove updates the address of a node that has moved. After a failure it
+// waits for nodeRetryPause.
 func (pl *planner) planMove() change {
-	return pl.firstMember(moveNode, func(m *member) bool {
+	return pl.changeFirst(moveNode, func(m *member) bool {
 		return m.inRaft && m.isAlive() && m.peerAddress != m.raftAddress &&
-			pl.now.Sub(m.health.changeFailedAt) >= retryNode
+			pl.now.Sub(m.health.changeFailedAt) >= nodeRetryPause
 	})
 }
 
@@ -124,7 +126,7 @@ func (pl *planner) whyRemove(m *member) string {
 // planForget removes a member that is not in Raft's configuration, if it has
 // failed or is excluded.
 func (pl *planner) planForget() change {
-	return pl.firstMember(forgetNode, func(m *member) bool {
+	return pl.changeFirst(forgetNode, func(m *member) bool {
 		return m.inState && !m.inRaft && !m.InRing && m.ID != pl.self &&
 			(m.excluded || !(m.isAlive()) && m.health.failed)
 	})
@@ -132,8 +134,8 @@ func (pl *planner) planForget() change {
 
 // planAddition adds a node that is alive, unless a server still has its address.
 func (pl *planner) planAddition() change {
-	return pl.firstMember(addNode, func(m *member) bool {
-		return !m.inRaft && m.isAlive() && !m.excluded && pl.now.Sub(m.health.changeFailedAt) >= retryNode &&
+	return pl.changeFirst(addNode, func(m *member) bool {
+		return !m.inRaft && m.isAlive() && !m.excluded && pl.now.Sub(m.health.changeFailedAt) >= nodeRetryPause &&
 			!slices.ContainsFunc(pl.members, func(o member) bool { return o.inRaft && o.raftAddress == m.peerAddress })
 	})
 }
@@ -179,7 +181,7 @@ func (pl *planner) planDemotion() change {
 		return change{}
 	}
 
-	return pl.firstMember(demoteNode, func(m *member) bool {
+	return pl.changeFirst(demoteNode, func(m *member) bool {
 		return m.Voter && m.ID != pl.self && m.health.failed && pl.now.Sub(m.health.failedSince) >= pl.timings.Stable
 	})
 }
@@ -201,7 +203,7 @@ func (pl *planner) planSpread() change {
 	if pl.nextVoter == nil || pl.voters < maxVoters || pl.failedVoters > 0 {
 		return change{}
 	}
-	return pl.firstMember(demoteNode, func(m *member) bool {
+	return pl.changeFirst(demoteNode, func(m *member) bool {
 		return m.Voter && m.ID != pl.self && pl.votersByZone[m.Zone] >= pl.votersByZone[pl.nextVoter.Zone]+2
 	})
 }

@@ -50,7 +50,7 @@ func (sr *sharedRules) claimPrimary(ctx context.Context) error {
 
 // becomePrimary makes this region the primary, in at least the given primary epoch.
 func (sr *sharedRules) becomePrimary(ctx context.Context, primaryEpoch int64) error {
-	e := agreement.Primary{Region: sr.config.Self.Region, PrimaryEpoch: primaryEpoch, When: time.Now().UnixMilli()}
+	e := agreement.SetPrimary{Region: sr.config.Self.Region, PrimaryEpoch: primaryEpoch, When: time.Now().UnixMilli()}
 	_, _ = rand.Read(e.World[:]) // never fails
 	before := sr.State().Regions.Primary
 	_, err := sr.agree(ctx, e)
@@ -103,7 +103,7 @@ func (sr *sharedRules) callPrimaryRegion(ctx context.Context, m peer.Method, bod
 	}
 
 	b, err := sr.config.OtherRegions.Call(ctx, sr.config.Primary, m, body)
-	if errors.Is(err, regions.ErrAway) {
+	if errors.Is(err, regions.ErrNoRoute) {
 		return nil, fmt.Errorf("%w: region %q", ErrNoPrimary, sr.config.Primary)
 	}
 	return b, callError(err)

@@ -26,19 +26,19 @@ type promise struct {
 	// first entry. After a crash between the two, it shows that the founding can be
 	// completed.
 	Decided bool `json:"decided"`
-	// Used is the highest attempt that this node ever made as a proposer.
+	// LastAttempt is the highest attempt that this node ever made as a proposer.
 	// Invariant: it never decreases. So each number is used once, and an attempt
 	// that was withdrawn does not become valid again.
-	Used uint64 `json:"used"`
+	LastAttempt uint64 `json:"used"`
 }
 
 func (p promise) equal(q promise) bool {
-	return p.Proposer == q.Proposer && p.Attempt == q.Attempt && p.Decided == q.Decided && p.Used == q.Used &&
+	return p.Proposer == q.Proposer && p.Attempt == q.Attempt && p.Decided == q.Decided && p.LastAttempt == q.LastAttempt &&
 		slices.Equal(p.Set, q.Set)
 }
 
 // withdrawn returns p with the promise withdrawn.
-func (p promise) withdrawn() promise { return promise{Used: p.Used} }
+func (p promise) withdrawn() promise { return promise{LastAttempt: p.LastAttempt} }
 
 // isBy reports whether p is self's own attempt.
 func (p promise) isBy(self ring.NodeID) bool { return p.Proposer == self }
@@ -106,7 +106,7 @@ func (p promise) nextStep(self ring.NodeID, view foundingView) (promise, foundin
 		return p, stepWait
 	}
 
-	return promise{Proposer: self, Attempt: p.Used + 1, Set: view.set, Used: p.Used + 1}, stepAsk
+	return promise{Proposer: self, Attempt: p.LastAttempt + 1, Set: view.set, LastAttempt: p.LastAttempt + 1}, stepAsk
 }
 
 type promiseRequest struct {
@@ -138,7 +138,7 @@ func (p promise) answer(self ring.NodeID, r promiseRequest, inCluster bool) (pro
 		return p, promiseReply{To: p.Proposer}
 	}
 
-	return promise{Proposer: r.Proposer, Attempt: r.Attempt, Set: r.Set, Used: p.Used}, promiseReply{Given: true}
+	return promise{Proposer: r.Proposer, Attempt: r.Attempt, Set: r.Set, LastAttempt: p.LastAttempt}, promiseReply{Given: true}
 }
 
 // Keys in Raft's stable store, besides Raft's own.

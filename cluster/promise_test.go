@@ -70,8 +70,8 @@ func TestFoundingView(t *testing.T) {
 }
 
 func TestNextStepOfAFounding(t *testing.T) {
-	own := promise{Proposer: id(2), Attempt: 4, Set: ids(2, 3, 4), Used: 4}
-	other := promise{Proposer: id(1), Attempt: 9, Set: ids(1, 2, 3), Used: 4}
+	own := promise{Proposer: id(2), Attempt: 4, Set: ids(2, 3, 4), LastAttempt: 4}
+	other := promise{Proposer: id(1), Attempt: 9, Set: ids(1, 2, 3), LastAttempt: 4}
 	for _, test := range []struct {
 		name string
 		p    promise
@@ -81,13 +81,13 @@ func TestNextStepOfAFounding(t *testing.T) {
 	}{
 		{"nobody there", promise{}, foundingView{}, stepWait, promise{}},
 		{"not the lowest", promise{}, foundingView{set: ids(1, 2, 3)}, stepWait, promise{}},
-		{"the lowest", promise{Used: 3}, foundingView{set: ids(2, 3, 4)}, stepAsk, own},
+		{"the lowest", promise{LastAttempt: 3}, foundingView{set: ids(2, 3, 4)}, stepAsk, own},
 		{"the lowest, and a cluster", promise{}, foundingView{clusterExists: true}, stepWait, promise{}},
 		{"again", own, foundingView{set: ids(2, 3, 4)}, stepAsk, own},
 		{"another set", own, foundingView{set: ids(2, 3, 5)}, stepAsk,
-			promise{Proposer: id(2), Attempt: 5, Set: ids(2, 3, 5), Used: 5}},
-		{"a lower one has come", own, foundingView{set: ids(1, 2, 3)}, stepGiveUp, promise{Used: 4}},
-		{"a cluster has come", own, foundingView{clusterExists: true}, stepGiveUp, promise{Used: 4}},
+			promise{Proposer: id(2), Attempt: 5, Set: ids(2, 3, 5), LastAttempt: 5}},
+		{"a lower one has come", own, foundingView{set: ids(1, 2, 3)}, stepGiveUp, promise{LastAttempt: 4}},
+		{"a cluster has come", own, foundingView{clusterExists: true}, stepGiveUp, promise{LastAttempt: 4}},
 		{"others are away", own, foundingView{}, stepWait, own},
 		{"another one's", other, foundingView{set: ids(2, 3, 4)}, stepCheck, other},
 		{"another one's, and a cluster", other, foundingView{clusterExists: true}, stepCheck, other},
@@ -123,12 +123,12 @@ func TestAnswerToAProposer(t *testing.T) {
 		{"promised to a higher one", promise{Proposer: id(5), Attempt: 1, Set: ids(3, 4, 5)}, ask,
 			false, promiseReply{To: id(5)},
 			promise{Proposer: id(5), Attempt: 1, Set: ids(3, 4, 5)}},
-		{"its own attempt", promise{Proposer: id(3), Attempt: 1, Set: ids(3, 4, 5), Used: 1}, ask,
+		{"its own attempt", promise{Proposer: id(3), Attempt: 1, Set: ids(3, 4, 5), LastAttempt: 1}, ask,
 			false, promiseReply{Given: true},
-			promise{Proposer: id(2), Attempt: 4, Set: ids(2, 3, 4), Used: 1}},
+			promise{Proposer: id(2), Attempt: 4, Set: ids(2, 3, 4), LastAttempt: 1}},
 		{"its own attempt, decided",
-			promise{Proposer: id(3), Attempt: 1, Set: ids(3, 4, 5), Used: 1, Decided: true}, ask, false,
-			promiseReply{To: id(3)}, promise{Proposer: id(3), Attempt: 1, Set: ids(3, 4, 5), Used: 1, Decided: true}},
+			promise{Proposer: id(3), Attempt: 1, Set: ids(3, 4, 5), LastAttempt: 1, Decided: true}, ask, false,
+			promiseReply{To: id(3)}, promise{Proposer: id(3), Attempt: 1, Set: ids(3, 4, 5), LastAttempt: 1, Decided: true}},
 		{"there is a cluster", promise{}, ask, true, promiseReply{Cluster: true}, promise{}},
 		{"not in the set", promise{},
 			promiseRequest{Proposer: id(2), Attempt: 1, Set: ids(2, 4, 5)}, false, promiseReply{},
@@ -257,7 +257,7 @@ func TestPromisesAreKept(t *testing.T) {
 	if p, err := loadPromise(s); err != nil || !p.equal(promise{}) {
 		t.Errorf("have %+v, %v", p, err)
 	}
-	want := promise{Proposer: id(2), Attempt: 4, Set: ids(2, 3, 4), Used: 7, Decided: true}
+	want := promise{Proposer: id(2), Attempt: 4, Set: ids(2, 3, 4), LastAttempt: 7, Decided: true}
 	expect.NoError(t, storePromise(s, want))
 	if p, err := loadPromise(s); err != nil || !p.equal(want) {
 		t.Errorf("have %+v, %v, want %+v", p, err, want)

@@ -28,9 +28,9 @@ const enqueueTimeout = 3 * time.Second
 func raftConfig(config *Config) *raft.Config {
 	r := raft.DefaultConfig()
 	r.LocalID = raftio.ServerID(config.Self.ID)
-	r.HeartbeatTimeout = config.Timings.Heartbeat
-	r.ElectionTimeout = config.Timings.Election
-	r.LeaderLeaseTimeout = config.Timings.LeaderLease
+	r.HeartbeatTimeout = config.Timings.HeartbeatTimeout
+	r.ElectionTimeout = config.Timings.ElectionTimeout
+	r.LeaderLeaseTimeout = config.Timings.LeaderLeaseTimeout
 	r.CommitTimeout = config.Timings.Commit
 	r.MaxAppendEntries = maxAppendEntries
 	r.SnapshotInterval = config.Timings.Snapshot
@@ -49,10 +49,10 @@ func raftConfig(config *Config) *raft.Config {
 // startRaft opens Raft on the store.
 func (c *core) startRaft() error {
 	s := c.config.Store
-	c.logs = raftio.NewLogs(s.Logs(), s.Probe)
+	c.logs = raftio.NewLogStore(s.Logs(), s.Probe)
 	c.transport = raftio.NewTransport(raftio.Config{
 		Peers: c.config.Peers, Addresses: addressProvider{c}, Logger: c.config.Logger,
-		Heartbeat: c.config.Timings.Heartbeat, RPC: c.config.Timings.RPC,
+		HeartbeatTimeout: c.config.Timings.HeartbeatTimeout, RPC: c.config.Timings.RPC,
 		StillReplicatesTo: c.stillReplicatesTo, WrittenAfter: c.logs.WrittenAfter,
 	})
 	r, err := raft.NewRaft(raftConfig(&c.config), c.machine, c.logs, s.Stable(), s.Snapshots(), c.transport)

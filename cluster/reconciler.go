@@ -198,7 +198,7 @@ func (rc *reconciler) recordDeparture(ctx context.Context, id ring.NodeID) error
 func (rc *reconciler) turnAway(last map[ring.NodeID]time.Time) {
 	for _, m := range rc.tracker.listMembers(rc.State()) {
 		d := m.departure
-		if d == nil || !m.isAlive() || m.boot == d.Boot || time.Since(last[m.ID]) < retryNode {
+		if d == nil || !m.isAlive() || m.boot == d.Boot || time.Since(last[m.ID]) < nodeRetryPause {
 			continue
 		}
 

@@ -126,7 +126,7 @@ func (sr *sharedRules) addRegions(ctx context.Context, list []string) error {
 				agreement.MaxRegions)
 		}
 
-		_, err := sr.agree(ctx, agreement.Region{Name: name, By: "region " + name, When: time.Now().UnixMilli()})
+		_, err := sr.agree(ctx, agreement.ChangeRegion{Name: name, By: "region " + name, When: time.Now().UnixMilli()})
 		if err != nil {
 			return fmt.Errorf("add region %q: %w", name, err)
 		}
@@ -177,7 +177,7 @@ func (sr *sharedRules) nextMark(r *agreement.Regions) (m agreement.Mark, ok bool
 	candidate := slices.IndexFunc(r.Held, func(h agreement.Held) bool { return h.Candidate })
 	switch {
 	case candidate >= 0:
-		return sr.markRecorded(r, r.Held[candidate].Version, &clocks, known, now)
+		return sr.recordedMark(r, r.Held[candidate].Version, &clocks, known, now)
 	case last.RecordedAt == 0:
 		// No candidate is left, so the version in force becomes one.
 		return agreement.Mark{Version: last.Version}, true
@@ -187,10 +187,10 @@ func (sr *sharedRules) nextMark(r *agreement.Regions) (m agreement.Mark, ok bool
 	return agreement.Mark{Version: last.Version, RecordedAt: clocks.earliest}, known && len(r.Held) > 1
 }
 
-// markRecorded returns the mark that records a candidate, if all regions honour
+// recordedMark returns the mark that records a candidate, if all regions honour
 // it and their clocks agree. It warns if only the clocks are in the way. known
 // means that all clocks are known. The caller must hold sr.mu.
-func (sr *sharedRules) markRecorded(
+func (sr *sharedRules) recordedMark(
 	r *agreement.Regions, version int64, clocks *clockRange, known bool, now time.Time,
 ) (m agreement.Mark, ok bool) {
 	position := rulesPosition{World: r.World, PrimaryEpoch: r.PrimaryEpoch, Version: version}

@@ -490,7 +490,7 @@ func cases(n int) int {
 type silent struct{ OtherRegions }
 
 func (silent) Call(context.Context, string, peer.Method, []byte) ([]byte, error) {
-	return nil, regions.ErrAway
+	return nil, regions.ErrNoRoute
 }
 
 // TestAWriteIsSharedWithWhoIsThere: a write is shared with the regions that are

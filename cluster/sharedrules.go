@@ -218,7 +218,7 @@ func (sr *sharedRules) serveRemoveRegion(ctx context.Context, r request) ([]byte
 	}
 
 	result, err := sr.propose(ctx,
-		agreement.Region{Name: name, Remove: true, By: "remove", When: time.Now().UnixMilli()})
+		agreement.ChangeRegion{Name: name, Remove: true, By: "remove", When: time.Now().UnixMilli()})
 	if err != nil {
 		return nil, err
 	}

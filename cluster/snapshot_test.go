@@ -87,7 +87,7 @@ func TestMachineSnapshots(t *testing.T) {
 		return b
 	}
 	r, ok := m.Apply(&raft.Log{Index: 3,
-		Data: entry(agreement.Rules{Change: changeTo(7), By: "me"})}).(agreement.Result)
+		Data: entry(agreement.WriteRules{Change: changeTo(7), By: "me"})}).(agreement.Result)
 	if !ok || r.Err != nil || r.Version != 1 || woken != 1 {
 		t.Fatalf("have %+v", r)
 	}
@@ -96,7 +96,7 @@ func TestMachineSnapshots(t *testing.T) {
 	}
 	snap, err := m.Snapshot()
 	expect.NoError(t, err)
-	m.Apply(&raft.Log{Index: 5, Data: entry(agreement.Rules{Change: changeTo(8), By: "me"})})
+	m.Apply(&raft.Log{Index: 5, Data: entry(agreement.WriteRules{Change: changeTo(8), By: "me"})})
 	s := &store{disk: newDisk()}
 	sink, _ := s.Create(1, 4, 1, raft.Configuration{}, 1, nil)
 	expect.NoError(t, snap.Persist(sink))

@@ -92,7 +92,7 @@ func (w *world) sameState(nodes ...*node) {
 func TestANodeThatLacksAKindStops(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.several(3, 3)
-		lacks := nodes[2].lacking("agreement.Rules")
+		lacks := nodes[2].lacking("agreement.WriteRules")
 		for _, n := range nodes {
 			n.run()
 		}
@@ -103,7 +103,7 @@ func TestANodeThatLacksAKindStops(t *testing.T) {
 		if w.aLeader() == odd {
 			// Its own build can't read the entry, so the entry is not proposed.
 			if _, err := odd.c.Load().propose(t.Context(),
-				agreement.Rules{Change: changeTo(8)}); !errors.Is(err, ErrRefused) {
+				agreement.WriteRules{Change: changeTo(8)}); !errors.Is(err, ErrRefused) {
 				t.Errorf("have %v", err)
 			}
 			odd.c.Load().tracker.transferLead(t.Context())
@@ -139,7 +139,7 @@ func TestWhatIsRefusedIsNotWritten(t *testing.T) {
 		nodes := w.several(3, 3)
 		lacks := map[*node]*atomic.Bool{}
 		for _, n := range nodes {
-			lacks[n] = n.lacking("agreement.Rules") // a node that meets a Rules entry then stops
+			lacks[n] = n.lacking("agreement.WriteRules") // a node that meets a WriteRules entry then stops
 			n.run()
 		}
 		w.oneCluster(nodes...)
@@ -291,7 +291,7 @@ func TestAWriteForAnotherBaseIsProposedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, w *world) {
 		nodes := w.founded(3)
 		leader := w.aLeader().c.Load()
-		late, _, err := leader.config.Build.Prepare(leader.State(), agreement.Rules{Change: changeTo(7)})
+		late, _, err := leader.config.Build.Prepare(leader.State(), agreement.WriteRules{Change: changeTo(7)})
 		expect.NoError(t, err)
 		version := nodes[0].mustWrite(8)
 		if r, err := leader.proposeBytes(t.Context(), late); err != nil ||
@@ -302,7 +302,7 @@ func TestAWriteForAnotherBaseIsProposedAgain(t *testing.T) {
 		done := make(chan error)
 		for i := range 10 {
 			go func() {
-				r, err := leader.propose(t.Context(), agreement.Rules{Change: changeTo(10 + i)})
+				r, err := leader.propose(t.Context(), agreement.WriteRules{Change: changeTo(10 + i)})
 				done <- errors.Join(err, r.Err)
 			}()
 		}

@@ -36,7 +36,7 @@ func (c *Cluster) View() View {
 			continue
 		}
 
-		m.Partitions = s.To.Owned(m.ID)
+		m.Partitions = s.To.CountOwned(m.ID)
 		v.Members = append(v.Members, m.Member)
 
 		if m.Leader {

@@ -25,8 +25,8 @@ type WriteOptions struct {
 }
 
 // Write changes the rules, and returns when the new version is in force on this
-// node. If ctx has no deadline, it takes at most Timings.Write. The error is of
-// type [document.Errors], or it wraps one of these:
+// node. If ctx has no deadline, it takes at most Timings.WriteTimeout. The
+// error is of type [document.Errors], or it wraps one of these:
 //
 //   - [rules.ErrConflict], [document.ErrNotFound]
 //   - [ErrRefused]
@@ -53,7 +53,7 @@ func (c *Cluster) Write(ctx context.Context, change document.Change, o WriteOpti
 		}
 	}
 
-	e := agreement.Rules{Change: change, IfMatch: o.IfMatch, By: o.By, Message: o.Message, Via: o.Via, When: when}
+	e := agreement.WriteRules{Change: change, IfMatch: o.IfMatch, By: o.By, Message: o.Message, Via: o.Via, When: when}
 	_, _ = rand.Read(e.Request[:]) // never fails
 	b, err := c.config.Build.Encode(e)
 	if err != nil {
@@ -115,11 +115,11 @@ func checkDocument(text []byte, readopt bool) error {
 // computes the new rules before the entry is agreed on: compiling a large
 // document on Raft's goroutine would delay authority.
 func (sr *sharedRules) serveWriteRules(ctx context.Context, r request) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, sr.config.Timings.Write)
+	ctx, cancel := context.WithTimeout(ctx, sr.config.Timings.WriteTimeout)
 	defer cancel()
 
 	e, err := sr.config.Build.Decode(r.body)
-	write, ok := e.(agreement.Rules)
+	write, ok := e.(agreement.WriteRules)
 	if err != nil || !ok {
 		return nil, errBadCall // only the leader itself proposes other entries
 	}
@@ -172,7 +172,7 @@ func parseResult(b []byte, err error) (r agreement.Result, _ error) {
 // CatchUp waits until this node has applied everything that was agreed on
 // before the call. The error wraps ErrLeaderUnavailable, ErrClosed or the
 // context's error, or is that of StuckError. If ctx has no deadline,
-// CatchUp takes at most Timings.Write.
+// CatchUp takes at most Timings.WriteTimeout.
 func (c *Cluster) CatchUp(ctx context.Context) error {
 	ctx, cancel := c.withWriteTimeout(ctx)
 	defer cancel()

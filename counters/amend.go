@@ -104,7 +104,7 @@ func (t *Table) Amend(now algorithms.Instant, a *Amendment) error {
 		}
 	}
 
-	t.storeAmendment(now, a)
+	t.storeAmendmentNotes(now, a)
 	return nil
 }
 
@@ -171,18 +171,18 @@ func (t *Table) amend(s *shard, now algorithms.Instant, i int, a *Amendment) err
 	case a.Reset != NoReset:
 		return nil
 	case a.From != nil:
-		return t.chargeLateLocked(s, now, op.Key, op.Limit, a.From[i], op.Cost, a.Life)
+		return t.debitLateLocked(s, now, op.Key, op.Limit, a.From[i], op.Cost, a.Life)
 	case op.Cost < 0:
-		return t.changeLocked(s, now, op.Key, op.Limit, reward(op.Limit, t.rewardable(s, now, op)))
+		return t.changeLocked(s, now, op.Key, op.Limit, rewardEdit(op.Limit, t.rewardable(s, now, op)))
 	case op.Cost > 0:
-		return t.changeLocked(s, now, op.Key, op.Limit, forceDebit(op.Limit, op.Cost, a.OldRates))
+		return t.changeLocked(s, now, op.Key, op.Limit, debitEdit(op.Limit, op.Cost, a.OldRates))
 	}
 
 	return nil
 }
 
-// reward lowers usage by n units.
-func reward(l *algorithms.Limit, n int64) edit {
+// rewardEdit lowers usage by n units.
+func rewardEdit(l *algorithms.Limit, n int64) edit {
 	return edit{
 		func(s algorithms.State, now algorithms.Instant) algorithms.State { return l.Reward(s, now, n) },
 		func(g *algorithms.Log, now algorithms.Instant) { g.Reward(l, now, n) },
@@ -227,28 +227,29 @@ func (t *Table) reset(s *shard, now algorithms.Instant, k Key, l *algorithms.Lim
 		loc = s.insert(k)
 	}
 
-	s.store(loc, l, algorithms.State{}, 0, freshAt(now, l, 0))
+	s.store(loc, l, algorithms.State{}, 0, expiryAfter(now, l, 0))
 	return nil
 }
 
-// resetMemory is how long a reset is remembered. Nothing that was taken before
+// resetRetention is how long a reset is remembered. Nothing that was taken before
 // the reset can come back later than that.
-const resetMemory = 75 * time.Minute
+const resetRetention = 75 * time.Minute
 
-// storeAmendment stores the notes of an amendment that was made. The caller must hold the shard.
-func (t *Table) storeAmendment(now algorithms.Instant, a *Amendment) {
+// storeAmendmentNotes stores the notes of an amendment that was made. The
+// caller must hold the shard.
+func (t *Table) storeAmendmentNotes(now algorithms.Instant, a *Amendment) {
 	k := a.Ops[0].Key
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
 
 	for _, reset := range a.resets() {
-		lp.Reset(reset, k.IsInline(), now.Steady, (now.Steady+int64(resetMemory))/1e9)
+		lp.RecordReset(reset, k.IsInline(), now.Steady, (now.Steady+int64(resetRetention))/1e9)
 	}
 
 	if a.Memo != nil {
 		a.Memo.Answer = a.Answer(a)
 		n := a.Memo.note(now)
 		lp.Put(n)
-		t.notes.RecordMade(n)
+		t.notes.AddEvictable(n)
 	}
 }

@@ -16,7 +16,7 @@ func BenchmarkRecords(b *testing.B) {
 			Log: []algorithms.Entry{{At: now.Steady - 9e9, N: 2}, {At: now.Steady - 8e9, N: 1},
 				{At: now.Steady - 5e9, N: 1}}},
 	} {
-		r.FreshAt = now.Steady/1e9 + 60
+		r.ExpiresAt = now.Steady/1e9 + 60
 		packed := AppendRecord(nil, &r, now)
 		b.Run(name+"/append", func(b *testing.B) {
 			b.ReportAllocs()

@@ -95,7 +95,7 @@ func (t *Table) storeBlock(op *Op, d algorithms.Decision, ops []Op) bool {
 		}
 		loc = s.insert(op.Key)
 	}
-	s.store(loc, op.Limit, op.state, refusedFullness, freshAt(op.At, op.Limit, d.ResetAfter))
+	s.store(loc, op.Limit, op.state, refusedFullness, expiryAfter(op.At, op.Limit, d.ResetAfter))
 	return true
 }
 

@@ -9,10 +9,10 @@ type edit struct {
 	log   func(*algorithms.Log, algorithms.Instant)
 }
 
-// forceDebit debits cost, whether or not the limit allows it. oldRate says that
+// debitEdit debits cost, whether or not the limit allows it. oldRate says that
 // l's rate may be out of date. The rate at which a bucket drained since its
-// last change is then unknown, so forceDebit drains nothing for that time.
-func forceDebit(l *algorithms.Limit, cost int64, oldRate bool) edit {
+// last change is then unknown, so debitEdit drains nothing for that time.
+func debitEdit(l *algorithms.Limit, cost int64, oldRate bool) edit {
 	return edit{
 		func(s algorithms.State, now algorithms.Instant) algorithms.State {
 			if oldRate && l.Kind.IsBucket() {
@@ -85,7 +85,7 @@ func (t *Table) changeLocked(s *shard, now algorithms.Instant, k Key, l *algorit
 		t.updateBucketNote(now, k, l, before, next)
 	}
 
-	s.store(loc, l, next, fullnessAfterChange(l, &d), freshAt(now, l, d.ResetAfter))
+	s.store(loc, l, next, fullnessAfterChange(l, &d), expiryAfter(now, l, d.ResetAfter))
 	return nil
 }
 

@@ -24,7 +24,7 @@ func onlyCounters(records []Record) (list []Record) {
 
 // give puts back cost taken at from, in the present life, from a bucket whose rate has not changed.
 func (t *Table) give(now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64) error {
-	from.Fastest = l.Amount
+	from.MaxRate = l.Amount
 	return t.GiveBack(now, k, l, from, cost, t.Life(k.Partition()))
 }
 

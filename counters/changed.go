@@ -46,7 +46,7 @@ func (t *Table) DrainChanges(yield func([]Record) error) error {
 		batch = batch[:0]
 	}
 
-	return t.changedNotes(debtors, batch, yield)
+	return t.drainNotes(debtors, batch, yield)
 }
 
 // collectChanged appends the shard's changed counters and marks them clean,
@@ -63,7 +63,7 @@ func (s *shard) collectChanged(batch []Record) []Record {
 			g := &sub.groups[i]
 			for m := g.dirtySlots(notes.Checkpoints); m != 0; m &= m - 1 {
 				slot := bits.TrailingZeros64(m)
-				r := g.record(slot)
+				r := g.recordAt(slot)
 				batch = append(batch, r)
 
 				// The counter is marked clean before it is written. If it changes while it is
@@ -76,7 +76,7 @@ func (s *shard) collectChanged(batch []Record) []Record {
 
 		for k, e := range sub.logs {
 			if e.dirty&notes.Checkpoints != 0 {
-				batch = append(batch, e.record(k))
+				batch = append(batch, e.asRecord(k))
 				if !e.log.Fresh() {
 					s.markLogClean(e, notes.Checkpoints)
 				}
@@ -121,9 +121,9 @@ func (t *Table) changedDebtors() (list []Record) {
 // isDebtor reports whether notes of kind k say what the counters include.
 func isDebtor(k notes.Kind) bool { return k == notes.Debtor }
 
-// changedNotes is DrainChanges for notes: for debtors, which were collected
+// drainNotes is DrainChanges for notes: for debtors, which were collected
 // before the counters, and for all others. It reuses buf.
-func (t *Table) changedNotes(debtors, buf []Record, yield func([]Record) error) error {
+func (t *Table) drainNotes(debtors, buf []Record, yield func([]Record) error) error {
 	isOther := func(k notes.Kind) bool { return !isDebtor(k) }
 
 	buf = append(buf[:0], debtors...)
@@ -206,14 +206,14 @@ func (t *Table) Restore(now algorithms.Instant, records []Record) (restored, noR
 	needed := make([]int32, len(t.shards)) // slots that each shard will need and has not grown for yet
 	for i := range records {
 		r := &records[i]
-		if r.Kind != algorithms.SlidingLog && r.Note == nil && r.FreshAt > now.Steady/1e9 {
+		if r.Kind != algorithms.SlidingLog && r.Note == nil && r.ExpiresAt > now.Steady/1e9 {
 			needed[t.shardIndex(records[i].Key)]++
 		}
 	}
 
 	for i := range records {
 		r := &records[i]
-		if r.FreshAt <= now.Steady/1e9 {
+		if r.ExpiresAt <= now.Steady/1e9 {
 			continue
 		}
 

@@ -89,7 +89,7 @@ func TestRestoreMovesFewTimes(t *testing.T) {
 	table, again := newTable(t, 2*n), newTable(t, 2*n)
 	for i := range uint64(n) {
 		table.Put(epoch,
-			Record{Key: key(i), Kind: algorithms.TokenBucket, FreshAt: epoch.Steady/1e9 + 60,
+			Record{Key: key(i), Kind: algorithms.TokenBucket, ExpiresAt: epoch.Steady/1e9 + 60,
 				State: algorithms.State{Count: 1, At: epoch.Steady}})
 	}
 	var all []Record
@@ -122,9 +122,9 @@ func TestRestoreMakesNoRoomForExpired(t *testing.T) {
 	records := make([]Record, n)
 	for i := range records {
 		records[i] = Record{Key: key(uint64(i)), Kind: algorithms.TokenBucket,
-			FreshAt: epoch.Steady / 1e9, State: algorithms.State{Count: 1, At: epoch.Steady}}
+			ExpiresAt: epoch.Steady / 1e9, State: algorithms.State{Count: 1, At: epoch.Steady}}
 	}
-	records[0].FreshAt++
+	records[0].ExpiresAt++
 	if restored, noRoom := table.Restore(epoch, records); restored != 1 || noRoom != 0 {
 		t.Fatalf("have %d, %d, want 1, 0", restored, noRoom)
 	}

@@ -73,5 +73,5 @@ func (s *shard) companions(now algorithms.Instant, k Key, l *algorithms.Limit) (
 // shard.
 func (s *shard) leaveOutLoans(now algorithms.Instant, op *Op, state algorithms.State) {
 	loans := s.balance(now, op.Key, op.Limit, state, &op.Decision)
-	op.Decision.Used, op.Decision.Loaned = loans.OwnUse(), loans.Borrowed-loans.Lent
+	op.Decision.Used, op.Decision.NetBorrowed = loans.OwnUse(), loans.Borrowed-loans.Lent
 }

@@ -46,13 +46,13 @@ func (s *shard) appendCopy(p int, batch []Record) []Record {
 	s.forEach(func(sub *subtable) {
 		for loc := range sub.locations() {
 			if loc.key().Partition() == p {
-				batch = append(batch, loc.group().record(loc.slot()))
+				batch = append(batch, loc.group().recordAt(loc.slot()))
 			}
 		}
 
 		for k, e := range sub.logs {
 			if k.Partition() == p {
-				batch = append(batch, e.record(k))
+				batch = append(batch, e.asRecord(k))
 			}
 		}
 	})
@@ -69,7 +69,7 @@ func (t *Table) Put(now algorithms.Instant, r Record) bool {
 		return true
 	}
 
-	expired := r.FreshAt <= now.Steady/1e9
+	expired := r.ExpiresAt <= now.Steady/1e9
 	if expired {
 		r.State = algorithms.State{}
 		r.Log = nil
@@ -79,7 +79,7 @@ func (t *Table) Put(now algorithms.Instant, r Record) bool {
 	s := t.shardOf(r.Key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	loc := t.locationFor(s, r.Key, r.Kind)
+	loc := t.prepareLocation(s, r.Key, r.Kind)
 
 	// An absent counter says as much as a fresh one.
 	if expired && !loc.found() {
@@ -88,10 +88,10 @@ func (t *Table) Put(now algorithms.Instant, r Record) bool {
 	return t.putLocked(s, loc, now, &r, log, notes.Checkpoints)
 }
 
-// locationFor finds the counter of k for a state of the given kind. Logs are
+// prepareLocation finds the counter of k for a state of the given kind. Logs are
 // stored apart from other counters. If the algorithm has changed from or to a
-// log, locationFor drops the old counter.
-func (t *Table) locationFor(s *shard, k Key, kind algorithms.Kind) location {
+// log, prepareLocation drops the old counter.
+func (t *Table) prepareLocation(s *shard, k Key, kind algorithms.Kind) location {
 	loc := s.find(k)
 	e := s.log(k)
 	if kind != algorithms.SlidingLog {
@@ -116,14 +116,14 @@ func (t *Table) putLocked(
 		return false
 	}
 
-	freshAt := uint32(min(max(r.FreshAt, 0), math.MaxUint32))
+	freshAt := uint32(min(max(r.ExpiresAt, 0), math.MaxUint32))
 	if log != nil {
 		e := t.ensureLog(s, r.Key)
 		before := e.log.Len()
 		// The expiry never goes back, as in group.set.
 		e.log = *log
 		e.kindFullness = packKindFullness(r.Kind, r.Fullness)
-		e.freshAt = max(e.freshAt, freshAt)
+		e.expiresAt = max(e.expiresAt, freshAt)
 		t.fitLog(e, before, r)
 		s.markLogDirty(r.Key, e, by)
 		return true
@@ -134,9 +134,9 @@ func (t *Table) putLocked(
 	}
 
 	g := loc.group()
-	g.records[loc.slot()].state = r.State
+	g.entries[loc.slot()].state = r.State
 	g.kindFullnesses[loc.slot()] = packKindFullness(r.Kind, r.Fullness)
-	g.freshAt[loc.slot()] = max(g.freshAt[loc.slot()], freshAt)
+	g.expiresAt[loc.slot()] = max(g.expiresAt[loc.slot()], freshAt)
 	s.markDirty(loc, by)
 
 	return true
@@ -154,7 +154,7 @@ func (t *Table) fitLog(e *storedLog, before int, r *Record) {
 	}
 
 	left := int64(algorithms.MaxWindow)
-	seconds := int64(e.freshAt) - last/1e9
+	seconds := int64(e.expiresAt) - last/1e9
 	if seconds < left/1e9 {
 		left = max(seconds*1e9, int64(algorithms.MinWindow))
 	}

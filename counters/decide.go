@@ -72,12 +72,12 @@ func (s *shard) protectRefused(op *Op) {
 	// as in a region without a share, answers Never for now only, so its counter is
 	// protected.
 	mayFitLater := op.Decision.RetryAfter != algorithms.Never || op.Limit.Capacity() == 0
-	fresh := freshAt(op.At, op.Limit, op.Decision.ResetAfter)
+	fresh := expiryAfter(op.At, op.Limit, op.Decision.ResetAfter)
 	if e := op.location.log; e != nil {
 		if mayFitLater {
 			e.kindFullness = packKindFullness(algorithms.SlidingLog, refusedFullness)
 		}
-		e.freshAt = max(e.freshAt, fresh)
+		e.expiresAt = max(e.expiresAt, fresh)
 		return
 	}
 
@@ -88,26 +88,26 @@ func (s *shard) protectRefused(op *Op) {
 
 	// A refused call may have changed the rate of a CellBucket. Without the new
 	// state, the old rate would apply until a check is admitted.
-	rateChanged := op.Mode == CheckMode && op.Limit.ChangesRate(g.records[slot].state, op.state)
+	rateChanged := op.Mode == CheckMode && op.Limit.ChangesRate(g.entries[slot].state, op.state)
 	if rateChanged {
-		g.records[slot].state = op.state
+		g.entries[slot].state = op.state
 		s.table.recordTake(op.At, op.Key, op.Limit)
 	}
 
 	// Most refusals change neither expiry nor rate. They are not marked as changed:
 	// otherwise a flood of refusals would be sent to standbys and written to disk.
-	if fresh > g.freshAt[slot] {
-		g.freshAt[slot] = fresh
+	if fresh > g.expiresAt[slot] {
+		g.expiresAt[slot] = fresh
 	} else if !rateChanged {
 		return
 	}
 	s.markDirty(op.location, allReaders)
 }
 
-// admitOrWithdraw reports whether ops as a whole are admitted. Nothing is
+// admitAll reports whether ops as a whole are admitted. Nothing is
 // stored yet. If one op refuses, the decisions of the others change to say what
 // is left without their cost.
-func (t *Table) admitOrWithdraw(ops []Op) bool {
+func (t *Table) admitAll(ops []Op) bool {
 	for i := range ops {
 		if ops[i].Refuses() {
 			t.describeUntaken(ops)
@@ -186,7 +186,7 @@ func (t *Table) commit(op *Op) {
 		fullness = fullnessAfterCheck(op.Limit, &op.Decision)
 	}
 
-	s.store(loc, op.Limit, op.state, fullness, freshAt(op.At, op.Limit, op.Decision.ResetAfter))
+	s.store(loc, op.Limit, op.state, fullness, expiryAfter(op.At, op.Limit, op.Decision.ResetAfter))
 	op.returnedOrLeft = 0
 	if op.Limit.Kind.IsBucket() && t.notes.HasRates(op.Key.Partition()) {
 		op.returnedOrLeft = t.recordTake(op.At, op.Key, op.Limit)

@@ -280,7 +280,7 @@ func (sr *search) visitGroups(sub *subtable) {
 
 			loc := sub.locationAt(sub.clockHand*groupSlots + slot)
 			fullness := g.kindFullnesses[slot].packedFullness()
-			sr.visit(loc, g.records[slot].key, fullness, g.freshAt[slot], g.isUnreadReset(slot, sr.unreadBy))
+			sr.visit(loc, g.entries[slot].key, fullness, g.expiresAt[slot], g.isUnreadReset(slot, sr.unreadBy))
 		}
 	}
 }
@@ -298,7 +298,7 @@ func (sr *search) visitLogs(sub *subtable) {
 		}
 
 		unreadReset := e.dirty&sr.unreadBy != 0 && e.log.Fresh()
-		sr.visit(location{index: -1, log: e}, k, e.kindFullness.packedFullness(), e.freshAt, unreadReset)
+		sr.visit(location{index: -1, log: e}, k, e.kindFullness.packedFullness(), e.expiresAt, unreadReset)
 	}
 }
 

@@ -57,23 +57,23 @@ func fullnessAfterChange(l *algorithms.Limit, d *algorithms.Decision) uint8 {
 	return fullnessAfterCheck(l, d)
 }
 
-// freshAt returns when a counter that resets after resetAfter equals a fresh
+// expiryAfter returns when a counter that resets after resetAfter equals a fresh
 // one, in whole steady-clock seconds, rounded up. One extra second keeps the
 // counter for clock readings that arrive late.
 //
 // Windows that follow the wall clock are kept a 63rd longer. While that clock
 // is being slewed, it loses up to a 64th of its pace, and the windows end that
 // much later. Logs are kept longer, too, though they don't need it.
-func freshAt(now algorithms.Instant, l *algorithms.Limit, resetAfter time.Duration) uint32 {
+func expiryAfter(now algorithms.Instant, l *algorithms.Limit, resetAfter time.Duration) uint32 {
 	if !l.Kind.OnSteadyClock() {
 		resetAfter = min(resetAfter, math.MaxInt64/2) // the addition can't overflow
 		resetAfter += resetAfter / 63
 	}
-	return freshAtSteady(now.Steady, resetAfter)
+	return steadyExpiryAfter(now.Steady, resetAfter)
 }
 
-// freshAtSteady is freshAt for a time that passes on the steady clock, of which
-// steady is the reading.
-func freshAtSteady(steady int64, resetAfter time.Duration) uint32 {
+// steadyExpiryAfter is expiryAfter for a time that passes on the steady clock,
+// of which steady is the reading.
+func steadyExpiryAfter(steady int64, resetAfter time.Duration) uint32 {
 	return uint32(min((uint64(max(steady, 0))+uint64(resetAfter)+1e9-1)/1e9+1, math.MaxUint32))
 }

@@ -99,9 +99,9 @@ type giveBackHistory struct {
 // historyNode is a node, or rather one process after the other.
 type historyNode struct {
 	table  *Table
-	offset int64             // of its wall clock from the steady one
-	course algorithms.Course // of its wall clock
-	copied historySnapshot   // what a standby has
+	offset int64                  // of its wall clock from the steady one
+	course algorithms.SlewedClock // of its wall clock
+	copied historySnapshot        // what a standby has
 	disk   map[diskKey]Record
 	saved  historySnapshot // what the disk has
 }
@@ -182,7 +182,7 @@ func newGiveBackHistory(seed uint64) *giveBackHistory {
 		if h.random.IntN(2) == 0 {
 			n.offset = h.random.Int64N(int64(time.Hour)) - int64(30*time.Minute)
 		}
-		n.course = algorithms.Course{Steady: h.steady, Wall: h.steady + n.offset}
+		n.course = algorithms.SlewedClock{Steady: h.steady, Wall: h.steady + n.offset}
 		h.others = append(h.others, n)
 	}
 	h.owner = h.others[0]
@@ -598,7 +598,7 @@ func (h *giveBackHistory) giveBack(p *pendingCost, op *pendingOp, used int64) {
 	h.trace("%v/%x.%d: gave back %d for %d: %v", op.limit.Kind, op.counter.key.Subject,
 		op.counter.key.Counter, op.cost-used, p.purpose, err)
 	if err != nil {
-		from.Fastest = 0 // untouched
+		from.MaxRate = 0 // untouched
 	}
 	h.noteReturn(op, &from, used, true)
 }
@@ -609,7 +609,7 @@ func (h *giveBackHistory) giveBack(p *pendingCost, op *pendingOp, used int64) {
 func (h *giveBackHistory) noteReturn(op *pendingOp, from *algorithms.TakeRecord, used int64, isCertain bool) {
 	op.counter.giveBack(op.used, used)
 	switch {
-	case from.Fastest == 0:
+	case from.MaxRate == 0:
 	case isCertain:
 		op.counter.touch(h.at(), op.limit)
 	default:
@@ -627,7 +627,7 @@ func (h *giveBackHistory) fromOf(op *pendingOp) algorithms.TakeRecord {
 		from.Steady = op.from.Steady
 	}
 	if op.limit.Kind.IsBucket() && (h.isInline || op.counter.ratesChangedAt() < op.from.Steady) {
-		from.Fastest = op.limit.Amount
+		from.MaxRate = op.limit.Amount
 	}
 	return from
 }
@@ -789,7 +789,7 @@ func (h *giveBackHistory) flood() {
 		n.Subject = uint64(ring.Partitions-1)<<(64-ring.PartitionBits) + i
 		_ = all.MakeRoom(n, h.steady)
 		held := all.Lock(n.Partition(), h.steady)
-		held.Reset(notes.ResetKey(n.Subject, 0), false, h.steady, (h.steady+int64(resetMemory))/1e9)
+		held.RecordReset(notes.ResetKey(n.Subject, 0), false, h.steady, (h.steady+int64(resetRetention))/1e9)
 		held.Unlock()
 	}
 	for _, c := range h.counters() {
@@ -862,7 +862,7 @@ func (h *giveBackHistory) stepClock() {
 	n.offset += h.random.Int64N(int64(4*time.Hour)>>h.random.IntN(12)) - int64(2*time.Hour)>>h.random.IntN(12)
 	wall := n.course.At(h.steady)
 	real := h.steady + n.offset
-	n.course = algorithms.Course{Steady: h.steady, Wall: max(wall, real), Surplus: max(0, wall-real)}
+	n.course = algorithms.SlewedClock{Steady: h.steady, Wall: max(wall, real), Lead: max(0, wall-real)}
 	h.trace("a clock is %v off", time.Duration(n.offset))
 }
 
@@ -915,7 +915,7 @@ func (h *giveBackHistory) restart() {
 	n := h.owner
 	n.table.Close()
 	n.table = New(1000)
-	n.course = algorithms.Course{Steady: h.steady, Wall: h.steady + n.offset}
+	n.course = algorithms.SlewedClock{Steady: h.steady, Wall: h.steady + n.offset}
 	if len(n.disk) > 0 {
 		n.table.FollowClock(h.now(), h.partition, n.saved.at.Wall+h.steady-n.saved.at.Steady)
 		n.table.Restore(h.now(), slices.Collect(maps.Values(n.disk)))
@@ -1009,7 +1009,7 @@ func (h *giveBackHistory) promote() {
 	lost := h.owner
 	lost.table.Close()
 	lost.table = New(1000)
-	lost.course = algorithms.Course{Steady: h.steady, Wall: h.steady + lost.offset}
+	lost.course = algorithms.SlewedClock{Steady: h.steady, Wall: h.steady + lost.offset}
 	lost.forgetDisk()
 
 	h.owner = h.standby

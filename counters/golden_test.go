@@ -33,7 +33,7 @@ func TestGolden(t *testing.T) {
 	var lines []golden.Line
 	for _, name := range slices.Sorted(maps.Keys(records)) {
 		r := records[name]
-		r.Key, r.FreshAt = Key{Subject: 1 << 63, Counter: 5}, 5063
+		r.Key, r.ExpiresAt = Key{Subject: 1 << 63, Counter: 5}, 5063
 		lines = append(lines, golden.Line{Name: name, Bytes: AppendRecord(nil, &r, now)})
 	}
 	for i, b := range golden.Check(t, "testdata/records.txt", lines...) {
@@ -41,7 +41,7 @@ func TestGolden(t *testing.T) {
 		want := records[lines[i].Name]
 		rest, err := parseRecord(b, &r, now)
 		if err != nil || len(rest) > 0 || r.Kind != want.Kind || r.State != want.State ||
-			len(r.Log) != len(want.Log) || r.FreshAt != 5063 {
+			len(r.Log) != len(want.Log) || r.ExpiresAt != 5063 {
 			t.Errorf("%s: have %+v, %v", lines[i].Name, r, err)
 		}
 	}

@@ -32,14 +32,14 @@ const (
 type group struct {
 	tags           [groupSlots]uint8
 	kindFullnesses [groupSlots]kindFullness
-	freshAt        [groupSlots]uint32 // Unix seconds on the steady clock
+	expiresAt      [groupSlots]uint32 // Unix seconds on the steady clock
 	dirty          uint64             // slots with changes that a reader has not received yet; see bitsOf
 	inline         uint8              // used slots that hold inline counters, one bit each
 	_              [7]byte            // fills the first cache line, so that records begin with the next
-	records        [groupSlots]record
+	entries        [groupSlots]slotEntry
 }
 
-type record struct {
+type slotEntry struct {
 	key   Key
 	state algorithms.State
 }
@@ -49,9 +49,9 @@ type record struct {
 // disk may live until the old expiry. If the counter left the table before
 // that, the copy would come back at the next start.
 func (g *group) set(slot int, kind algorithms.Kind, state algorithms.State, fullness uint8, freshAt uint32) {
-	g.records[slot].state = state
+	g.entries[slot].state = state
 	g.kindFullnesses[slot] = packKindFullness(kind, fullness)
-	g.freshAt[slot] = max(g.freshAt[slot], freshAt)
+	g.expiresAt[slot] = max(g.expiresAt[slot], freshAt)
 }
 
 func tagOf(k Key) uint8 { return uint8(k.Counter) | tagUsed }
@@ -68,7 +68,7 @@ func (g *group) slotOf(k Key) int {
 	for m := zeroBytes(g.tagWord() ^ uint64(tagOf(k))*lowBits); m != 0; m &= m - 1 {
 		// The tags that match by mistake (see zeroBytes) belong to used slots, too. So
 		// there is always a key to compare.
-		if slot := bits.TrailingZeros64(m) / 8; g.records[slot].key == k {
+		if slot := bits.TrailingZeros64(m) / 8; g.entries[slot].key == k {
 			return slot
 		}
 	}
@@ -98,5 +98,5 @@ func (g *group) dirtySlots(by notes.Readers) uint64 {
 // has not received yet. Only administrators reset counters, so such slots are
 // rare.
 func (g *group) isUnreadReset(slot int, by notes.Readers) bool {
-	return g.dirty&bitsOf(slot, by) != 0 && g.records[slot].state.Fresh()
+	return g.dirty&bitsOf(slot, by) != 0 && g.entries[slot].state.Fresh()
 }

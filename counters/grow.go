@@ -5,7 +5,7 @@ import "github.com/rlnode/rlnode/counters/notes"
 // insert puts k, which must not be in the shard, into a slot. The caller has made room.
 func (s *shard) insert(k Key) location {
 	sub := s.subtableOf(k)
-	for sub.spare == 0 {
+	for sub.growthLeft == 0 {
 		s.grow(sub)
 		sub = s.subtableOf(k)
 	}
@@ -50,7 +50,7 @@ func (s *shard) grow(sub *subtable) {
 // nothing for a shard that is split or would have to be.
 func (s *shard) growFor(n int) {
 	sub := &s.single
-	if s.subtables != nil || n <= sub.spare {
+	if s.subtables != nil || n <= sub.growthLeft {
 		return
 	}
 
@@ -197,17 +197,17 @@ func (sub *subtable) allocate(n int) {
 	sub.setGroups(sub.memory().allocate(sub, n))
 	sub.live = 0
 	sub.dead = 0
-	sub.spare = len(sub.groups) * groupSlots * 7 / 8
+	sub.growthLeft = len(sub.groups) * groupSlots * 7 / 8
 }
 
 // copySlot copies a slot of g into sub, which must have a spare slot.
 func (sub *subtable) copySlot(g *group, slot int) {
-	loc := sub.insert(g.records[slot].key)
+	loc := sub.insert(g.entries[slot].key)
 	to := loc.group()
 	to.kindFullnesses[loc.slot()] = g.kindFullnesses[slot]
-	to.freshAt[loc.slot()] = g.freshAt[slot]
+	to.expiresAt[loc.slot()] = g.expiresAt[slot]
 	to.dirty |= bitsOf(loc.slot(), notes.Readers(g.dirty>>slot)&allReaders)
-	to.records[loc.slot()] = g.records[slot]
+	to.entries[loc.slot()] = g.entries[slot]
 }
 
 // releaseAll releases the memory and invalidates all locations.
@@ -215,7 +215,7 @@ func (sub *subtable) releaseAll() {
 	sub.memory().release(sub.shard, sub.groups)
 	sub.setGroups(nil)
 	sub.live = 0
-	sub.spare = 0
+	sub.growthLeft = 0
 	sub.dead = 0
 	sub.logs = nil
 	sub.unsentList = dirtyList{}
@@ -226,7 +226,7 @@ func (sub *subtable) shrink() {
 	if sub.live == 0 {
 		sub.memory().release(sub.shard, sub.groups)
 		sub.setGroups(nil)
-		sub.spare = 0
+		sub.growthLeft = 0
 		sub.dead = 0
 		sub.unsentList.groups = nil
 		return

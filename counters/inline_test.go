@@ -243,7 +243,7 @@ func TestSmallTablesHoldInlineCounters(t *testing.T) {
 func TestInlineRecordsBeyondTheBound(t *testing.T) {
 	const bound = 1000
 	record := func(i uint64, kind algorithms.Kind) Record {
-		r := Record{Key: inlineKey(i), Kind: kind, Fullness: 255, FreshAt: epoch.Steady/1e9 + 3600}
+		r := Record{Key: inlineKey(i), Kind: kind, Fullness: 255, ExpiresAt: epoch.Steady/1e9 + 3600}
 		if kind == algorithms.SlidingLog {
 			r.Log = []algorithms.Entry{{At: epoch.Steady, N: 1}}
 		} else {
@@ -336,8 +336,8 @@ func TestInlineCountStaysCorrect(t *testing.T) {
 					_, _ = table.Settle(now, s)
 				case 3:
 					r := Record{Key: k, Kind: algorithms.FixedWindow,
-						State:   algorithms.State{Count: 1, At: now.Wall / int64(time.Minute)},
-						FreshAt: now.Steady/1e9 + 30}
+						State:     algorithms.State{Count: 1, At: now.Wall / int64(time.Minute)},
+						ExpiresAt: now.Steady/1e9 + 30}
 					table.Put(now, r)
 				default:
 					table.Take(now, ops)

@@ -85,18 +85,18 @@ func (t *Table) giveBackLocked(
 		// The caller does not know at which rates the bucket has drained since the
 		// Take. For a reservation, the note knows: it was made before the cost was
 		// taken, so it has every rate since. Other costs may be older than the note.
-		if from.Fastest == 0 && from.Reserved {
-			from.Fastest = int64(past.MaxRate())
+		if from.MaxRate == 0 && from.Reserved {
+			from.MaxRate = int64(past.MaxRate())
 
 			// A CellBucket keeps its rate in its state, so it can be drained now.
 			if l.Kind != algorithms.CellBucket {
 				give.state = giveUndrained(l, &from, cost)
 			}
 		}
-		if from.Fastest == 0 {
+		if from.MaxRate == 0 {
 			return ErrGone
 		}
-		from.Fastest = max(from.Fastest, int64(past.MaxRate()), l.Amount)
+		from.MaxRate = max(from.MaxRate, int64(past.MaxRate()), l.Amount)
 		from.Returned = int64(past.Returned())
 
 		// The note must record what comes back here. Without that, too much of the next
@@ -124,28 +124,28 @@ func giveUndrained(
 	}
 }
 
-// chargeLateLocked debits cost that belongs to a Take at from, in the given
+// debitLateLocked debits cost that belongs to a Take at from, in the given
 // life. It drops the cost if that life is over, or all that was taken then is
-// gone: see forceLateDebit. The caller must hold the shard.
-func (t *Table) chargeLateLocked(
+// gone: see lateDebitEdit. The caller must hold the shard.
+func (t *Table) debitLateLocked(
 	s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, life Life,
 ) error {
 	if !t.isAlive(now, k, life) {
 		return nil
 	}
-	return t.changeLocked(s, now, k, l, forceLateDebit(l, from, cost))
+	return t.changeLocked(s, now, k, l, lateDebitEdit(l, from, cost))
 }
 
-// forceLateDebit debits cost that belongs to a Take at from, unless all that
+// lateDebitEdit debits cost that belongs to a Take at from, unless all that
 // was taken then is gone.
-func forceLateDebit(l *algorithms.Limit, from algorithms.TakeRecord, cost int64) edit {
+func lateDebitEdit(l *algorithms.Limit, from algorithms.TakeRecord, cost int64) edit {
 	return edit{
 		func(s algorithms.State, now algorithms.Instant) algorithms.State {
-			if from.Fastest != 0 || !l.Kind.IsBucket() {
+			if from.MaxRate != 0 || !l.Kind.IsBucket() {
 				return l.ForceLate(s, from, now, cost)
 			}
 
-			// The rate may have changed since, so nothing drains here: see forceDebit. If
+			// The rate may have changed since, so nothing drains here: see debitEdit. If
 			// the cost is dropped, s is returned as it was, so that the time since its last
 			// change still drains later.
 			undrained := s

@@ -179,7 +179,7 @@ func (t *Table) makeRoomForLoan(s *shard, now algorithms.Instant, k, companion K
 // debitCompanion debits a companion and protects it from eviction. The caller must
 // hold the shard and have made room.
 func (t *Table) debitCompanion(s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, n int64) error {
-	if err := t.changeLocked(s, now, k, l, forceDebit(l, n, false)); err != nil {
+	if err := t.changeLocked(s, now, k, l, debitEdit(l, n, false)); err != nil {
 		return err
 	}
 	s.protect(k)

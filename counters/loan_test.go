@@ -266,7 +266,7 @@ func TestLoanToNoShare(t *testing.T) {
 	table = copied(table, k.Partition(), now)
 	defer func() { table.Close() }()
 	table.Merge(now,
-		Record{Key: k, Kind: l.Kind, State: algorithms.State{Count: 10, At: window}, FreshAt: now.Steady/1e9 + 60},
+		Record{Key: k, Kind: l.Kind, State: algorithms.State{Count: 10, At: window}, ExpiresAt: now.Steady/1e9 + 60},
 		true)
 	if n, stand, err := table.DebitLoan(now, k, l, window, 100); n != 35 || stand.Used != -35 ||
 		stand.OwnUse() != 30 || err != nil {

@@ -17,7 +17,7 @@ func (t *Table) changeLog(
 	change(&e.log, now)
 	t.updateEntryCount(k.class(), e, before, l)
 	d := e.log.Describe(l, now, 0, true)
-	e.freshAt = max(e.freshAt, freshAt(now, l, d.ResetAfter)) // see group.set
+	e.expiresAt = max(e.expiresAt, expiryAfter(now, l, d.ResetAfter)) // see group.set
 	e.kindFullness = packKindFullness(algorithms.SlidingLog, fullnessAfterChange(l, &d))
 	s.markLogDirty(k, e, allReaders)
 }

@@ -44,7 +44,7 @@ func (t *Table) Recall(now algorithms.Instant, m *Memo) (found bool, err error) 
 	return m.recall(lp)
 }
 
-func (m *Memo) recall(lp notes.Locked) (found bool, err error) {
+func (m *Memo) recall(lp notes.LockedPartition) (found bool, err error) {
 	for _, kind := range [...]notes.Kind{notes.Answer, notes.Write, notes.Retry} {
 		// An id counts as used, whichever kind of request used it.
 		k := m.Key
@@ -86,6 +86,6 @@ func (t *Table) Remember(now algorithms.Instant, m *Memo) error {
 		return ErrShut
 	}
 	lp.Put(n)
-	t.notes.RecordMade(n)
+	t.notes.AddEvictable(n)
 	return nil
 }

@@ -23,7 +23,7 @@ func (t *Table) Merge(now algorithms.Instant, r Record, sameClock bool) bool {
 		return true
 	}
 
-	if r.FreshAt <= now.Steady/1e9 || r.isFresh() {
+	if r.ExpiresAt <= now.Steady/1e9 || r.isFresh() {
 		return true
 	}
 
@@ -33,10 +33,10 @@ func (t *Table) Merge(now algorithms.Instant, r Record, sameClock bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stored := s.readStored(r.Key)
-	if stored.FreshAt > now.Steady/1e9 && !r.mergeFrom(&stored, log, sameClock) {
+	if stored.ExpiresAt > now.Steady/1e9 && !r.mergeFrom(&stored, log, sameClock) {
 		return true
 	}
-	return t.putLocked(s, t.locationFor(s, r.Key, r.Kind), now, &r, log, allReaders)
+	return t.putLocked(s, t.prepareLocation(s, r.Key, r.Kind), now, &r, log, allReaders)
 }
 
 // storedCounter is a counter in the table, without a copy of its log.
@@ -48,10 +48,10 @@ type storedCounter struct {
 // readStored returns k's counter, or the zero storedCounter, which has expired, if there is none.
 func (s *shard) readStored(k Key) storedCounter {
 	if e := s.log(k); e != nil {
-		return storedCounter{Record: Record{Kind: algorithms.SlidingLog, FreshAt: int64(e.freshAt)}, log: &e.log}
+		return storedCounter{Record: Record{Kind: algorithms.SlidingLog, ExpiresAt: int64(e.expiresAt)}, log: &e.log}
 	}
 	if loc := s.find(k); loc.found() {
-		return storedCounter{Record: loc.group().record(loc.slot())}
+		return storedCounter{Record: loc.group().recordAt(loc.slot())}
 	}
 	return storedCounter{}
 }
@@ -73,14 +73,14 @@ func (r *Record) mergeFrom(have *storedCounter, log *algorithms.Log, sameClock b
 
 	switch {
 	case r.Kind != have.Kind:
-		return r.FreshAt > have.FreshAt
+		return r.ExpiresAt > have.ExpiresAt
 	case r.Kind == algorithms.SlidingLog:
-		return cmp.Or(cmp.Compare(r.FreshAt, have.FreshAt), cmp.Compare(log.Used(), have.log.Used())) > 0
+		return cmp.Or(cmp.Compare(r.ExpiresAt, have.ExpiresAt), cmp.Compare(log.Used(), have.log.Used())) > 0
 	case r.Kind == algorithms.CellBucket:
-		return cmp.Or(cmp.Compare(r.FreshAt, have.FreshAt), algorithms.CompareCells(r.State, have.State)) > 0
+		return cmp.Or(cmp.Compare(r.ExpiresAt, have.ExpiresAt), algorithms.CompareCells(r.State, have.State)) > 0
 	case r.Kind.IsBucket():
 		a, b := r.State, have.State
-		return cmp.Or(cmp.Compare(r.FreshAt, have.FreshAt), cmp.Compare(a.At, b.At),
+		return cmp.Or(cmp.Compare(r.ExpiresAt, have.ExpiresAt), cmp.Compare(a.At, b.At),
 			cmp.Compare(a.Count, b.Count), cmp.Compare(a.Part, b.Part)) > 0
 	}
 	return r.mergeWindow(have, sameClock)
@@ -96,8 +96,8 @@ func (r *Record) mergeWindow(have *storedCounter, sameClock bool) bool {
 	}
 
 	r.State = mergeWindows(r.Kind, r.State, have.State, sameClock)
-	r.FreshAt = max(r.FreshAt, have.FreshAt)
-	return r.State != have.State || r.FreshAt > have.FreshAt
+	r.ExpiresAt = max(r.ExpiresAt, have.ExpiresAt)
+	return r.State != have.State || r.ExpiresAt > have.ExpiresAt
 }
 
 // mergeWindows keeps the higher count of each window that the later of the two

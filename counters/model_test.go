@@ -73,16 +73,16 @@ func (m *model) take(keys []Key, cost int64) Verdict {
 		}
 	}
 	for i, k := range keys {
-		c, fresh := m.all[k], int64(freshAt(m.now, m.limit(k), ds[i].ResetAfter))
+		c, fresh := m.all[k], int64(expiryAfter(m.now, m.limit(k), ds[i].ResetAfter))
 		if c != nil && c.log != nil {
 			c.log.Advance(m.limit(k), m.now)
 		}
 		switch {
 		case !ds[i].Allowed && c != nil:
 			c.Fullness = refusedFullness
-			c.unsaved = c.unsaved || c.log == nil && fresh > c.FreshAt
-			c.unsent = c.unsent || c.log == nil && fresh > c.FreshAt
-			c.FreshAt = max(c.FreshAt, fresh)
+			c.unsaved = c.unsaved || c.log == nil && fresh > c.ExpiresAt
+			c.unsent = c.unsent || c.log == nil && fresh > c.ExpiresAt
+			c.ExpiresAt = max(c.ExpiresAt, fresh)
 		case verdict == Admitted && cost > 0:
 			m.set(&nexts[i], fresh, levelAfter(m.limit(k), &nexts[i], ds[i]))
 		}
@@ -99,7 +99,7 @@ func levelAfter(l *algorithms.Limit, c *counter, d algorithms.Decision) uint8 {
 
 // set stores a counter that has changed.
 func (m *model) set(c *counter, freshAt int64, level uint8) {
-	c.FreshAt, c.Fullness, c.unsaved, c.unsent = max(c.FreshAt, freshAt), packKindFullness(c.Kind,
+	c.ExpiresAt, c.Fullness, c.unsaved, c.unsent = max(c.ExpiresAt, freshAt), packKindFullness(c.Kind,
 		level).recordFullness(), true, true
 	m.all[c.Key] = c
 }
@@ -118,7 +118,7 @@ func (m *model) penalize(k Key, n int64) error {
 		next.State = l.Force(next.State, l.TakeRecord(next.State, m.now), m.now, n)
 		d = l.Describe(next.State, m.now, 0, true)
 	}
-	m.set(&next, int64(freshAt(m.now, l, d.ResetAfter)), fullnessAfterChange(l, &d))
+	m.set(&next, int64(expiryAfter(m.now, l, d.ResetAfter)), fullnessAfterChange(l, &d))
 	return nil
 }
 
@@ -131,13 +131,13 @@ func (m *model) reset(k Key) error {
 	if next.log != nil {
 		next.log = &algorithms.Log{}
 	}
-	m.set(&next, int64(freshAt(m.now, m.limit(k), 0)), 0)
+	m.set(&next, int64(expiryAfter(m.now, m.limit(k), 0)), 0)
 	return nil
 }
 
 func (m *model) put(r Record) {
 	c := m.all[r.Key]
-	if r.FreshAt <= m.now.Steady/1e9 {
+	if r.ExpiresAt <= m.now.Steady/1e9 {
 		if c == nil {
 			return
 		}
@@ -147,7 +147,7 @@ func (m *model) put(r Record) {
 		c = &counter{}
 		m.all[r.Key] = c
 	}
-	r.FreshAt = max(r.FreshAt, c.FreshAt)
+	r.ExpiresAt = max(r.ExpiresAt, c.ExpiresAt)
 	r.Fullness = packKindFullness(r.Kind, r.Fullness).recordFullness()
 	c.Record, c.unsaved = r, true
 	if r.Kind == algorithms.SlidingLog {
@@ -158,7 +158,7 @@ func (m *model) put(r Record) {
 func (m *model) sweep() {
 	maps.DeleteFunc(m.all, func(_ Key, c *counter) bool {
 		fresh := c.State.Fresh() && (c.log == nil || c.log.Fresh())
-		return c.FreshAt <= m.now.Steady/1e9 || fresh && !c.unsaved && !(c.unsent && m.replicated)
+		return c.ExpiresAt <= m.now.Steady/1e9 || fresh && !c.unsaved && !(c.unsent && m.replicated)
 	})
 }
 
@@ -273,7 +273,7 @@ func (r *run) changeOne() {
 func (r *run) put() {
 	k := r.key()
 	rec := Record{Key: k, Kind: r.m.limit(k).Kind, Fullness: uint8(rapid.IntRange(0, 255).Draw(r.t, "level")),
-		FreshAt: r.m.now.Steady/1e9 + rapid.Int64Range(-2, 90).Draw(r.t, "fresh in")}
+		ExpiresAt: r.m.now.Steady/1e9 + rapid.Int64Range(-2, 90).Draw(r.t, "fresh in")}
 	n := rapid.Int64Range(0, 12).Draw(r.t, "used")
 	switch {
 	case rec.Kind == algorithms.SlidingLog && n > 0:

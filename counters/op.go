@@ -75,7 +75,7 @@ func (op *Op) TakeRecord() algorithms.TakeRecord {
 	case l.Kind == algorithms.SlidingLog:
 		return algorithms.TakeRecord{Steady: op.At.Steady + int64(op.Decision.Delay)}
 	case l.Kind.IsBucket():
-		taken := algorithms.TakeRecord{Steady: op.At.Steady, Amount: l.Amount, Reset: op.Decision.ResetAfter}
+		taken := algorithms.TakeRecord{Steady: op.At.Steady, Amount: l.Amount, ResetAfter: op.Decision.ResetAfter}
 		taken.AddReturned(l, op.returnedOrLeft)
 		return taken
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// takePlain takes what a Take takes, describes it as a Describe does, and
+// tryTakePlain takes what a Take takes, describes it as a Describe does, and
 // stores the same; or it does nothing.
 func TestTakePlain(t *testing.T) {
 	seed := rand.Uint64()
@@ -32,11 +32,11 @@ func TestTakePlain(t *testing.T) {
 			Decision: algorithms.Decision{RetryAfter: 1, Delay: 2}, NoRoom: true}
 		slot := r.IntN(groupSlots)
 		var g group
-		g.records[slot].state = s
-		g.freshAt[slot] = uint32(now.Steady/1e9) + uint32(r.IntN(3))
+		g.entries[slot].state = s
+		g.expiresAt[slot] = uint32(now.Steady/1e9) + uint32(r.IntN(3))
 		before, opBefore := g, op
 		want, allowed := l.Take(s, now, op.Cost)
-		taken := g.takePlain(slot, now, &op)
+		taken := g.tryTakePlain(slot, now, &op)
 		if !taken {
 			if g != before || op != opBefore {
 				t.Fatalf("seed %d, %+v, %+v, cost %d: not taken, but changed", seed, l, s, op.Cost)
@@ -50,7 +50,7 @@ func TestTakePlain(t *testing.T) {
 		}
 		quick++
 		d := l.Describe(want, now, op.Cost, allowed)
-		before.set(slot, l.Kind, want, fullnessAfterCheck(l, &d), freshAt(now, l, d.ResetAfter))
+		before.set(slot, l.Kind, want, fullnessAfterCheck(l, &d), expiryAfter(now, l, d.ResetAfter))
 		if !allowed || op.state != want || op.Decision != d || op.NoRoom || g != before {
 			t.Fatalf("seed %d, %+v, %+v, cost %d: have %+v, %+v, want %t, %+v, %+v", seed, l, s,
 				op.Cost, op.state, op.Decision, allowed, want, d)

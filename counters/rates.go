@@ -59,13 +59,13 @@ func (t *Table) recordTake(now algorithms.Instant, k Key, l *algorithms.Limit) (
 
 	raised := n.MaxRate() > 0 && n.MaxRate() < uint64(l.Amount)
 	second := now.Steady / 1e9
-	ends := n.Returned() > 0 && n.Until < second+notes.RateMemory/2 // a Give of what is taken now will need the note
+	ends := n.Returned() > 0 && n.Until < second+notes.RateRetention/2 // a Give of what is taken now will need the note
 
 	// The note is put only if it changes: each Put is sent to the standby and
 	// written to disk.
 	if raised || ends {
 		n.RaiseMaxRate(uint64(l.Amount))
-		n.Until = max(n.Until, second+notes.RateMemory)
+		n.Until = max(n.Until, second+notes.RateRetention)
 		lp.Put(&n)
 	}
 	return int64(n.Returned())
@@ -82,6 +82,6 @@ func (t *Table) recordReturn(now algorithms.Instant, k Key, l *algorithms.Limit,
 	n.Inline = k.IsInline()
 	n.SetPast(n.MaxRate(), n.Returned()+uint64(units))
 	n.RaiseMaxRate(uint64(l.Amount))
-	n.Until = max(n.Until, now.Steady/1e9+notes.RateMemory)
+	n.Until = max(n.Until, now.Steady/1e9+notes.RateRetention)
 	lp.Put(&n)
 }

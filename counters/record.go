@@ -10,14 +10,14 @@ import (
 // Record is a counter in transit to or from disk or another node. Its times are
 // on the steady clock of the process that holds it.
 type Record struct {
-	Key      Key
-	Kind     algorithms.Kind
-	State    algorithms.State   // for all kinds but the log
-	Log      []algorithms.Entry // for the log
-	Fullness uint8              // how much of the capacity is used, 0…255; 255 means refusing
-	FreshAt  int64              // Unix seconds on the steady clock: when the counter equals a fresh one
+	Key       Key
+	Kind      algorithms.Kind
+	State     algorithms.State   // for all kinds but the log
+	Log       []algorithms.Entry // for the log
+	Fullness  uint8              // how much of the capacity is used, 0…255; 255 means refusing
+	ExpiresAt int64              // Unix seconds on the steady clock: when the counter equals a fresh one
 	// Note, if not nil, is a note of the partition. The record then stands for the
-	// note, not for a counter, and FreshAt is when the note expires.
+	// note, not for a counter, and ExpiresAt is when the note expires.
 	Note *notes.Note
 }
 
@@ -29,7 +29,7 @@ const noteKind = algorithms.Kind(7)
 // recordOf returns n as a record: copies, hand-overs and checkpoints carry the
 // notes of a partition like its counters.
 func recordOf(n *notes.Note) Record {
-	return Record{Key: Key{Subject: n.Subject, Counter: n.ID}, Kind: noteKind, FreshAt: n.Until, Note: n}
+	return Record{Key: Key{Subject: n.Subject, Counter: n.ID}, Kind: noteKind, ExpiresAt: n.Until, Note: n}
 }
 
 // recordsOf appends list to records.
@@ -73,19 +73,19 @@ func (r *Record) asLog() *algorithms.Log {
 	return algorithms.NewLog(r.Log)
 }
 
-// record returns a slot as a Record.
-func (g *group) record(slot int) Record {
+// recordAt returns a slot as a Record.
+func (g *group) recordAt(slot int) Record {
 	return Record{
-		Key: g.records[slot].key, Kind: g.kindFullnesses[slot].kind(), State: g.records[slot].state,
-		Fullness: g.kindFullnesses[slot].recordFullness(), FreshAt: int64(g.freshAt[slot]),
+		Key: g.entries[slot].key, Kind: g.kindFullnesses[slot].kind(), State: g.entries[slot].state,
+		Fullness: g.kindFullnesses[slot].recordFullness(), ExpiresAt: int64(g.expiresAt[slot]),
 	}
 }
 
-// record returns k's log as a Record, with a copy of its entries.
-func (ls *storedLog) record(k Key) Record {
+// asRecord returns k's log as a Record, with a copy of its entries.
+func (ls *storedLog) asRecord(k Key) Record {
 	return Record{
 		Key: k, Kind: algorithms.SlidingLog, Log: ls.log.Entries(),
-		Fullness: ls.kindFullness.recordFullness(), FreshAt: int64(ls.freshAt),
+		Fullness: ls.kindFullness.recordFullness(), ExpiresAt: int64(ls.expiresAt),
 	}
 }
 
@@ -98,7 +98,7 @@ func (r *Record) DelaySlot(age int64) {
 	}
 	r.Note.At += age
 	r.Note.Until = min(r.Note.Until+(age+1e9-1)/1e9, math.MaxUint32)
-	r.FreshAt = r.Note.Until
+	r.ExpiresAt = r.Note.Until
 }
 
 // IsReleasedSlot reports whether r is a slot that was released.

@@ -264,9 +264,9 @@ func TestPutIsForCheckpointsOnly(t *testing.T) {
 	second := epoch.Steady / 1e9
 	records := []Record{
 		{Key: keyIn(1, 1), Kind: algorithms.FixedWindow, State: algorithms.State{Count: 3, At: 7},
-			FreshAt: second + 60},
+			ExpiresAt: second + 60},
 		{Key: keyIn(1, 2), Kind: algorithms.SlidingLog,
-			Log: []algorithms.Entry{{At: epoch.Steady, N: 2}}, FreshAt: second + 60},
+			Log: []algorithms.Entry{{At: epoch.Steady, N: 2}}, ExpiresAt: second + 60},
 	}
 	for _, r := range records {
 		table.Put(epoch, r)
@@ -279,7 +279,7 @@ func TestPutIsForCheckpointsOnly(t *testing.T) {
 	expect.Equal(t, n, len(records), "for checkpoints: records")
 	// The owner reset them, or they have expired, so the copies on disk must go too.
 	records[0].State, records[0].Fullness = algorithms.State{}, 0
-	records[1].FreshAt = second
+	records[1].ExpiresAt = second
 	for _, r := range records {
 		table.Put(epoch, r)
 	}
@@ -287,7 +287,7 @@ func TestPutIsForCheckpointsOnly(t *testing.T) {
 	table.DrainChanges(func(b []Record) error {
 		for _, r := range onlyCounters(b) {
 			n++
-			if !r.isFresh() || r.FreshAt != second+60 {
+			if !r.isFresh() || r.ExpiresAt != second+60 {
 				t.Errorf("have %+v", r)
 			}
 		}
@@ -306,7 +306,7 @@ func TestPutKeepsToTheBounds(t *testing.T) {
 		take(table, epoch, key(i), l, 1)
 	}
 	r := Record{Key: key(1000), Kind: algorithms.FixedWindow,
-		State: algorithms.State{Count: 1, At: 7}, FreshAt: epoch.Steady/1e9 + 9}
+		State: algorithms.State{Count: 1, At: 7}, ExpiresAt: epoch.Steady/1e9 + 9}
 	if table.Put(epoch, r) || table.Merge(epoch, r, true) {
 		t.Error("found room")
 	}
@@ -320,7 +320,7 @@ func TestPutKeepsToTheBounds(t *testing.T) {
 		log = append(log, algorithms.Entry{At: epoch.Steady + i*1000, N: 1})
 	}
 	for i := range uint64(20) {
-		table.Put(epoch, Record{Key: key(i), Kind: algorithms.SlidingLog, Log: log, FreshAt: epoch.Steady/1e9 + 3600})
+		table.Put(epoch, Record{Key: key(i), Kind: algorithms.SlidingLog, Log: log, ExpiresAt: epoch.Steady/1e9 + 3600})
 		if used, _ := table.Usage(after(time.Second), key(i),
 			perMinute(algorithms.SlidingLog, 10)); used != int64(len(log)) {
 			t.Fatalf("have %d used, want %d", used, len(log))
@@ -337,10 +337,10 @@ func TestMerge(t *testing.T) {
 	type s = algorithms.State
 	second, now := epoch.Steady/1e9, epoch.Steady
 	record := func(kind algorithms.Kind, state s, fresh int64) Record {
-		return Record{Key: key(1), Kind: kind, State: state, FreshAt: second + fresh}
+		return Record{Key: key(1), Kind: kind, State: state, ExpiresAt: second + fresh}
 	}
 	logOf := func(fresh int64, entries ...algorithms.Entry) Record {
-		return Record{Key: key(1), Kind: log, Log: entries, FreshAt: second + fresh}
+		return Record{Key: key(1), Kind: log, Log: entries, ExpiresAt: second + fresh}
 	}
 	for _, tt := range []struct {
 		name       string
@@ -403,7 +403,7 @@ func TestMerge(t *testing.T) {
 // borrowed for one window does not widen another one.
 func TestMerge_OtherClocks(t *testing.T) {
 	record := func(window, count, borrowed int64) Record {
-		return Record{Key: key(1), Kind: algorithms.FixedWindow, FreshAt: epoch.Steady/1e9 + 60,
+		return Record{Key: key(1), Kind: algorithms.FixedWindow, ExpiresAt: epoch.Steady/1e9 + 60,
 			State: algorithms.State{Count: count, Part: borrowed, At: window}}
 	}
 	for _, tt := range []struct{ a, b, want Record }{
@@ -457,7 +457,7 @@ func TestConcurrentMoves(t *testing.T) {
 					table.makeFresh(now, k, l)
 				case 6, 7:
 					table.Merge(now,
-						Record{Key: k, Kind: l.Kind, State: algorithms.State{Count: 1}, FreshAt: now.Steady/1e9 + 5},
+						Record{Key: k, Kind: l.Kind, State: algorithms.State{Count: 1}, ExpiresAt: now.Steady/1e9 + 5},
 						true)
 				default:
 					table.Take(now, []Op{{Key: k, Limit: l, Cost: 1}})

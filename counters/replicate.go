@@ -147,12 +147,12 @@ func (s *shard) replicateGroup(batch []Record, sub *subtable, i int, disposition
 	g := &sub.groups[i]
 	for m := g.dirtySlots(notes.Replicas); m != 0; m &= m - 1 {
 		slot := bits.TrailingZeros64(m)
-		f := dispositionOf(g.records[slot].key.Partition())
+		f := dispositionOf(g.entries[slot].key.Partition())
 		if f == keepChange {
 			continue
 		}
 		if f == emitChange {
-			batch = append(batch, g.record(slot))
+			batch = append(batch, g.recordAt(slot))
 		}
 		s.markClean(sub.locationAt(i*groupSlots+slot), notes.Replicas)
 	}
@@ -175,7 +175,7 @@ func (s *shard) replicateLog(
 		sub.unsentList.addLog(k)
 		return batch
 	case emitChange:
-		batch = append(batch, e.record(k))
+		batch = append(batch, e.asRecord(k))
 	}
 	s.markLogClean(e, notes.Replicas)
 	return batch

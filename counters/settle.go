@@ -223,9 +223,9 @@ func (t *Table) settleCost(s *shard, now algorithms.Instant, cost *SettledCost, 
 	case change == 0:
 		return nil
 	case !plan.Late:
-		return t.changeLocked(s, now, cost.Key, cost.Limit, forceDebit(cost.Limit, change, from.Fastest == 0))
+		return t.changeLocked(s, now, cost.Key, cost.Limit, debitEdit(cost.Limit, change, from.MaxRate == 0))
 	}
-	return t.chargeLateLocked(s, now, cost.Key, cost.Limit, from, change, plan.Life)
+	return t.debitLateLocked(s, now, cost.Key, cost.Limit, from, change, plan.Life)
 }
 
 // tightestRemaining returns what remains of the limit with the least left in

@@ -177,7 +177,7 @@ func TestLives(t *testing.T) {
 			table.Take(epoch, ops)
 			table.Take(epoch, other)
 			taken := ops[0].TakeRecord()
-			taken.Fastest = l.Amount
+			taken.MaxRate = l.Amount
 			expect.NoError(t, table.makeFresh(epoch, key(1), l))
 			table.Take(epoch, ops)
 
@@ -287,7 +287,7 @@ func TestReturnsAreBounded(t *testing.T) {
 		life := table.Life(ops[0].Key.Partition())
 		table.Take(now, ops)
 		from := ops[0].TakeRecord()
-		from.Fastest = bucket.Amount
+		from.MaxRate = bucket.Amount
 		err := table.GiveBack(now, ops[0].Key, bucket, from, 4, life)
 		used, _ := table.Usage(now, ops[0].Key, bucket)
 		switch {
@@ -356,7 +356,7 @@ func TestGiveBackAfterOtherRates(t *testing.T) {
 
 	later := shifted(epoch, 10*time.Second)
 	take(table, later, k, &fast, 100) // what was reserved has drained
-	taken.Fastest = slow.Amount
+	taken.MaxRate = slow.Amount
 	expect.NoError(t, table.GiveBack(later, k, slow, taken, 50, life))
 	if d := take(table, later, k, &fast, 1); d.Allowed {
 		t.Error("101 were admitted at once, want at most 100")
@@ -381,7 +381,7 @@ func TestGiveBackAfterARefusedFasterRate(t *testing.T) {
 	take(table, later, k, slow, 50) // the first 50 have drained
 
 	later = shifted(epoch, 3*time.Second)
-	taken.Fastest = slow.Amount
+	taken.MaxRate = slow.Amount
 	expect.NoError(t, table.GiveBack(later, k, slow, taken, 50, life))
 	if d := take(table, later, k, slow, 52); d.Allowed {
 		t.Error("52 were admitted of the 51 that are left: what had drained came back")

@@ -21,10 +21,10 @@ type shard struct {
 	// A Take of an existing counter reads only the first of these cache lines: the
 	// fields from here to the groups of single.
 
-	mu             sync.Mutex                // guards everything below
-	latest         algorithms.Instant        // the latest readings of this process's clocks; see advance
-	followedClocks map[int]algorithms.Course // partitions that follow a clock that is ahead; see FollowClock
-	subtables      *subtables                // nil if single holds all counters
+	mu             sync.Mutex                     // guards everything below
+	latest         algorithms.Instant             // the latest readings of this process's clocks; see advance
+	followedClocks map[int]algorithms.SlewedClock // partitions that follow a clock that is ahead; see FollowClock
+	subtables      *subtables                     // nil if single holds all counters
 	single         subtable
 
 	table      *Table

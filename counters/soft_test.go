@@ -39,7 +39,7 @@ func addsUp(t interface {
 			live := 0
 			for j := range sub.groups {
 				for slot, tag := range sub.groups[j].tags {
-					if k := sub.groups[j].records[slot].key; tag >= tagUsed {
+					if k := sub.groups[j].entries[slot].key; tag >= tagUsed {
 						if s.subtables == nil &&
 							s.hint.groupOf(k) != uintptr(unsafe.Pointer(&sub.groups[sub.firstGroup(k)])) {
 							t.Fatalf("shard %d: the hint says that %x is in another group", i, k)
@@ -55,9 +55,9 @@ func addsUp(t interface {
 					}
 				}
 			}
-			if live != sub.live || sub.live+sub.dead+sub.spare != len(sub.groups)*groupSlots*7/8 {
+			if live != sub.live || sub.live+sub.dead+sub.growthLeft != len(sub.groups)*groupSlots*7/8 {
 				t.Fatalf("shard %d: %d live, of %d, with %d dead and %d spare in %d groups", i,
-					live, sub.live, sub.dead, sub.spare, len(sub.groups))
+					live, sub.live, sub.dead, sub.growthLeft, len(sub.groups))
 			}
 			sum += int64(sub.count())
 			for k := range sub.logs {

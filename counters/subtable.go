@@ -21,7 +21,7 @@ type subtable struct {
 	// reaches an empty one.
 	live          int    // slots in use
 	dead          int    // slots marked deleted
-	spare         int    // empty slots that may be filled before the subtable must be rehashed
+	growthLeft    int    // empty slots that may be filled before the subtable must be rehashed
 	lowestCounter uint64 // the lowest possible Key.Counter here
 	shard         *shard
 
@@ -40,7 +40,7 @@ type subtable struct {
 type storedLog struct {
 	log          algorithms.Log
 	kindFullness kindFullness
-	freshAt      uint32
+	expiresAt    uint32
 	dirty        notes.Readers
 }
 
@@ -62,13 +62,13 @@ func (loc location) groupIndex() int { return int(uint(loc.index) / groupSlots) 
 func (loc location) slot() int       { return loc.index & (groupSlots - 1) }
 func (loc location) group() *group   { return &loc.subtable.groups[uint(loc.index)/groupSlots] }
 
-func (loc location) key() Key { return loc.group().records[loc.slot()].key }
+func (loc location) key() Key { return loc.group().entries[loc.slot()].key }
 
 func (loc location) state() algorithms.State {
 	if loc.index < 0 {
 		return algorithms.State{}
 	}
-	return loc.group().records[loc.slot()].state
+	return loc.group().entries[loc.slot()].state
 }
 
 // logOrFresh returns the log at loc or, if it has none, a fresh one.
@@ -128,16 +128,16 @@ func (sub *subtable) insert(k Key) location {
 	if g.tags[loc.slot()] == tagDeleted {
 		sub.dead--
 	} else {
-		sub.spare--
+		sub.growthLeft--
 	}
 
 	g.tags[loc.slot()] = tagOf(k)
 	g.inline = g.inline&^(1<<loc.slot()) | uint8(k.class())<<loc.slot()
-	g.records[loc.slot()] = record{key: k}
+	g.entries[loc.slot()] = slotEntry{key: k}
 
 	// set never lowers an expiry. The expiry of the slot's last counter must not
 	// stay for this one.
-	g.freshAt[loc.slot()] = 0
+	g.expiresAt[loc.slot()] = 0
 	sub.live++
 
 	return loc
@@ -163,7 +163,7 @@ func (sub *subtable) freeSlot(loc location) {
 	g := loc.group()
 	if zeroBytes(g.tagWord()) != 0 {
 		g.tags[loc.slot()] = tagEmpty
-		sub.spare++
+		sub.growthLeft++
 	} else {
 		g.tags[loc.slot()] = tagDeleted
 		sub.dead++

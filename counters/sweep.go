@@ -35,14 +35,14 @@ func (t *Table) sweepShard(s *shard, second int64, by notes.Readers) {
 
 				// Once all readers have received a reset, its record is no longer needed.
 				reported := g.dirty&bitsOf(slot, by) == 0
-				if int64(g.freshAt[slot]) <= second || reported && g.records[slot].state.Fresh() {
+				if int64(g.expiresAt[slot]) <= second || reported && g.entries[slot].state.Fresh() {
 					s.remove(sub.locationAt(i*groupSlots + slot))
 				}
 			}
 		}
 
 		for k, e := range sub.logs {
-			if int64(e.freshAt) <= second || e.dirty&by == 0 && e.log.Fresh() {
+			if int64(e.expiresAt) <= second || e.dirty&by == 0 && e.log.Fresh() {
 				t.dropLog(s, k)
 			}
 		}

@@ -161,7 +161,7 @@ func TestAgainstMap(t *testing.T) {
 		case op == 3:
 			from := algorithms.TakeRecord{Steady: now.Steady - rng.Int64N(int64(time.Minute))}
 			table.give(now, k, l, from, 2)
-			from.Fastest = l.Amount
+			from.MaxRate = l.Amount
 			want[k] = l.Give(want[k], from, now, 2)
 		case i%1000 == 4:
 			now.Steady += rng.Int64N(int64(20 * time.Second))
@@ -519,7 +519,7 @@ func TestLoweredCounterIsHandedOut(t *testing.T) {
 	table.reward(epoch, key(2), log, 60)
 	table.Sweep(after(2*time.Second), 1)
 	second := saved()
-	if len(second) != 2 || second[0].FreshAt != first[0].FreshAt || second[1].FreshAt != first[1].FreshAt {
+	if len(second) != 2 || second[0].ExpiresAt != first[0].ExpiresAt || second[1].ExpiresAt != first[1].ExpiresAt {
 		t.Errorf("have %+v after %+v", second, first)
 	}
 }

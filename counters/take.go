@@ -27,7 +27,7 @@ func (t *Table) Take(now algorithms.Instant, ops []Op) Verdict {
 		s.mu.Lock()
 		now = s.advance(now)
 		v := Admitted
-		if !t.takeOne(s, now, &ops[0]) {
+		if !t.tryTakeOne(s, now, &ops[0]) {
 			v = t.take(now, ops, nil, true)
 		}
 		s.mu.Unlock()
@@ -66,15 +66,15 @@ func (t *Table) lockAndTake(now algorithms.Instant, ops []Op, attempt *SlotAttem
 	return v
 }
 
-// takeOne does what take does for the usual check: a single op that an existing
-// counter admits. Otherwise it returns false, and the op is still to be
-// decided. The caller must hold s, the shard of op.
+// tryTakeOne does what take does for the usual check: a single op that an
+// existing counter admits. Otherwise it returns false, and the op is still to
+// be decided. The caller must hold s, the shard of op.
 //
 // Most checks end here, so this path is short: a plain token bucket in the
 // first group of its search needs hardly any calls. The processor looks only a
 // few hundred instructions ahead. If the path is short enough, the caller's
 // next counter is fetched while this one still comes from memory.
-func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
+func (t *Table) tryTakeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	l := op.Limit
 	d := &op.Decision
 
@@ -105,19 +105,19 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	// A partition's clock differs from now only in Wall, by which windows are
 	// counted. A plain bucket drains by Steady, so it does without.
 	op.At = now
-	if !l.IsPlain() || !g.takePlain(slot, now, op) {
+	if !l.IsPlain() || !g.tryTakePlain(slot, now, op) {
 		if s.followedClocks != nil {
 			op.At = s.timeIn(op.Key.Partition(), now)
 		}
 
-		state, allowed := l.Take(g.records[slot].state, op.At, op.Cost)
+		state, allowed := l.Take(g.entries[slot].state, op.At, op.Cost)
 		if !allowed {
 			return false
 		}
 
 		op.state, op.NoRoom = state, false
 		l.DescribeInto(d, state, op.At, op.Cost, true)
-		g.set(slot, l.Kind, state, fullnessAfterCheck(l, d), freshAt(op.At, l, d.ResetAfter))
+		g.set(slot, l.Kind, state, fullnessAfterCheck(l, d), expiryAfter(op.At, l, d.ResetAfter))
 	}
 
 	if !g.isDirty(slot, allReaders) {
@@ -132,15 +132,15 @@ func (t *Table) takeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	return true
 }
 
-// takePlain takes op's cost from its plain token bucket. It returns false and
+// tryTakePlain takes op's cost from its plain token bucket. It returns false and
 // changes nothing if the bucket refuses, or if the quick arithmetic does not
 // suffice.
-func (g *group) takePlain(slot int, now algorithms.Instant, op *Op) bool {
+func (g *group) tryTakePlain(slot int, now algorithms.Instant, op *Op) bool {
 	l := op.Limit
 	d := &op.Decision
-	state, ok := l.DrainQuickly(g.records[slot].state, now.Steady)
+	state, ok := l.DrainQuickly(g.entries[slot].state, now.Steady)
 	if !ok {
-		state = l.Advance(g.records[slot].state, now)
+		state = l.Advance(g.entries[slot].state, now)
 		if state.At != now.Steady { // the state is ahead of the clock
 			return false
 		}
@@ -162,7 +162,7 @@ func (g *group) takePlain(slot int, now algorithms.Instant, op *Op) bool {
 	d.Delay = 0
 	d.MoreAfter = l.MoreQuickly(state)
 	fullness := min(algorithms.Fullness(d.Remaining, l.Burst), refusedFullness-1) // as fullnessAfterCheck
-	g.set(slot, algorithms.TokenBucket, state, fullness, freshAtSteady(now.Steady, reset))
+	g.set(slot, algorithms.TokenBucket, state, fullness, steadyExpiryAfter(now.Steady, reset))
 
 	return true
 }
@@ -201,13 +201,13 @@ func (t *Table) take(now algorithms.Instant, ops []Op, attempt *SlotAttempt, gat
 		blocks = blocks || op.Block
 	}
 
-	// A refusal begins blocks. They begin before admitOrWithdraw, which changes the
+	// A refusal begins blocks. They begin before admitAll, which changes the
 	// decisions of ops that did not refuse.
 	if blocks {
 		t.beginBlocks(ops, true)
 	}
 
-	if !t.admitOrWithdraw(ops) {
+	if !t.admitAll(ops) {
 		return Refused
 	}
 
@@ -250,7 +250,7 @@ func (t *Table) peek(now algorithms.Instant, ops []Op, gated bool) Verdict {
 	// begin.
 	t.beginBlocks(ops, false)
 
-	if !t.admitOrWithdraw(ops) {
+	if !t.admitAll(ops) {
 		return Refused
 	}
 	return Admitted

@@ -36,12 +36,12 @@ func (s *shard) timeIn(p int, now algorithms.Instant) algorithms.Instant {
 // followedTime is timeIn for a shard with a partition that follows another clock.
 // It forgets such a clock once this node's own has caught up.
 func (s *shard) followedTime(p int, now algorithms.Instant) algorithms.Instant {
-	course, follows := s.followedClocks[p]
+	clock, follows := s.followedClocks[p]
 	if !follows {
 		return now
 	}
 
-	wall := course.At(now.Steady)
+	wall := clock.At(now.Steady)
 	if wall <= now.Wall {
 		s.unfollow(p)
 		return now
@@ -87,12 +87,12 @@ func (s *shard) follow(now algorithms.Instant, p int, wall int64) {
 	}
 
 	if s.followedClocks == nil {
-		s.followedClocks = make(map[int]algorithms.Course)
+		s.followedClocks = make(map[int]algorithms.SlewedClock)
 	}
 	if _, follows := s.followedClocks[p]; !follows {
 		s.table.followedCount.Add(1)
 	}
-	s.followedClocks[p] = algorithms.Course{Steady: now.Steady, Wall: wall, Surplus: wall - now.Wall}
+	s.followedClocks[p] = algorithms.SlewedClock{Steady: now.Steady, Wall: wall, Lead: wall - now.Wall}
 }
 
 // WallIn returns the reading at now of the wall clock by which p counts its
@@ -114,7 +114,7 @@ func (t *Table) WallIn(now algorithms.Instant, p int) int64 {
 
 // MaxClockLead returns by how many nanoseconds, at most, the clocks by which
 // partitions count their windows are ahead of this node's; 0 if none is.
-func (t *Table) MaxClockLead(now algorithms.Instant) (most int64) {
+func (t *Table) MaxClockLead(now algorithms.Instant) (maxLead int64) {
 	if t.followedCount.Load() == 0 {
 		return 0
 	}
@@ -126,9 +126,9 @@ func (t *Table) MaxClockLead(now algorithms.Instant) (most int64) {
 
 		// timeIn may delete p from the map, which is safe during the loop.
 		for p := range s.followedClocks {
-			most = max(most, s.timeIn(p, at).Wall-at.Wall)
+			maxLead = max(maxLead, s.timeIn(p, at).Wall-at.Wall)
 		}
 		s.mu.Unlock()
 	}
-	return most
+	return maxLead
 }

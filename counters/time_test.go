@@ -155,7 +155,7 @@ func TestFollow(t *testing.T) {
 		p := key(1).Partition()
 		table.FollowClock(now, p, there)
 		table.Put(now, Record{
-			Key: key(1), Kind: kind, Fullness: 255, FreshAt: now.Steady/1e9 + 120,
+			Key: key(1), Kind: kind, Fullness: 255, ExpiresAt: now.Steady/1e9 + 120,
 			State: algorithms.State{Count: 10, At: there / int64(time.Minute)},
 		})
 
@@ -216,7 +216,7 @@ func TestMergeByOtherClocks(t *testing.T) {
 			window := now.Wall / int64(time.Minute)
 			take(table, now, key(1), l, 100)
 			table.Merge(now, Record{
-				Key: key(1), Kind: kind, FreshAt: now.Steady/1e9 + 600,
+				Key: key(1), Kind: kind, ExpiresAt: now.Steady/1e9 + 600,
 				State: algorithms.State{Count: 5, At: window + 5},
 			}, sameClock)
 

@@ -61,8 +61,8 @@ func AppendRecord(b []byte, r *Record, now algorithms.Instant) []byte {
 
 	b = AppendKey(append(b, byte(packKindFullness(r.Kind, r.Fullness))), r.Key)
 	left := uint64(0)
-	if second := now.Steady / 1e9; r.FreshAt > second {
-		left = uint64(min(r.FreshAt, math.MaxUint32) - second)
+	if second := now.Steady / 1e9; r.ExpiresAt > second {
+		left = uint64(min(r.ExpiresAt, math.MaxUint32) - second)
 	}
 	b = binary.AppendUvarint(b, left)
 
@@ -117,7 +117,7 @@ func age(at int64, now algorithms.Instant) uint64 {
 func DecodeRecord(d *wire.Decoder, r *Record, now algorithms.Instant) {
 	packed := kindFullness(d.Byte())
 	log := r.Log[:0]
-	*r = Record{Key: DecodeKey(d), Kind: packed.kind(), Fullness: packed.recordFullness(), FreshAt: now.Steady / 1e9}
+	*r = Record{Key: DecodeKey(d), Kind: packed.kind(), Fullness: packed.recordFullness(), ExpiresAt: now.Steady / 1e9}
 	if r.Kind == noteKind {
 		*r = decodeNote(d, r.Key, notes.Kind(packed.packedFullness()), now)
 		return
@@ -125,7 +125,7 @@ func DecodeRecord(d *wire.Decoder, r *Record, now algorithms.Instant) {
 
 	if left := d.UpTo(math.MaxUint32); left > 0 {
 		// The second is rounded up, so that no counter is dropped before it is fresh.
-		r.FreshAt = min((now.Steady+1e9-1)/1e9+left, math.MaxUint32)
+		r.ExpiresAt = min((now.Steady+1e9-1)/1e9+left, math.MaxUint32)
 	}
 	if r.Kind == algorithms.SlidingLog {
 		r.Log = decodeLog(d, log, now)

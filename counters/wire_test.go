@@ -31,73 +31,73 @@ func TestRecordRoundTrip(t *testing.T) {
 	}{
 		{"fixed window",
 			Record{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 29_000_000},
-				Fullness: 255, FreshAt: second + 63},
+				Fullness: 255, ExpiresAt: second + 63},
 			24},
 		{"sliding window",
 			Record{Kind: algorithms.SlidingWindow,
-				State: algorithms.State{Count: 5, Part: 300, At: 29_000_000}, FreshAt: second + 63},
+				State: algorithms.State{Count: 5, Part: 300, At: 29_000_000}, ExpiresAt: second + 63},
 			25},
 		{"bucket",
 			Record{Kind: algorithms.TokenBucket,
 				State: algorithms.State{Count: 5, Part: 7, At: here.Steady - 1000}, Fullness: 9,
-				FreshAt: second + 63},
+				ExpiresAt: second + 63},
 			22},
 		{"first window",
 			Record{Kind: algorithms.FirstWindow,
 				State: algorithms.State{Count: 5, Part: 60e9, At: here.Steady - 1000}, Fullness: 9,
-				FreshAt: second + 63},
+				ExpiresAt: second + 63},
 			27},
 		{"cell bucket",
 			Record{Kind: algorithms.CellBucket,
 				State: algorithms.State{Count: 60e9, Part: 1e9, At: here.Steady + 3e9}, Fullness: 9,
-				FreshAt: second + 63},
+				ExpiresAt: second + 63},
 			34},
 		{"first window, full, a year ago",
 			Record{Kind: algorithms.FirstWindow,
 				State: algorithms.State{Count: maxUsed, Part: int64(algorithms.MaxWindow),
 					At: here.Steady - int64(algorithms.MaxWindow)},
-				Fullness: 255, FreshAt: second + 1},
+				Fullness: 255, ExpiresAt: second + 1},
 			43},
-		{"first window, reset", Record{Kind: algorithms.FirstWindow, FreshAt: second + 63}, 20},
-		{"reset", Record{Kind: algorithms.LeakyBucket, FreshAt: second + 63}, 20},
+		{"first window, reset", Record{Kind: algorithms.FirstWindow, ExpiresAt: second + 63}, 20},
+		{"reset", Record{Kind: algorithms.LeakyBucket, ExpiresAt: second + 63}, 20},
 		{"no longer than for ever",
 			Record{Kind: algorithms.TokenBucket,
-				State: algorithms.State{Count: maxUsed, At: here.Steady}, FreshAt: math.MaxUint32},
+				State: algorithms.State{Count: maxUsed, At: here.Steady}, ExpiresAt: math.MaxUint32},
 			33},
 		{"expired",
-			Record{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: -3}, FreshAt: second},
+			Record{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: -3}, ExpiresAt: second},
 			21},
 		{"log",
 			Record{Kind: algorithms.SlidingLog,
 				Log: []algorithms.Entry{{At: here.Steady - 99, N: 3},
 					{At: here.Steady - 7, N: 1}, {At: here.Steady, N: 1}},
-				FreshAt: second + 63},
+				ExpiresAt: second + 63},
 			26},
 		{"queue in a log",
 			Record{Kind: algorithms.SlidingLog,
 				Log: []algorithms.Entry{{At: here.Steady - 99, N: 3},
 					{At: here.Steady + 7, N: 1}, {At: here.Steady + 3600e9, N: 1}},
-				FreshAt: second + 63},
+				ExpiresAt: second + 63},
 			31},
 		{"a log that is all queue",
 			Record{Kind: algorithms.SlidingLog,
-				Log:     []algorithms.Entry{{At: here.Steady + 9, N: 3}, {At: here.Steady + 3600e9, N: 1}},
-				FreshAt: second + 63},
+				Log:       []algorithms.Entry{{At: here.Steady + 9, N: 3}, {At: here.Steady + 3600e9, N: 1}},
+				ExpiresAt: second + 63},
 			28},
 		{"queue in windows",
 			Record{Kind: algorithms.FixedWindow,
 				State: algorithms.State{Count: 5, At: 1<<61 + 29_000_000}, Fullness: 255,
-				FreshAt: second + 63},
+				ExpiresAt: second + 63},
 			29},
-		{"empty log", Record{Kind: algorithms.SlidingLog, Fullness: 17, FreshAt: second + 63}, 19},
+		{"empty log", Record{Kind: algorithms.SlidingLog, Fullness: 17, ExpiresAt: second + 63}, 19},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.have.Key = Key{Subject: math.MaxUint64 - 1, Counter: 5}
 			b := AppendRecord([]byte("x"), &tt.have, here)
 			expect.Equal(t, len(b)-1, tt.size, "bytes")
 			want := tt.have
-			if want.FreshAt < math.MaxUint32 {
-				want.FreshAt += ahead / 1e9
+			if want.ExpiresAt < math.MaxUint32 {
+				want.ExpiresAt += ahead / 1e9
 			}
 			if want.Kind.OnSteadyClock() && !want.State.Fresh() {
 				want.State.At += ahead
@@ -130,12 +130,12 @@ func TestTimesAfterTransit(t *testing.T) {
 	here, there := after(900*time.Millisecond), after(100*time.Millisecond)
 	second := epoch.Steady / 1e9
 	bucket := Record{Kind: algorithms.TokenBucket,
-		State: algorithms.State{Count: 5, At: here.Steady + 9}, FreshAt: second + 60}
-	log := Record{Kind: algorithms.SlidingLog, FreshAt: second + 60, Log: []algorithms.Entry{
+		State: algorithms.State{Count: 5, At: here.Steady + 9}, ExpiresAt: second + 60}
+	log := Record{Kind: algorithms.SlidingLog, ExpiresAt: second + 60, Log: []algorithms.Entry{
 		{At: here.Steady - 5, N: 1}, {At: here.Steady + 1, N: 2}, {At: here.Steady + 9, N: 3}}}
 	var have Record
 	if _, err := parseRecord(AppendRecord(nil, &bucket, here), &have, there); err != nil ||
-		have.State.At != there.Steady || have.FreshAt != second+61 {
+		have.State.At != there.Steady || have.ExpiresAt != second+61 {
 		t.Errorf("have %+v, %v", have, err)
 	}
 	want := []algorithms.Entry{{At: there.Steady - 5, N: 1}, {At: there.Steady + 1, N: 2}, {At: there.Steady + 9, N: 3}}
@@ -146,7 +146,7 @@ func TestTimesAfterTransit(t *testing.T) {
 }
 
 func TestLogsAreBoundedOnTheWire(t *testing.T) {
-	r := Record{Kind: algorithms.SlidingLog, FreshAt: math.MaxUint32}
+	r := Record{Kind: algorithms.SlidingLog, ExpiresAt: math.MaxUint32}
 	for i := range int64(algorithms.MaxLogEntries) {
 		r.Log = append(r.Log, algorithms.Entry{At: epoch.Steady + i, N: 1})
 	}
@@ -173,22 +173,22 @@ func FuzzRecord(f *testing.F) {
 	now := after(1234567891 * time.Nanosecond)
 	for _, r := range []Record{
 		{Kind: algorithms.FixedWindow, State: algorithms.State{Count: 5, At: 29_000_000},
-			Fullness: 255, FreshAt: now.Steady/1e9 + 63},
+			Fullness: 255, ExpiresAt: now.Steady/1e9 + 63},
 		{Kind: algorithms.SlidingWindow,
-			State:   algorithms.State{Count: 5, Part: 300, At: -29_000_000},
-			FreshAt: now.Steady/1e9 + 63},
+			State:     algorithms.State{Count: 5, Part: 300, At: -29_000_000},
+			ExpiresAt: now.Steady/1e9 + 63},
 		{Kind: algorithms.TokenBucket,
 			State: algorithms.State{Count: 5, Part: 7, At: now.Steady - 1000}, Fullness: 9,
-			FreshAt: now.Steady/1e9 + 63},
+			ExpiresAt: now.Steady/1e9 + 63},
 		{Kind: algorithms.FirstWindow,
 			State: algorithms.State{Count: 5, Part: 60e9, At: now.Steady - 1000}, Fullness: 9,
-			FreshAt: now.Steady/1e9 + 63},
+			ExpiresAt: now.Steady/1e9 + 63},
 		{Kind: algorithms.CellBucket,
 			State: algorithms.State{Count: 60e9, Part: 1e9, At: now.Steady + 3e9}, Fullness: 9,
-			FreshAt: now.Steady/1e9 + 63},
+			ExpiresAt: now.Steady/1e9 + 63},
 		{Kind: algorithms.SlidingLog,
-			Log:     []algorithms.Entry{{At: now.Steady - 99, N: 3}, {At: now.Steady, N: 1}},
-			FreshAt: now.Steady/1e9 + 63},
+			Log:       []algorithms.Entry{{At: now.Steady - 99, N: 3}, {At: now.Steady, N: 1}},
+			ExpiresAt: now.Steady/1e9 + 63},
 	} {
 		f.Add(AppendRecord(nil, &r, now))
 	}
@@ -220,7 +220,7 @@ func FuzzRecord(f *testing.F) {
 		if rest, err := parseRecord(AppendRecord(nil, &r, now), &again, now); err != nil || len(rest) > 0 {
 			t.Fatalf("sent on: %v", err)
 		}
-		again.FreshAt = r.FreshAt // rounded up once more
+		again.ExpiresAt = r.ExpiresAt // rounded up once more
 		if len(r.Log)+len(again.Log) == 0 {
 			r.Log, again.Log = nil, nil
 		}

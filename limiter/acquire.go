@@ -61,7 +61,7 @@ func (l *Limiter) acquire(q *Query, a *Answer, acq *acquisition, done bool) (slo
 	defer restore()
 
 	if !done {
-		err = l.resolveAcquisition(q, a, acq, func() error { return l.resolve(q, a) })
+		err = l.decideAcquisition(q, a, acq, func() error { return l.decidePrepared(q, a) })
 	}
 	if err != nil {
 		return Slot{}, err
@@ -77,7 +77,7 @@ func (l *Limiter) acquire(q *Query, a *Answer, acq *acquisition, done bool) (slo
 
 	sl := acq.slot(l, a)
 	if sl.alone {
-		l.tellSlot(sl)
+		l.reportSlot(sl)
 	}
 	return Slot{ID: sl.pack(l), Expires: sl.expires(), isRepetition: acq.isRepetition}, nil
 }
@@ -106,11 +106,11 @@ func (a *Answer) validateSlots(q *Query) error {
 	return nil
 }
 
-// resolveAcquisition decides q, for which a is prepared, with resolve and with the
+// decideAcquisition decides q, for which a is prepared, with decide and with the
 // loans that q awaits. acq says which slots q acquires; nil if it acquires none.
-func (l *Limiter) resolveAcquisition(q *Query, a *Answer, acq *acquisition, resolve func() error) error {
+func (l *Limiter) decideAcquisition(q *Query, a *Answer, acq *acquisition, decide func() error) error {
 	began := a.Now.Steady
-	withLoan := func() error { return l.resolveWithLoan(began, q, a, resolve) }
+	withLoan := func() error { return l.decideWithLoan(began, q, a, decide) }
 	if acq == nil {
 		return withLoan()
 	}

@@ -108,7 +108,7 @@ func (l *Limiter) activityHere() NodeActivity {
 	table := l.table.Stats()
 	activity.Vitals.Counters = table.Counters
 	activity.Vitals.MaxCounters = table.Max
-	active := l.inForce.Load()
+	active := l.active.Load()
 	if active == nil {
 		return activity
 	}

@@ -29,7 +29,7 @@ func (l *Limiter) FollowLoads(steps func(*rules.Set) []int, left func(source str
 func (l *Limiter) UpdateSteps() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	active := l.inForce.Load()
+	active := l.active.Load()
 	if active != nil && active.adapt(l.loadSteps) {
 		l.markRatesChanging()
 	}
@@ -37,7 +37,7 @@ func (l *Limiter) UpdateSteps() {
 
 // LimitFactor returns the factor that currently multiplies rule's limits: 1 if no step is in force.
 func (l *Limiter) LimitFactor(rule *rules.Rule) float64 {
-	active := l.inForce.Load()
+	active := l.active.Load()
 	if active == nil || rule.Adaptive == nil || rule.Index >= len(active.steps) ||
 		active.set.Rules[rule.Index].Adaptive != rule.Adaptive {
 		return 1

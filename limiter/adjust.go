@@ -89,7 +89,7 @@ func (l *Limiter) GiveBack(q *Query) (*Usage, error) {
 	for i := range costs {
 		costs[i].Cost = -costs[i].Cost
 	}
-	ch := newChange(verbGive, u, costs)
+	ch := newChange(verbGiveBack, u, costs)
 	ch.ticket = ticketOf("", hashChange(ch, u, costs), checkTimeout)
 	return u, l.applyChange(ch, u)
 }
@@ -174,7 +174,7 @@ func (l *Limiter) Feedback(rule string, key []string) (*Usage, int64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	active := l.inForce.Load()
+	active := l.active.Load()
 	found := active.set.Rule(rule)
 	if found == nil {
 		return nil, 0, fmt.Errorf("%w %q", ErrUnknownRule, rule) // the rule has just been removed

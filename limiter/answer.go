@@ -94,7 +94,7 @@ type LimitAnswer struct {
 // share returns the limit's capacity where the check was decided. If regions
 // divide the limit, this is the region's share, plus what the region has
 // borrowed, minus what it has lent.
-func (la *LimitAnswer) share() int64 { return max(0, la.Limit.Capacity()+la.Loaned) }
+func (la *LimitAnswer) share() int64 { return max(0, la.Limit.Capacity()+la.NetBorrowed) }
 
 // headroom returns what the limit has left, in tenths of its capacity, rounded
 // up. It is 0 if the capacity is 0: a region may have no share.
@@ -173,7 +173,7 @@ func (la *LimitAnswer) set(op *counters.Op) {
 	la.ResetAfter = decision.ResetAfter
 	la.MoreAfter = decision.MoreAfter
 	la.Delay = decision.Delay
-	la.Reduced, la.Loaned = decision.Reduced, decision.Loaned
+	la.Reduced, la.NetBorrowed = decision.Reduced, decision.NetBorrowed
 }
 
 // scratch is a check's working memory. The Answer keeps it for the next check.
@@ -191,8 +191,8 @@ type scratch struct {
 	isDecidedHere bool
 	// soleCounts are the counts of the check's only rule if the check is repeatable,
 	// has a single limit, no shadow rule and no bill; nil otherwise.
-	soleCounts        *ruleCounts
-	isCounted         bool   // the rules' metrics have counted the check, but not yet its latency
+	soleCounts        *ruleStripe
+	awaitsLatency     bool   // the rules' metrics have counted the check, but not yet its latency
 	mayBeInTop        bool   // with soleCounts: the list of refused subjects may hold the check's subject
 	unsampled         uint32 // checks since one was sampled
 	hasLocal          bool   // some rule has `consistency: local`

@@ -18,9 +18,9 @@ import (
 // ask is one check's question to one node, and the answer. It owns its ops,
 // because the answer may arrive after the check was decided without it.
 type ask struct {
-	to    ring.NodeID
-	owner ring.NodeID // the node whose grants the answer may bring
-	q     question    // its ops receive the decisions
+	to       ring.NodeID
+	owner    ring.NodeID // the node whose grants the answer may bring
+	question question    // its ops receive the decisions
 	// policies says, by subject, how it may be leased. It is nil if the check
 	// wants no lease.
 	policies []localcache.Policy
@@ -106,10 +106,10 @@ func (ak *ask) readAnswer(r *reply, err error, i int) {
 	ak.lives = append(ak.lives[:0], r.lives...)
 	ak.marks = ak.marks[:0]
 
-	n := len(ak.q.ops)
-	for j := range ak.q.ops {
+	n := len(ak.question.ops)
+	for j := range ak.question.ops {
 		res := &r.results[i*n+j]
-		ak.q.ops[j].Decision, ak.q.ops[j].NoRoom = res.Decision, res.noRoom
+		ak.question.ops[j].Decision, ak.question.ops[j].NoRoom = res.Decision, res.noRoom
 		ak.marks = append(ak.marks, res.mark)
 	}
 }
@@ -138,21 +138,21 @@ const keyPrefix = len(ring.NodeID{})
 // dispatch sends the question. mayShare means that the question may share a
 // message with identical questions.
 func (ak *ask) dispatch(l *Limiter, mayShare bool) {
-	x := l.membership.newExchange()
-	defer l.membership.release(x)
+	buffers := l.membership.getExchange()
+	defer l.membership.putExchange(buffers)
 
-	x.key = ak.q.appendBody(append(x.key[:0], ak.to[:]...))
+	buffers.key = ak.question.appendBody(append(buffers.key[:0], ak.to[:]...))
 
 	// Two checks with so many ops would not fit in one message.
-	if !mayShare || len(ak.q.ops) > maxResults/2 {
-		l.sendQuestion(nil, x.key[keyPrefix:], []*ask{ak})
+	if !mayShare || len(ak.question.ops) > maxResults/2 {
+		l.sendQuestion(nil, buffers.key[keyPrefix:], []*ask{ak})
 		return
 	}
 
-	shard := &l.membership.flights.shard[ak.q.ops[0].Key.Counter%uint64(len(flights{}.shard))]
+	shard := &l.membership.flights.shard[ak.question.ops[0].Key.Counter%uint64(len(flights{}.shard))]
 	shard.mu.Lock()
 
-	f, inFlight := shard.byKey[string(x.key)]
+	f, inFlight := shard.byKey[string(buffers.key)]
 	switch {
 	case inFlight && len(f.queue) < maxIdentical:
 		f.queue = append(f.queue, ak)
@@ -161,7 +161,7 @@ func (ak *ask) dispatch(l *Limiter, mayShare bool) {
 	case inFlight:
 		f = nil // the queue is full: send this question by itself
 	default:
-		f = &flight{shard: shard, key: string(x.key)}
+		f = &flight{shard: shard, key: string(buffers.key)}
 		if shard.byKey == nil {
 			shard.byKey = make(map[string]*flight)
 		}
@@ -171,17 +171,17 @@ func (ak *ask) dispatch(l *Limiter, mayShare bool) {
 	// The message is not sent under the mutex: the handler of the reply takes
 	// it, and may run before sendQuestion returns.
 	shard.mu.Unlock()
-	l.sendQuestion(f, x.key[keyPrefix:], []*ask{ak})
+	l.sendQuestion(f, buffers.key[keyPrefix:], []*ask{ak})
 }
 
 // sendQuestion sends one message for asks, which are identical. f is nil if no
 // other ask can queue up behind them.
 func (l *Limiter) sendQuestion(f *flight, body []byte, asks []*ask) {
-	x := l.membership.newExchange()
-	defer l.membership.release(x)
+	buffers := l.membership.getExchange()
+	defer l.membership.putExchange(buffers)
 
 	now := time.Now()
-	qn := &asks[0].q
+	qn := &asks[0].question
 	timeout := latestDeadline(asks).Sub(now)
 	head := question{count: len(asks), patience: timeout, hops: qn.hops}
 	l.membership.leases.addRequests(&head, asks)
@@ -189,12 +189,12 @@ func (l *Limiter) sendQuestion(f *flight, body []byte, asks []*ask) {
 	// Read the time before the message leaves. A grant's life counts from then, so
 	// the grant ends here no later than at the owner.
 	sent := l.membership.Boottime()
-	x.out = append(head.appendHead(x.out[:0]), body...)
+	buffers.out = append(head.appendHead(buffers.out[:0]), body...)
 	l.membership.counts.coalesced.Add(int64(len(asks) - 1))
 
 	// The timeout is at least 1 ms, even if the deadline has passed: a timeout of
 	// 0 would mean 30 s.
-	l.membership.Peers.Go(asks[0].to, MethodAsk, x.out, max(timeout, time.Millisecond), func(body []byte, err error) {
+	l.membership.Peers.Go(asks[0].to, MethodAsk, buffers.out, max(timeout, time.Millisecond), func(body []byte, err error) {
 		if err == nil {
 			l.membership.counts.addForward(time.Since(now))
 		}
@@ -222,17 +222,17 @@ func latestDeadline(asks []*ask) time.Time {
 //   - a timeout: the next message asks about those that still have time;
 //   - any other failure: all of them fail in the same way.
 func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body []byte, err error) {
-	x := l.membership.newExchange()
-	defer l.membership.release(x)
+	buffers := l.membership.getExchange()
+	defer l.membership.putExchange(buffers)
 
-	ops := asks[0].q.ops
+	ops := asks[0].question.ops
 	if err == nil {
-		err = x.reply.read(body, len(ops), countSubjects(ops), len(asks))
+		err = buffers.reply.read(body, len(ops), countSubjects(ops), len(asks))
 	}
 
 	// Store the grants first, so that the checks in the queue can spend them.
-	l.membership.leases.acceptReply(asks, sent, &x.reply, err)
-	failed := err != nil || x.reply.status != decided
+	l.membership.leases.acceptReply(asks, sent, &buffers.reply, err)
+	failed := err != nil || buffers.reply.status != decided
 	failsAgain := failed && !errors.Is(err, peer.ErrTimeout) // the next message would fail the same way
 
 	// After a timeout, the checks in the queue that still have time ask the slow
@@ -255,7 +255,7 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 	}
 
 	for i, ak := range asks {
-		ak.deliver(l, &x.reply, err, i)
+		ak.deliver(l, &buffers.reply, err, i)
 	}
 }
 
@@ -318,11 +318,11 @@ func (ak *ask) deliver(l *Limiter, r *reply, err error, i int) {
 
 // rollBack gives back what the ask's check took, if it was admitted.
 func (ak *ask) rollBack(l *Limiter) {
-	if !ak.admitted || ak.q.flags&flagPeek != 0 {
+	if !ak.admitted || ak.question.flags&flagPeek != 0 {
 		return
 	}
 	if ak.fromLease {
-		l.membership.leases.held.Unspend(ak.receipt, ak.q.ops)
+		l.membership.leases.held.Unspend(ak.receipt, ak.question.ops)
 		return
 	}
 	list := ak.refunds()
@@ -335,11 +335,11 @@ func (ak *ask) rollBack(l *Limiter) {
 // refunds returns the refunds, one a subject, of all that the ask's check took at
 // the node that answered, except for slots.
 func (ak *ask) refunds() (list []refund) {
-	for so := range bySubject(ak.q.ops) {
+	for so := range bySubject(ak.question.ops) {
 		back := refund{takenCosts: takenCosts{subject: so.subject(), boot: ak.boot,
 			life: ak.lives[so.index], steady: ak.steady}}
-		if ak.q.place != nil && ak.q.place.home == back.subject {
-			back.place = ak.q.place.id
+		if ak.question.place != nil && ak.question.place.home == back.subject {
+			back.place = ak.question.place.id
 		}
 
 		for i, op := range so.ops {
@@ -363,7 +363,7 @@ func (ls *leases) addUnspent(ak *ask, ops []counters.Op) {
 	if ak.standby || ak.fromLease {
 		return
 	}
-	_, subject := findSubject(ak.q.ops, ops[0].Key.Subject)
+	_, subject := findSubject(ak.question.ops, ops[0].Key.Subject)
 	from := localcache.Source{Owner: ak.decider, Boot: ak.boot, Lineage: ak.lives[subject].Lineage}
 	ls.held.AddUnspent(from, ak.steady, ops)
 }

@@ -14,10 +14,11 @@ type task interface {
 	// try has the owner do the task, and returns false if the task must be tried
 	// again. left is how much longer the task is of use.
 	try(ctx context.Context, l *Limiter, left time.Duration) bool
-	// giveUp counts the task as dropped. late means that the task is no longer of
-	// use; otherwise there was no room for it, or the limiter is closed. The backlog
-	// calls giveUp with its mutex held, so giveUp must not use the backlog.
-	giveUp(l *Limiter, late bool)
+	// countDrop counts the task as dropped. late means that the task is no longer
+	// of use; otherwise there was no room for it, or the limiter is closed. The
+	// backlog calls countDrop with its mutex held, so countDrop must not use the
+	// backlog.
+	countDrop(l *Limiter, late bool)
 }
 
 // maxTasksAtOnce bounds the tasks of a backlog that are tried at the same time.
@@ -68,7 +69,7 @@ func (bl *backlog) put(task waitingTask) {
 	// Once the context has ended, nothing is kept any more. run takes this mutex for
 	// its last round only after that, so the last round finds every task.
 	if len(bl.tasks) >= bl.room || m.ctx.Err() != nil {
-		task.giveUp(bl.limiter, false)
+		task.countDrop(bl.limiter, false)
 		return
 	}
 	task.next = m.Boottime() + bl.pause
@@ -137,7 +138,7 @@ func (bl *backlog) takeDue(closed bool) (due []waitingTask, waiting int) {
 	bl.tasks = slices.DeleteFunc(bl.tasks, func(task waitingTask) bool {
 		switch {
 		case now >= task.until:
-			task.giveUp(bl.limiter, true)
+			task.countDrop(bl.limiter, true)
 		case closed || now >= task.next && len(due) < maxTasksAtOnce:
 			due = append(due, task)
 			bl.trying[task.task] = nil

@@ -19,7 +19,7 @@ func (task *slowTask) try(context.Context, *Limiter, time.Duration) bool {
 	return false
 }
 
-func (task *slowTask) giveUp(*Limiter, bool) {}
+func (task *slowTask) countDrop(*Limiter, bool) {}
 
 // The release of a slot that its owner has granted does not search the tasks that
 // wait, however many they are.

@@ -27,7 +27,7 @@ func (l *Limiter) CheckAll(queries []*Query, answers []*Answer, errs []error) {
 		}
 	}
 
-	b.concludeProvisional()
+	b.completeProvisional()
 	b.finishUntil(len(queries))
 }
 
@@ -86,14 +86,14 @@ func (b *batch) check(i int) {
 	q := b.queries[i]
 	a := b.answers[i]
 	if q.isOnceOrAtMost() { // it may wait for the owner, so all checks before it are finished first
-		b.concludeProvisional()
+		b.completeProvisional()
 		b.finishUntil(i)
 		b.errs[i] = l.checkOnceOrAtMost(q, a)
 		b.readAuthority()
 		return
 	}
 
-	if a.scratch.active != l.inForce.Load() { // the rules have changed while an earlier check waited
+	if a.scratch.active != l.active.Load() { // the rules have changed while an earlier check waited
 		b.match(i)
 	}
 	if b.errs[i] == nil {
@@ -119,26 +119,26 @@ func (b *batch) check(i int) {
 		return
 	}
 
-	a.recordDecidedHere(verdict)
+	a.markDecidedHere(verdict)
 	b.provisional[b.numProvisional] = i
 
 	b.numProvisional++
 	if b.numProvisional == maxProvisional {
-		b.concludeProvisional()
+		b.completeProvisional()
 	}
 }
 
-// concludeProvisional completes the provisional checks if this node has kept
+// completeProvisional completes the provisional checks if this node has kept
 // authority (see membership.hasKeptAuthority). Otherwise it decides them again,
 // and some may then wait for other nodes. What they took the first time stays
 // debited: this node can no longer prove that it owns the counters.
-func (b *batch) concludeProvisional() {
+func (b *batch) completeProvisional() {
 	n := b.numProvisional
 	if n == 0 {
 		return
 	}
 
-	// Empty the list first, because decideOrAsk may call concludeProvisional.
+	// Empty the list first, because decideOrAsk may call completeProvisional.
 	b.numProvisional = 0
 	m := b.limiter.membership
 	began := b.authorityReadAt
@@ -180,7 +180,7 @@ func (b *batch) decideOrAsk(i int) {
 	if len(b.waiting) >= maxInFlight {
 		// Complete the provisional checks before the wait. If authority ended during
 		// the wait, they would have to be decided again.
-		b.concludeProvisional()
+		b.completeProvisional()
 		b.finishUntil(b.waiting[len(b.waiting)/2] + 1)
 	}
 }
@@ -201,7 +201,7 @@ func (b *batch) keepOrder(i int) {
 	for j := range hits {
 		last, ok := b.lastWaiting[hits[j].Subject]
 		if ok && last >= b.firstUndecided && !b.areIdentical(last, i) {
-			b.concludeProvisional()
+			b.completeProvisional()
 			b.finishUntil(last + 1)
 			// Only the clock reading is out of date; everything else in the answer still holds.
 			b.answers[i].Now = b.now

@@ -373,7 +373,7 @@ func (lo *loans) handleLoanReply(ln *loan, body []byte, err error) {
 
 	// End the loan only after the credit: the next loan may begin then, and must
 	// see what this one has brought.
-	waiters := lo.recordAnswer(ln, answer, credited, now.Steady)
+	waiters := lo.endLoan(ln, answer, credited, now.Steady)
 
 	next := ln.nextRequest(lo, now)
 
@@ -424,10 +424,10 @@ func (lo *loans) borrowFromNext(ln *loan, now algorithms.Instant, waiters borrow
 	}
 }
 
-// recordAnswer ends the loan, and records the region's answer for the next choice
+// endLoan ends the loan, and records the region's answer for the next choice
 // of a lender. answer is nil if the region was silent; credited is what the loan
-// brought. recordAnswer returns those that wait for the answer.
-func (lo *loans) recordAnswer(ln *loan, answer *LoanReply, credited, steady int64) borrowWaiters {
+// brought. endLoan returns those that wait for the answer.
+func (lo *loans) endLoan(ln *loan, answer *LoanReply, credited, steady int64) borrowWaiters {
 	lo.mu.Lock()
 	defer lo.mu.Unlock()
 
@@ -513,21 +513,21 @@ func (lo *loans) creditLoan(ln *loan, r *LoanReply, now algorithms.Instant) int6
 	}
 
 	leasedOut := m.leases.granted.Returnable(m.Boottime(), d.key.Subject, d.key.Counter)
-	n, err := lo.limiter.table.CreditLoan(now, d.key, &d.limit.Limit, ln.request.Window, credit, leasedOut, ln.life)
+	credited, err := lo.limiter.table.CreditLoan(now, d.key, &d.limit.Limit, ln.request.Window, credit, leasedOut, ln.life)
 	if err != nil {
-		n = 0
+		credited = 0
 	}
 
-	m.counts.unitsLost.Add(amount - n)
+	m.counts.unitsLost.Add(amount - credited)
 
-	if n > 0 {
+	if credited > 0 {
 		m.counts.borrowed.Add(1)
-		m.counts.borrowedUnits.Add(n)
+		m.counts.borrowedUnits.Add(credited)
 
 		// Nodes must forget the owner's refusals from before the loan, or they would
 		// go on refusing.
-		m.leases.voidLeasesEverywhere(forgetMessage{subject: d.key.Subject, refusalsOnly: true})
+		m.leases.broadcastForget(forgetMessage{subject: d.key.Subject, refusalsOnly: true})
 	}
 
-	return n
+	return credited
 }

@@ -28,7 +28,7 @@ const (
 	verbReset                   // make the counters fresh
 	verbList                    // list the inline counters
 	verbClear                   // make all inline counters fresh
-	verbGive                    // as verbAdjust with costs below zero; leases stay
+	verbGiveBack                // as verbAdjust with costs below zero; leases stay
 	verbCharge                  // debit what a settlement takes beyond its reservation
 	verbResetLimits             // make the counters of some limits fresh; blocks stay
 	verbUnblock                 // lift the blocks that refusals began; the limits stay
@@ -126,7 +126,7 @@ func (ch *change) Code(w *wire.Coder) {
 		wire.Optional(w, &ch.bill, func(bi *billCorrection) { bi.code(w) })
 	}
 
-	codeOps(w, &ch.ops, nil, ch.verb == verbAdjust || ch.verb == verbGive || ch.verb == verbCharge)
+	codeOps(w, &ch.ops, nil, ch.verb == verbAdjust || ch.verb == verbGiveBack || ch.verb == verbCharge)
 	w.Require(len(ch.ops) > 0 && countSubjectOps(ch.ops) == len(ch.ops))
 	w.Require(ch.bill == nil || len(ch.bill.units) <= len(ch.ops))
 }
@@ -266,7 +266,7 @@ func (ch *change) applyHere(ctx context.Context, l *Limiter) (err error) {
 	case errors.Is(err, counters.ErrShut):
 		return err
 	case err == nil:
-		ch.voidLeases(l) // even if authority has ended meanwhile: the change stands
+		ch.broadcastForget(l) // even if authority has ended meanwhile: the change stands
 	}
 
 	if l.membership != nil && !l.membership.Authority() {
@@ -306,24 +306,24 @@ func (ch *change) list(l *Limiter) error {
 	return nil
 }
 
-// voidLeases makes all nodes forget the subject's leases and refusals if the
-// change has freed quota: they no longer agree with the counters. After verbGive,
-// nodes forget the refusals only.
-func (ch *change) voidLeases(l *Limiter) {
+// broadcastForget makes all nodes forget the subject's leases and refusals if
+// the change has freed quota: they no longer agree with the counters. After
+// verbGiveBack, nodes forget the refusals only.
+func (ch *change) broadcastForget(l *Limiter) {
 	givesBack := slices.ContainsFunc(ch.ops, func(op counters.Op) bool { return op.Cost < 0 })
 	isReset := ch.verb.reset() != counters.NoReset || ch.verb == verbClear
-	freesQuota := isReset || (ch.verb == verbAdjust || ch.verb == verbGive) && givesBack
+	freesQuota := isReset || (ch.verb == verbAdjust || ch.verb == verbGiveBack) && givesBack
 	if l.membership == nil || !freesQuota {
 		return
 	}
 
 	subject := ch.subject()
-	if ch.verb == verbGive {
+	if ch.verb == verbGiveBack {
 		l.membership.leases.forgetSoon(&l.membership.leases.forgetNotices,
 			forgetMessage{subject: subject, refusalsOnly: true})
 		return
 	}
-	l.membership.leases.voidLeasesEverywhere(forgetMessage{subject: subject})
+	l.membership.leases.broadcastForget(forgetMessage{subject: subject})
 }
 
 // newChange returns a change of every counter of u. The ops are those of its
@@ -410,7 +410,7 @@ func (l *Limiter) fillUsage(u *Usage, ch *change) {
 			lu.Borrowed = borrowed.Decision.Used
 		}
 
-		lu.Share = max(0, l.capacityHere(u.Rule, lu.Limit)+lu.Loaned)
+		lu.Share = max(0, l.capacityHere(u.Rule, lu.Limit)+lu.NetBorrowed)
 		lu.setUsed(&op.Decision, &ch.leased[i])
 		lu.Applied = ch.applied[i]
 		lu.Holders, lu.NumHolders = ch.slotHolders[i].list, ch.slotHolders[i].all

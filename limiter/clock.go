@@ -22,7 +22,7 @@ type Clock struct {
 	start  time.Time
 	anchor int64        // Unix nanoseconds at start
 	offset atomic.Int64 // from the system's wall clock; only tests set it
-	course atomic.Pointer[algorithms.Course]
+	slewed atomic.Pointer[algorithms.SlewedClock]
 	set    atomic.Int64 // the time at which Set has stopped both clocks; 0: they run
 
 	stop chan struct{}
@@ -40,7 +40,7 @@ func NewClockWithOffset(by time.Duration) *Clock {
 	clock := &Clock{start: time.Now(), stop: make(chan struct{})}
 	clock.offset.Store(int64(by))
 	clock.anchor = clock.systemAt(clock.start)
-	clock.course.Store(&algorithms.Course{Steady: clock.anchor, Wall: clock.anchor})
+	clock.slewed.Store(&algorithms.SlewedClock{Steady: clock.anchor, Wall: clock.anchor})
 	clock.done.Go(clock.run)
 	return clock
 }
@@ -51,7 +51,7 @@ func (clock *Clock) Now() algorithms.Instant {
 		return algorithms.Instant{Steady: at, Wall: at}
 	}
 	steady := clock.anchor + int64(time.Since(clock.start))
-	return algorithms.Instant{Steady: steady, Wall: clock.course.Load().At(steady)}
+	return algorithms.Instant{Steady: steady, Wall: clock.slewed.Load().At(steady)}
 }
 
 // System returns what the system's wall clock says, in Unix nanoseconds. Unlike
@@ -82,9 +82,9 @@ func (clock *Clock) run() {
 	}
 }
 
-// follow starts a new course of the wall clock at the given steady time, at which
+// follow starts to slew the wall clock anew at the given steady time, at which
 // the system's wall clock reads system.
 func (clock *Clock) follow(steady, system int64) {
-	wall := clock.course.Load().At(steady)
-	clock.course.Store(&algorithms.Course{Steady: steady, Wall: max(wall, system), Surplus: max(0, wall-system)})
+	wall := clock.slewed.Load().At(steady)
+	clock.slewed.Store(&algorithms.SlewedClock{Steady: steady, Wall: max(wall, system), Lead: max(0, wall-system)})
 }

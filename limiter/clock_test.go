@@ -27,7 +27,7 @@ func TestClockRuns(t *testing.T) {
 func TestClockFollowsTheWall(t *testing.T) {
 	const s = int64(time.Second)
 	c := &Clock{start: time.Now()}
-	c.course.Store(&algorithms.Course{})
+	c.slewed.Store(&algorithms.SlewedClock{})
 	tests := []struct {
 		name   string
 		steady int64
@@ -44,9 +44,9 @@ func TestClockFollowsTheWall(t *testing.T) {
 	}
 	last := int64(0)
 	for _, tt := range tests {
-		before := c.course.Load().At(tt.steady)
+		before := c.slewed.Load().At(tt.steady)
 		c.follow(tt.steady, tt.system)
-		after := c.course.Load().At(tt.steady)
+		after := c.slewed.Load().At(tt.steady)
 		expect.Equal(t, after-tt.steady, tt.lead, "%s: a lead", tt.name)
 		if before < last || after < before {
 			t.Errorf("%s: the clock went back, from %d to %d to %d", tt.name, last, before, after)

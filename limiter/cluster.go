@@ -188,7 +188,7 @@ func markOf(op *counters.Op, base algorithms.Instant) algorithms.TakeMark {
 	case op.Limit.Kind == algorithms.SlidingLog:
 		return algorithms.TakeMark(taken.Steady - base.Steady)
 	case op.Limit.Kind.IsBucket():
-		return algorithms.TakeMark(taken.Reset)
+		return algorithms.TakeMark(taken.ResetAfter)
 	case op.Limit.Kind == algorithms.Concurrency:
 		return algorithms.TakeMark(op.SlotLeft())
 	}

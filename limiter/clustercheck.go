@@ -58,10 +58,10 @@ type subject struct {
 
 // subjectDecision says how a subject was decided, and how to undo the decision.
 type subjectDecision struct {
-	decidedBy DecidedBy
-	admitted  bool // the subject was admitted, and so were all subjects decided together with it
-	withdrawn bool // the subject's decisions already report the cost as not taken
-	undo      undo
+	decidedBy      DecidedBy
+	admitted       bool // the subject was admitted, and so were all subjects decided together with it
+	reportsUntaken bool // the subject's decisions already report the cost as not taken
+	undo           undo
 
 	decidedAt       algorithms.Instant // undoHere, undoFallback
 	life            counters.Life      // undoHere, undoFallback: of the counters
@@ -106,9 +106,9 @@ func (c *clusterCheck) addSubject() *subject {
 	}
 	c.subjects = c.subjects[:n+1]
 	s := &c.subjects[n]
-	tried, lost, redirected := s.tried[:0], s.lost[:0], s.redirected[:0]
+	tried, unreached, redirected := s.tried[:0], s.unreached[:0], s.redirected[:0]
 	*s = subject{}
-	s.tried, s.lost, s.redirected = tried, lost, redirected
+	s.tried, s.unreached, s.redirected = tried, unreached, redirected
 	return s
 }
 
@@ -134,7 +134,7 @@ func (c *clusterCheck) markDecided(s *subject, by DecidedBy, admitted bool, undo
 	s.state = stateDecided
 	s.decidedBy = by
 	s.admitted = admitted
-	s.withdrawn = !admitted
+	s.reportsUntaken = !admitted
 	s.undo = undo
 	c.decided++
 	c.weakest = min(c.weakest, by)

@@ -50,7 +50,7 @@
 //   - decide (limiter.go) begins a plain check. acquireConfirmed (acquire.go)
 //     begins a check that acquires slots, and makes sure that the slots outlive
 //     their owners.
-//   - resolveWithLoan waits for loans between regions.
+//   - decideWithLoan waits for loans between regions.
 //   - resolve gives a delayed check its place in the queue.
 //   - tryDecide decides without a reply from another node; finish waits for
 //     replies.
@@ -61,7 +61,7 @@
 // restores them when it returns.
 //
 // Only some checks need the layers above these: checkOnceOrAtMost (once.go) for
-// a request id or at_most, decideOnce for a request that takes effect once,
+// a request id or at_most, reserveOnce for a request that takes effect once,
 // [Limiter.Reserve], and [Limiter.Acquire] with acquireOnce.
 //
 // # Files
@@ -84,7 +84,7 @@
 //   - batch.go, atmost.go: several checks, and one that takes what there is;
 //   - question.go, reply.go, remote.go, serve.go, exchange.go: messages between
 //     nodes, and the node that is asked;
-//   - route.go, clustercheck.go, rounds.go, ask.go, fold.go, fallback.go: a
+//   - route.go, clustercheck.go, rounds.go, ask.go, rollback.go, fallback.go: a
 //     check over several nodes;
 //   - grant.go, lease.go, unspent.go, notices.go: leases, here and as their
 //     owner;

@@ -82,7 +82,7 @@ func TestLatencyOfABlockByHand(t *testing.T) {
 	l.SetEntries(with(t, entries.New(), &entries.Entry{Kind: entries.Block, Rule: "login",
 		Key: []string{"192.0.2.7"}, Until: time.Now().Add(time.Hour).UnixMilli()}))
 	counted := func(rule string) (n int64) {
-		active := l.inForce.Load()
+		active := l.active.Load()
 		stats := active.stats[active.set.Rule(rule).Index]
 		for i := range stats.stripe {
 			for j := range stats.stripe[i].latency {

@@ -27,14 +27,14 @@ type exchange struct {
 // maxPooledOps and maxPooledBytes bound the buffers of an exchange that goes back to the pool.
 const maxPooledOps, maxPooledBytes = 1024, 64 << 10
 
-func (m *membership) newExchange() *exchange {
+func (m *membership) getExchange() *exchange {
 	if x, ok := m.exchangePool.Get().(*exchange); ok {
 		return x
 	}
 	return &exchange{}
 }
 
-func (m *membership) release(x *exchange) {
+func (m *membership) putExchange(x *exchange) {
 	if cap(x.question.ops) <= maxPooledOps && cap(x.reply.results) <= maxPooledOps &&
 		cap(x.out)+cap(x.key) <= maxPooledBytes {
 		m.exchangePool.Put(x)
@@ -44,11 +44,11 @@ func (m *membership) release(x *exchange) {
 // serveQuestion answers a question at once if it can, and otherwise in a goroutine of its own.
 func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
 	m := l.membership
-	x := m.newExchange()
+	x := m.getExchange()
 	x.from = from
 
 	if err := x.question.read(body); err != nil {
-		m.release(x)
+		m.putExchange(x)
 		to.Fail(CodeMalformed, err.Error())
 		return
 	}
@@ -76,12 +76,12 @@ func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
 
 	if isReady {
 		x.sendReply(to)
-		m.release(x)
+		m.putExchange(x)
 		return
 	}
 
 	if !m.serveInBackground(to, func() { x.waitAndAnswer(l, to) }) {
-		m.release(x)
+		m.putExchange(x)
 	}
 }
 
@@ -119,7 +119,7 @@ func (x *exchange) refuseOldRules(l *Limiter) bool {
 func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 	m := l.membership
 	qn := &x.question
-	defer m.release(x)
+	defer m.putExchange(x)
 
 	ctx, cancel := context.WithTimeout(m.ctx, qn.patience)
 	defer cancel()
@@ -148,7 +148,7 @@ func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 		// Only a node with authority waits: without it, this node could not decide even
 		// once the partition has arrived.
 		if route.Location != partitions.Pending || pending.Err() != nil || !m.Authority() {
-			if !x.askOwnerOrStandIn(ctx, l, route, to) {
+			if !x.forwardOrActAsStandby(ctx, l, route, to) {
 				x.sendReply(to)
 			}
 			return
@@ -179,11 +179,12 @@ func (m *membership) decisiveRoute(ops []counters.Op) (route partitions.Route, p
 	return route, p
 }
 
-// askOwnerOrStandIn answers a question about subjects that this node does not own. It
-// asks the owner. If the owner does not decide, and the asker asked this node as
-// the standby, this node acts for the owner. If askOwnerOrStandIn returns false, it has
-// not answered, and x's reply says why.
-func (x *exchange) askOwnerOrStandIn(ctx context.Context, l *Limiter, route partitions.Route, to Responder) bool {
+// forwardOrActAsStandby answers a question about subjects that this node does
+// not own. It asks the owner. If the owner does not decide, and the asker asked
+// this node as the standby, this node acts for the owner. If
+// forwardOrActAsStandby returns false, it has not answered, and x's reply says
+// why.
+func (x *exchange) forwardOrActAsStandby(ctx context.Context, l *Limiter, route partitions.Route, to Responder) bool {
 	m := l.membership
 	qn := &x.question
 	x.reply.reset()

@@ -72,20 +72,20 @@ func (a *Answer) reservedIn(q *Query, unit string) (most int64) {
 	return most
 }
 
-// arrangeExpiry asks the home of a reservation that was just made to keep the
+// scheduleExpiry asks the home of a reservation that was just made to keep the
 // reservation's id and carry out its end. If the home has no room,
-// arrangeExpiry settles the reservation with nothing used, and the error is
+// scheduleExpiry settles the reservation with nothing used, and the error is
 // ErrTooManyReservations. If the home can't be reached, the error is nil: the
 // reservation stays charged unless somebody settles it.
-func (rs *reservations) arrangeExpiry(id string) error {
-	_, err := rs.settle(context.Background(), &settleRequest{signedID: id, verb: settleVerbArrange})
+func (rs *reservations) scheduleExpiry(id string) error {
+	_, err := rs.settle(context.Background(), &settleRequest{signedID: id, verb: settleVerbSchedule})
 	if errors.Is(err, ErrTooManyReservations) {
 		// If this fails, the cost stays charged. Quota is lost, but none is created.
 		_, _ = rs.limiter.Settle(id, nil)
 		return err
 	}
 	if err != nil {
-		rs.unarranged.Add(1)
+		rs.unscheduled.Add(1)
 	}
 	return nil
 }
@@ -120,7 +120,7 @@ func (rs *reservations) keepLocalExpiry(req *settleRequest) {
 			continue
 		}
 		if rs.keepExpiry(rs.limiter.membership.Fallback, subj, req) != nil {
-			rs.unarranged.Add(1)
+			rs.unscheduled.Add(1)
 		}
 	}
 }

@@ -134,8 +134,8 @@ func TestLateSettlings(t *testing.T) {
 		"reset before, refund": {refundAll, 40, time.Second, resetSubject, 0},
 		"another lineage":      {nil, 140, time.Second, anotherLineage, 100},
 		"another owner":        {refundAll, 40, time.Second, anotherOwner, 40},
-		"unarranged, some":     {refundAll, 40, time.Second, nil, 40},
-		"unarranged, more":     {charge10, 140, 9 * time.Minute, nil, 140},
+		"unscheduled, some":    {refundAll, 40, time.Second, nil, 40},
+		"unscheduled, more":    {charge10, 140, 9 * time.Minute, nil, 140},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestLateSettlings(t *testing.T) {
 				bill := w.useMeter()
 				n, a := w.nodes[0], w.keyOf("a", w.nodes[1], nil)
 				home := w.nodes[1]
-				if strings.HasPrefix(name, "unarranged") { // the home makes the place, and does not answer afterwards
+				if strings.HasPrefix(name, "unscheduled") { // the home makes the place, and does not answer afterwards
 					w.listen(func(m peer.Method) {
 						if m == MethodSettle {
 							w.change(func() { w.slow[home.id] = time.Hour })

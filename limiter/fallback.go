@@ -39,7 +39,7 @@ func (c *clusterCheck) decideAlone(subjects []int, by DecidedBy) {
 	// If the fallback counters refused, Remaining already excludes this check's
 	// cost. Otherwise Remaining includes the cost. If a copy refuses below, the cost
 	// comes back, and dropUndecided corrects Remaining.
-	withdrawn := !countersAdmit
+	reportsUntaken := !countersAdmit
 
 	if admitted && by == ByFallback {
 		admitted = c.admitByCopies(subjects)
@@ -52,7 +52,7 @@ func (c *clusterCheck) decideAlone(subjects []int, by DecidedBy) {
 		s := &c.subjects[i]
 		c.markDecided(s, by, admitted, undoFallback)
 		s.decidedAt = c.now
-		s.withdrawn = withdrawn
+		s.reportsUntaken = reportsUntaken
 	}
 
 	c.aborted = c.aborted || !admitted
@@ -94,7 +94,7 @@ func (c *clusterCheck) listFallbackOps(subjects []int, by DecidedBy) (refused, o
 
 		// A reservation notes the rates by which its buckets drain here: those of this
 		// node's shares.
-		if by == ByOwner && !c.makeFallbackPlace(s, c.fallbackOps[s.firstFallbackOp:]) {
+		if by == ByOwner && !c.recordFallbackPlace(s, c.fallbackOps[s.firstFallbackOp:]) {
 			return false, false
 		}
 	}
@@ -265,7 +265,7 @@ func (c *clusterCheck) giveBackRefused(subjects []int, admitted bool) {
 // giveBackFallbackOp gives back what op took from the fallback counters.
 func (c *clusterCheck) giveBackFallbackOp(op *counters.Op, life counters.Life) {
 	taken := op.TakeRecord()
-	taken.Fastest = c.limiter.fastestSince(op, taken.Steady)
+	taken.MaxRate = c.limiter.maxRateSince(op, taken.Steady)
 
 	// If this fails, the cost stays taken: the counter was reset, the rate of a
 	// bucket may have changed, or there is no room to note what came back.

@@ -322,7 +322,7 @@ func (b *bystanders) flood(f *flood, calls int) {
 		}
 	}
 
-	if took := b.nodes[0].clock.Now().Steady - began; took > notes.AnswerLife/2 {
+	if took := b.nodes[0].clock.Now().Steady - began; took > notes.AnswerRetention/2 {
 		b.first = ""
 	}
 

@@ -111,7 +111,7 @@ func TestGolden(t *testing.T) {
 		message("activity",
 			&NodeActivity{Boot: 7, Uptime: time.Hour, Vitals: Vitals{1, 2, 3, 4, 5, 6},
 				Checks: counts, Rules: []RuleCounts{{Rule: "r", Checks: counts}}}),
-		message("use", &useReport{counted: UseWindow, silent: 1, rules: []usedRule{{"login", 1204}}}),
+		message("use", &useReport{counted: RuleUseWindow, silent: 1, rules: []usedRule{{"login", 1204}}}),
 	}
 	var lines []golden.Line
 	for _, m := range messages {

@@ -12,10 +12,10 @@ import (
 // activeRules is a version of the rules with the metrics of its rules.
 type activeRules struct {
 	set              *rules.Set
-	stats            []*ruleStats // by Rule.Index
-	overall          *ruleStats   // counts each check once, however many rules applied
-	hasMonthly       bool         // some rule has `usage: monthly`
-	hasDividedLimits bool         // regions divide some limits of the set
+	stats            []*ruleMetrics // by Rule.Index
+	overall          *ruleMetrics   // counts each check once, however many rules applied
+	hasMonthly       bool           // some rule has `usage: monthly`
+	hasDividedLimits bool           // regions divide some limits of the set
 	// recordedVersion is the latest version that the primary has recorded as
 	// honoured by all regions; zero if there is none.
 	recordedVersion int64
@@ -55,7 +55,7 @@ func (l *Limiter) authorityAt() int64 {
 
 // Rules returns the rules in force, or nil before the first SetRules.
 func (l *Limiter) Rules() *rules.Set {
-	if active := l.inForce.Load(); active != nil {
+	if active := l.active.Load(); active != nil {
 		return active.set
 	}
 	return nil
@@ -73,7 +73,7 @@ func (l *Limiter) findRule(active *activeRules, name string) (*rules.Rule, error
 
 // version returns the version of the rules in force, or zero if there are none.
 func (l *Limiter) version() int64 {
-	if active := l.inForce.Load(); active != nil {
+	if active := l.active.Load(); active != nil {
 		return active.set.Version
 	}
 	return 0
@@ -83,7 +83,7 @@ func (l *Limiter) version() int64 {
 type slotRule struct {
 	name    string
 	longest time.Duration // the longest ttl
-	stats   *ruleStats
+	stats   *ruleMetrics
 }
 
 // slotIndex finds rules with limits of slots. slotRules fills it when first called.

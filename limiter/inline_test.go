@@ -49,7 +49,7 @@ func (c *caller) check(n *testNode, owner ring.NodeID, subject uint64) {
 	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(checkTimeout),
 		done: make(chan struct{}, 1), rule: &c.rule, limits: c.limits}
 	a.policies = []localcache.Policy{n.membership.policyOf(&c.rule, c.limits)}
-	a.q.ops, a.q.version, a.q.revision = ops, n.version(), 1
+	a.question.ops, a.question.version, a.question.revision = ops, n.version(), 1
 	a.dispatch(n.Limiter, true)
 	if a.wait(); a.admitted {
 		c.admitted++

@@ -7,7 +7,7 @@ import (
 )
 
 // KeyUsage is what the single counter of a key holds, in a namespace that Redis
-// commands use; see [rules.KeptLimit].
+// commands use; see [rules.SoleCounterLimit].
 type KeyUsage struct {
 	Used int64         // units that are used, rounded up; 0 if there is no counter
 	Ends time.Duration // how long until nothing is used any more, if nobody takes more
@@ -50,6 +50,6 @@ func (l *Limiter) locateKept(namespace, key string) (*Usage, error) {
 	if err != nil {
 		return nil, err
 	}
-	u.Limits = []LimitUsage{{Limit: rules.KeptLimit(namespace)}}
+	u.Limits = []LimitUsage{{Limit: rules.SoleCounterLimit(namespace)}}
 	return u, nil
 }

@@ -95,17 +95,17 @@ func (ls *leases) renew(owner ring.NodeID, policy localcache.Policy, ops []count
 	ak.policies = []localcache.Policy{policy}
 
 	// No check waits for a renewal, so none could be matched again by newer rules.
-	ak.q.flags = flagDespiteOldRules
+	ak.question.flags = flagDespiteOldRules
 
 	// Inline limits come with the call, so any version of the rules will do.
 	if !ops[0].Key.IsInline() {
-		ak.q.version = ls.limiter.version()
+		ak.question.version = ls.limiter.version()
 	}
 
-	ak.q.revision = m.Ownership.Route(ring.PartitionOf(ops[0].Key.Subject)).Revision
+	ak.question.revision = m.Ownership.Route(ring.PartitionOf(ops[0].Key.Subject)).Revision
 
 	for i := range ops {
-		ak.q.ops = append(ak.q.ops,
+		ak.question.ops = append(ak.question.ops,
 			counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Shadow: ops[i].Shadow, Lends: ops[i].Lends})
 	}
 
@@ -122,7 +122,7 @@ func (ls *leases) addRequests(head *question, asks []*ask) {
 
 	m := ls.limiter.membership
 	now := m.Boottime()
-	for so := range bySubject(ak.q.ops) {
+	for so := range bySubject(ak.question.ops) {
 		request, ok := ls.held.Request(now, ak.owner, ak.policies[so.index], so.ops, len(asks))
 		if ok {
 			head.requests = append(head.requests,
@@ -143,12 +143,12 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 	if err != nil || r.status != decided || r.standby {
 		if ak.renewal {
 			// The next renewal need not wait until this one counts as lost.
-			ls.held.AbandonRenewal(now, ak.q.ops)
+			ls.held.AbandonRenewal(now, ak.question.ops)
 		}
 		return
 	}
 
-	for so := range bySubject(ak.q.ops) {
+	for so := range bySubject(ak.question.ops) {
 		if !ak.policies[so.index].None() {
 			ls.acceptSubject(ak, &so, sent, now, r)
 		}
@@ -161,14 +161,14 @@ func (ls *leases) acceptSubject(ak *ask, so *subjectOps, sent, now time.Duration
 	// The owner makes grants after the last check, so the results of the last check
 	// say what is left.
 	lastCheck := len(r.admitted) - 1
-	ops, refused := decidedOps(so.ops, r.results[lastCheck*len(ak.q.ops)+so.first:])
+	ops, refused := decidedOps(so.ops, r.results[lastCheck*len(ak.question.ops)+so.first:])
 	life := r.lives[so.index]
 	from := localcache.Source{Owner: r.decider, Boot: r.boot, Lineage: life.Lineage}
 
 	grant := r.grantOf(ops)
 	if grant.ID != 0 {
 		grant.Life = life
-		grant.Steady = r.steady
+		grant.DebitedAt = r.steady
 	}
 
 	// Three answers say what the owner has left: one with a grant (which may come
@@ -224,11 +224,11 @@ func (r *reply) grantOf(ops []counters.Op) (grant localcache.Grant) {
 func (ls *leases) decideQueued(asks []*ask) []*ask {
 	left := asks[:0]
 	for i, ak := range asks {
-		if ak.policies == nil || len(ak.policies) != 1 || ak.rule == nil || ak.q.flags&flagPeek != 0 {
+		if ak.policies == nil || len(ak.policies) != 1 || ak.rule == nil || ak.question.flags&flagPeek != 0 {
 			return append(left, asks[i:]...)
 		}
 
-		outcome := ls.spend(ak.owner, ak.rule, ak.limits, ak.q.ops, &ak.receipt)
+		outcome := ls.spend(ak.owner, ak.rule, ak.limits, ak.question.ops, &ak.receipt)
 		if outcome == localcache.AskOwner {
 			left = append(left, ak)
 			continue
@@ -240,7 +240,7 @@ func (ls *leases) decideQueued(asks []*ask) []*ask {
 
 		if !ak.state.CompareAndSwap(askOpen, askAnswered) {
 			// The check has given up meanwhile, and uses nothing of what was spent.
-			ls.held.Unspend(ak.receipt, ak.q.ops)
+			ls.held.Unspend(ak.receipt, ak.question.ops)
 			continue
 		}
 
@@ -288,7 +288,7 @@ func (ls *leases) returnEnded(now time.Duration, ended []localcache.EndedGrant) 
 			continue
 		}
 		t := takenCosts{subject: e.Ops[0].Key.Subject, boot: e.Source.Boot, life: e.Life,
-			steady: e.Steady, ops: e.Ops, marks: e.Marks}
+			steady: e.DebitedAt, ops: e.Ops, marks: e.Marks}
 		list = append(list, refund{takenCosts: t, grant: e.Grant})
 	}
 	ls.limiter.sendRefunds(list)
@@ -302,6 +302,6 @@ func (l *Limiter) UseLeases(enabled bool) {
 		return
 	}
 	now := m.Boottime()
-	m.leases.held.Enable(now, enabled)
+	m.leases.held.SetEnabled(now, enabled)
 	m.leases.returnEnded(now, m.leases.held.DrainEnded(now, nil))
 }

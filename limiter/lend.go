@@ -102,17 +102,17 @@ func (lo *loans) lend(req *LoanRequest) LoanReply {
 		return LoanReply{status: loanLater}
 	}
 
-	n, balance, err := lo.debitLoan(&d, now, req.Window, req.Want)
-	reply := LoanReply{status: loanMade, Amount: n, unused: balance.Remaining, rate: d.limit.Amount}
+	lent, balance, err := lo.debitLoan(&d, now, req.Window, req.Want)
+	reply := LoanReply{status: loanMade, Amount: lent, unused: balance.Remaining, rate: d.limit.Amount}
 
 	// At the very beginning of a window, and until a new version of the rules is
 	// recorded, this region's limit is lower than its share. It may have something
 	// to lend later.
 	share := d.active.set.Division(d.rule, d.limit)[d.active.set.Shares().Region]
 	switch {
-	case err != nil || n == 0 && d.limit.Capacity() < share:
+	case err != nil || lent == 0 && d.limit.Capacity() < share:
 		return LoanReply{status: loanLater}
-	case n == 0:
+	case lent == 0:
 		reply.status = loanNothing
 		return reply
 	}
@@ -123,14 +123,14 @@ func (lo *loans) lend(req *LoanRequest) LoanReply {
 	if err := m.Standbys.Confirm(ctx, d.partition); err != nil || !m.hasKeptAuthority(generation) {
 		later := lo.limiter.clock.Now()
 		if d.limit.Kind == algorithms.TokenBucket {
-			n -= d.limit.Drained(time.Duration(later.Steady - now.Steady)) // this much may have refilled since
+			lent -= d.limit.Drained(time.Duration(later.Steady - now.Steady)) // this much may have refilled since
 		}
-		lo.limiter.table.Unlend(later, d.key, &d.limit.Limit, req.Window, n, life)
+		lo.limiter.table.Unlend(later, d.key, &d.limit.Limit, req.Window, lent, life)
 		return LoanReply{status: loanLater}
 	}
 
 	m.counts.lent.Add(1)
-	m.counts.lentUnits.Add(n)
+	m.counts.lentUnits.Add(lent)
 	return reply
 }
 
@@ -139,9 +139,9 @@ func (lo *loans) lend(req *LoanRequest) LoanReply {
 func (lo *loans) debitLoan(
 	d *dividedLimit, now algorithms.Instant, window, want int64,
 ) (int64, counters.LoanBalance, error) {
-	n, balance, err := lo.limiter.table.DebitLoan(now, d.key, &d.limit.Limit, window, want)
+	lent, balance, err := lo.limiter.table.DebitLoan(now, d.key, &d.limit.Limit, window, want)
 	if !debitFirst { // only in a test of the checkers: see debit_on.go
-		lo.limiter.table.Unlend(now, d.key, &d.limit.Limit, window, n, lo.limiter.table.Life(d.partition))
+		lo.limiter.table.Unlend(now, d.key, &d.limit.Limit, window, lent, lo.limiter.table.Life(d.partition))
 	}
-	return n, balance, err
+	return lent, balance, err
 }

@@ -16,7 +16,7 @@ import (
 type Limiter struct {
 	table           *counters.Table
 	clock           *Clock
-	inForce         atomic.Pointer[activeRules]
+	active          atomic.Pointer[activeRules]
 	tops            [top.EventKinds]*top.List // by top.By
 	nearLimits      *top.NearLimits
 	fullSamplesLeft atomic.Int32  // how many more checks of this second are all sampled
@@ -87,9 +87,9 @@ func (l *Limiter) decide(now algorithms.Instant, q *Query, a *Answer) error {
 	switch {
 	case a.scratch.matchDecides:
 	case q.AwaitsLoan:
-		err = l.resolveWithLoan(now.Steady, q, a, func() error { return l.resolve(q, a) })
+		err = l.decideWithLoan(now.Steady, q, a, func() error { return l.decidePrepared(q, a) })
 	default:
-		err = l.resolve(q, a)
+		err = l.decidePrepared(q, a)
 	}
 	if err != nil {
 		return err
@@ -99,11 +99,11 @@ func (l *Limiter) decide(now algorithms.Instant, q *Query, a *Answer) error {
 	return nil
 }
 
-// resolve decides a prepared check, and waits for other nodes if need be. The
-// caller accounts for the check.
-func (l *Limiter) resolve(q *Query, a *Answer) error {
+// decidePrepared decides a prepared check, and waits for other nodes if need
+// be. The caller accounts for the check.
+func (l *Limiter) decidePrepared(q *Query, a *Answer) error {
 	if q.Waits && !a.scratch.bypassLeases && a.mayDelay() {
-		return l.resolveInQueue(q, a)
+		return l.decideInQueue(q, a)
 	}
 	if l.tryDecide(q, a) {
 		return a.scratch.failure
@@ -111,9 +111,9 @@ func (l *Limiter) resolve(q *Query, a *Answer) error {
 	return l.finish(q, a)
 }
 
-// resolveInQueue is resolve for a caller that waits for its turn. The check
+// decideInQueue is decidePrepared for a caller that waits for its turn. The check
 // spends no lease: if the caller stops waiting, all of the cost can come back.
-func (l *Limiter) resolveInQueue(q *Query, a *Answer) error {
+func (l *Limiter) decideInQueue(q *Query, a *Answer) error {
 	restore := a.addOptions(func(o *options) { o.bypassLeases = true })
 	defer restore()
 
@@ -122,10 +122,10 @@ func (l *Limiter) resolveInQueue(q *Query, a *Answer) error {
 	}
 
 	// The check bypasses leases now, so resolve does not come back here.
-	if err := l.resolve(q, a); err != nil {
+	if err := l.decidePrepared(q, a); err != nil {
 		return err
 	}
-	l.takeQueuePlace(a)
+	l.setQueuePlace(a)
 	return nil
 }
 
@@ -141,7 +141,7 @@ func (l *Limiter) tryDecide(q *Query, a *Answer) (done bool) {
 	if l.mayDecideHere(a) {
 		verdict, authorized := l.takeAsOwner(a.Now, sc.ops, q.Peeks(), sc.acquiring)
 		if verdict != counters.Undecided {
-			a.recordDecidedHere(verdict)
+			a.markDecidedHere(verdict)
 			a.conclude(l)
 			return true
 		}
@@ -156,11 +156,11 @@ func (l *Limiter) tryDecide(q *Query, a *Answer) (done bool) {
 	c.reset(l, q, a)
 	c.begin(unauthorized)
 
-	// With questions in flight, finish waits for the replies, and folds then.
+	// With questions in flight, finish waits for the replies, and concludes then.
 	if len(c.asks) > 0 {
 		return false
 	}
-	return c.fold()
+	return c.tryConclude()
 }
 
 // mayDecideHere reports whether this node's table may decide all ops of a
@@ -170,8 +170,8 @@ func (l *Limiter) mayDecideHere(a *Answer) bool {
 	return l.membership == nil || !sc.hasLocal && !sc.bypassLeases && l.table.AllOpen(sc.ops)
 }
 
-// recordDecidedHere records that this node decided the whole check as the owner.
-func (a *Answer) recordDecidedHere(v counters.Verdict) {
+// markDecidedHere records that this node decided the whole check as the owner.
+func (a *Answer) markDecidedHere(v counters.Verdict) {
 	a.Allowed = v == counters.Admitted
 	a.DecidedBy = ByOwner
 	a.scratch.isDecidedHere = true
@@ -219,7 +219,7 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 			continue
 		}
 
-		isDecided := c.fold()
+		isDecided := c.tryConclude()
 		if isDecided {
 			break
 		}

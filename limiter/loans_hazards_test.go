@@ -319,7 +319,7 @@ func testHostileRequests(t *testing.T) {
 		for range 20 { // repeated requests don't get more than the share
 			_, _ = w.nodes[1].lendTo(w.nodes[1].request("r", key, algorithms.MaxAmount))
 		}
-		if u, err := owner.usageHere(&Query{Rule: "r", Key: []string{key}}); err != nil ||
+		if u, err := owner.usageInRegion(&Query{Rule: "r", Key: []string{key}}); err != nil ||
 			u.Limits[0].Lent != 300 || u.Limits[0].Remaining != 0 {
 			t.Errorf("have %+v, %v", u, err)
 		}
@@ -342,7 +342,7 @@ func TestUnconfirmedLoans(t *testing.T) {
 	if got, err := n.lendTo(n.request("r", "x", 100)); err != nil || got.status != loanLater {
 		t.Errorf("have %+v, %v", got, err)
 	}
-	if u, err := n.usageHere(&Query{Rule: "r", Key: []string{"x"}}); err != nil ||
+	if u, err := n.usageInRegion(&Query{Rule: "r", Key: []string{"x"}}); err != nil ||
 		u.Limits[0].Used != 0 || u.Limits[0].Lent != 0 {
 		t.Errorf("have %+v, %v; want all put back", u, err)
 	}
@@ -353,7 +353,7 @@ func TestUnconfirmedLoans(t *testing.T) {
 	if got, err := n.lendTo(n.request("r", "y", 100)); err != nil || got.status != loanLater {
 		t.Errorf("have %+v, %v", got, err)
 	}
-	if u, err := n.usageHere(&Query{Rule: "r", Key: []string{"y"}}); err != nil ||
+	if u, err := n.usageInRegion(&Query{Rule: "r", Key: []string{"y"}}); err != nil ||
 		u.Limits[0].Used != 0 || u.Limits[0].Share != 200 || u.Limits[0].Lent != 100 {
 		t.Errorf("have %+v, %v; want nothing put back into another lineage", u, err)
 	}

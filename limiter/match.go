@@ -33,7 +33,7 @@ func (l *Limiter) prepare(now algorithms.Instant, q *Query, a *Answer) (done boo
 // In (2) and (3), match prefetches the counters. wall is the time of the check
 // in Unix nanoseconds; 0 means now.
 func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
-	active := l.inForce.Load()
+	active := l.active.Load()
 	sameOps := a.countSameOps(active, q)
 	a.begin(active)
 
@@ -180,7 +180,7 @@ func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 }
 
 // rememberRepeatable records in a's scratch whether another check may reuse a's
-// ops and, if so, the ruleCounts that takes all that the check counts, if it is a
+// ops and, if so, the ruleStripe that takes all that the check counts, if it is a
 // single one. limitsVary means that the limits depend on the time or the load.
 func (l *Limiter) rememberRepeatable(q *Query, a *Answer, limitsVary bool) {
 	sc := &a.scratch

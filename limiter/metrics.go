@@ -170,7 +170,7 @@ func (l *Limiter) showReservations(sink metrics.Sink) {
 	count("settlings_total", settlings, &rs.unknown, "result", "unknown")
 	const ends = "Ends of reservations with on_expiry that nobody settled in time: carried out here, or not to be carried out, because the home could not be reached."
 	count("reservation_ends_total", ends, &rs.expired, "result", "carried-out")
-	count("reservation_ends_total", ends, &rs.unarranged, "result", "lost")
+	count("reservation_ends_total", ends, &rs.unscheduled, "result", "lost")
 	count("refunds_dropped_total",
 		"Refunds of reservations that were lost: their counters are gone, or their owners could not be reached in time.",
 		&rs.dropped)
@@ -225,7 +225,7 @@ func (stats *RuleStats) show(sink metrics.Sink) {
 // showSlots reports the metrics of slots, by rule. All slots whose limits came
 // with the call are under rules.InlineName.
 func (l *Limiter) showSlots(sink metrics.Sink) {
-	active := l.inForce.Load()
+	active := l.active.Load()
 	if active == nil || l.clock == nil {
 		return
 	}

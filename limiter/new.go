@@ -59,8 +59,8 @@ func NewInCluster(table *counters.Table, clock *Clock, config ClusterConfig) (*L
 	m.loans.init(l)
 	m.leases = leases{limiter: l, held: localcache.NewLeases(bound), granted: localcache.NewLeaseLedger(bound)}
 	m.refunds = l.newBacklog(maxWaitingRefunds, maxRetryPause)
-	m.slotTasks = l.newBacklog(maxSlotTasks, slotTaskPause)
-	m.debtTasks = l.newBacklog(maxDebtTasks, slotTaskPause)
+	m.slotTasks = l.newBacklog(maxSlotTasks, taskPause)
+	m.debtTasks = l.newBacklog(maxDebtTasks, taskPause)
 	m.maintenance.Go(m.leases.maintain)
 	m.maintenance.Go(func() { l.carryOutEnds(table) })
 	m.maintenance.Go(func() { l.carryOutEnds(config.Fallback) })

@@ -59,19 +59,19 @@ func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
 		case <-time.After(wait):
 		case <-m.ctx.Done():
 		}
-		ls.voidLeasesEverywhere(f)
+		ls.broadcastForget(f)
 	}) {
 		return
 	}
 
 	// There is nothing to wait for, or too much is running in the background. In
 	// the second case, too early is better than never.
-	ls.voidLeasesEverywhere(f)
+	ls.broadcastForget(f)
 }
 
-// voidLeasesEverywhere makes all nodes forget what f names. A node that the
+// broadcastForget makes all nodes forget what f names. A node that the
 // message does not reach forgets it within a lease's TTL anyway.
-func (ls *leases) voidLeasesEverywhere(f forgetMessage) {
+func (ls *leases) broadcastForget(f forgetMessage) {
 	m := ls.limiter.membership
 	body := wire.Encode(nil, &f)
 	ls.held.Forget(m.Boottime(), f.subject, f.refusalsOnly)

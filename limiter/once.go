@@ -43,18 +43,18 @@ func (l *Limiter) checkOnceOrAtMost(q *Query, a *Answer) error {
 	return err
 }
 
-// decideOnce is makeReservation for a q with a RequestID: a repetition of q
+// reserveOnce is makeReservation for a q with a RequestID: a repetition of q
 // gets the same answer. a must be prepared for q. The home decides q; if no
 // home can be reached, this node does, without keeping the answer. If owners
 // could be reached after all, the home decides q again.
-func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
+func (rs *reservations) reserveOnce(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
 	req := &reserveRequest{query: q, ttl: ttl}
 	req.ticket = ticketOf(q.RequestID, req.hashContent(), 0)
 	until := time.Now().Add(checkTimeout - replySlack)
 	restore := a.addOptions(func(o *options) { o.deadline = until })
 	defer restore()
 
-	id, err = rs.attemptAtHome(until, req, a)
+	id, err = rs.reserveAtHomeBy(until, req, a)
 	if !errors.Is(err, ErrNoOwner) {
 		return id, err
 	}
@@ -71,23 +71,23 @@ func (rs *reservations) decideOnce(q *Query, ttl time.Duration, a *Answer) (id s
 
 	// Owners have just become reachable, and have decided q. But none of them keeps
 	// the answer, so take q back.
-	if err := rs.annul(until, id, q, a); err != nil {
+	if err := rs.cancelReservation(until, id, q, a); err != nil {
 		return "", err
 	}
 
 	// Ask the owner of the first subject again, even if the time is up: it has just
 	// become reachable.
-	return rs.attemptAtHome(until, req, a)
+	return rs.reserveAtHomeBy(until, req, a)
 }
 
-// attemptAtHome is decideAtHome with a timeout: ownerTimeout, or less if the
+// reserveAtHomeBy is reserveAtHome with a timeout: ownerTimeout, or less if the
 // deadline is near.
-func (rs *reservations) attemptAtHome(
+func (rs *reservations) reserveAtHomeBy(
 	deadline time.Time, req *reserveRequest, a *Answer,
 ) (id string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), min(ownerTimeout, timeLeft(deadline)))
 	defer cancel()
-	return rs.decideAtHome(ctx, req, a)
+	return rs.reserveAtHome(ctx, req, a)
 }
 
 // timeLeft returns how much time is left until the deadline, but at least
@@ -96,10 +96,10 @@ func timeLeft(deadline time.Time) time.Duration {
 	return max(time.Until(deadline), catchUpTimeout)
 }
 
-// annul takes back a reservation that the caller will never learn of, and
-// prepares a for another attempt. What it can't give back by the deadline stays
-// charged.
-func (rs *reservations) annul(deadline time.Time, id string, q *Query, a *Answer) error {
+// cancelReservation takes back a reservation that the caller will never learn
+// of, and prepares a for another attempt. What it can't give back by the
+// deadline stays charged.
+func (rs *reservations) cancelReservation(deadline time.Time, id string, q *Query, a *Answer) error {
 	if id != "" {
 		ctx, cancel := context.WithTimeout(context.Background(), timeLeft(deadline))
 		defer cancel()
@@ -109,19 +109,19 @@ func (rs *reservations) annul(deadline time.Time, id string, q *Query, a *Answer
 	return err
 }
 
-// decideAtHome has the owner of the first subject, which may be this node,
+// reserveAtHome has the owner of the first subject, which may be this node,
 // decide req. a must be prepared for req. The error is ErrNoOwner if no owner
 // could decide req; otherwise it is one of Reserve's.
-func (rs *reservations) decideAtHome(ctx context.Context, req *reserveRequest, a *Answer) (id string, err error) {
+func (rs *reservations) reserveAtHome(ctx context.Context, req *reserveRequest, a *Answer) (id string, err error) {
 	home, ok := a.homeSubject()
 	if !ok {
 		return "", ErrNoOwner
 	}
 	err = rs.limiter.doAtOwner(ctx, &ownerRequest{subject: home.Subject, hops: req.hops, here: func() (err error) {
-		id, err = rs.decideHere(ctx, req, home, a)
+		id, err = rs.reserveHere(ctx, req, home, a)
 		return err
 	}, there: func(to ring.NodeID) (err error) {
-		id, err = rs.askHome(ctx, to, req, a)
+		id, err = rs.askToReserve(ctx, to, req, a)
 		return err
 	}})
 	return id, err
@@ -144,11 +144,11 @@ func (a *Answer) homeSubject() (home counters.Key, ok bool) {
 	return counters.Key{Subject: h.Subject.Hi, Counter: h.Subject.Lo}, true
 }
 
-// decideHere decides req on this node, which has the counters of home, the
-// first subject. If req was decided before, decideHere returns the answer that
+// reserveHere decides req on this node, which has the counters of home, the
+// first subject. If req was decided before, reserveHere returns the answer that
 // was kept. The error is counters.ErrShut if the counters have moved away, or
 // one of Reserve's.
-func (rs *reservations) decideHere(
+func (rs *reservations) reserveHere(
 	ctx context.Context, req *reserveRequest, home counters.Key, a *Answer,
 ) (id string, err error) {
 	memo := req.ticket.memo(home, notes.Answer, a.Now)
@@ -198,7 +198,7 @@ func (rs *reservations) decideHere(
 	// The subject has just moved to a node that does not have the answer. Let that
 	// node decide again.
 	deadline, _ := ctx.Deadline()
-	if rs.annul(deadline, id, req.query, a) != nil {
+	if rs.cancelReservation(deadline, id, req.query, a) != nil {
 		return "", ErrNoOwner
 	}
 
@@ -331,8 +331,9 @@ func (a *Answer) versionToAsk(q *Query, asker int64) int64 {
 	return max(asker, a.RulesVersion)
 }
 
-// askHome has another node decide req. The error is ErrNoOwner if it could not.
-func (rs *reservations) askHome(
+// askToReserve has another node decide req. The error is ErrNoOwner if it could
+// not.
+func (rs *reservations) askToReserve(
 	ctx context.Context, to ring.NodeID, req *reserveRequest, a *Answer,
 ) (id string, err error) {
 	next := *req
@@ -374,7 +375,7 @@ func (rs *reservations) serveReserve(req *reserveRequest) (*keptAnswer, error) {
 		return nil, err
 	}
 
-	id, err := rs.decideAtHome(ctx, req, a)
+	id, err := rs.reserveAtHome(ctx, req, a)
 	if err != nil {
 		return nil, err
 	}
@@ -389,7 +390,7 @@ func (l *Limiter) prepareForAsker(ctx context.Context, q *Query, version int64, 
 	if l.version() < version {
 		l.catchUp(ctx, 0, version)
 	}
-	if l.inForce.Load() == nil {
+	if l.active.Load() == nil {
 		return nil, ErrNoOwner
 	}
 

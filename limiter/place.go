@@ -117,10 +117,10 @@ func groupOfRule(name string, inline bool) uint32 {
 	return hash.Sum32()
 }
 
-// recordReservation records the check's reservation, if it has one, in this node's
+// recordPlace records the check's reservation, if it has one, in this node's
 // table, before ops are taken. Ops of one subject must be neighbours. If there
-// is no room, the check fails, and recordReservation returns false.
-func (c *clusterCheck) recordReservation(ops []counters.Op) bool {
+// is no room, the check fails, and recordPlace returns false.
+func (c *clusterCheck) recordPlace(ops []counters.Op) bool {
 	place := c.answer.scratch.place
 	if place == nil {
 		return true
@@ -133,9 +133,9 @@ func (c *clusterCheck) recordReservation(ops []counters.Op) bool {
 	return true // a gate that has shut in the meantime makes the Take fail, too
 }
 
-// makeFallbackPlace is recordReservation for a subject of a `consistency: local` rule,
-// whose counters and place are in the fallback table.
-func (c *clusterCheck) makeFallbackPlace(s *subject, ops []counters.Op) bool {
+// recordFallbackPlace is recordPlace for a subject of a `consistency: local`
+// rule, whose counters and place are in the fallback table.
+func (c *clusterCheck) recordFallbackPlace(s *subject, ops []counters.Op) bool {
 	place := c.answer.scratch.place
 	if place == nil {
 		return true
@@ -148,8 +148,8 @@ func (c *clusterCheck) makeFallbackPlace(s *subject, ops []counters.Op) bool {
 	return false
 }
 
-// forgetFallbackPlaces undoes makeFallbackPlace for the listed subjects, from which
-// nothing was taken. Only subjects decided ByOwner have such places.
+// forgetFallbackPlaces undoes recordFallbackPlace for the listed subjects, from
+// which nothing was taken. Only subjects decided ByOwner have such places.
 func (c *clusterCheck) forgetFallbackPlaces(list []int, by DecidedBy) {
 	place := c.answer.scratch.place
 	if place == nil || by != ByOwner {
@@ -163,9 +163,9 @@ func (c *clusterCheck) forgetFallbackPlaces(list []int, by DecidedBy) {
 	}
 }
 
-// keepOrForgetPlace ends what recordReservation began, once the counters here have
+// keepOrForgetPlace ends what recordPlace began, once the counters here have
 // decided ops, those of the listed subjects. If the ops were admitted, it
-// records that the place was made. Otherwise it undoes recordReservation.
+// records that the place was made. Otherwise it undoes recordPlace.
 func (c *clusterCheck) keepOrForgetPlace(list []int, ops []counters.Op, admitted bool) {
 	place := c.answer.scratch.place
 	if place == nil {

@@ -28,14 +28,14 @@ const (
 	MethodShare
 	MethodReserve // a reservation with an id, to the owner of its first subject, with a reply
 	MethodAcquire // an acquire with an id, to the owner of its first slots, with a reply
-	// MethodUse asks a node, or another region, which rules were used in the last
-	// hour, with a reply.
-	MethodUse
+	// MethodRuleUse asks a node, or another region, which rules were used in the
+	// last hour, with a reply.
+	MethodRuleUse
 	MethodUnspent // an owner asks what is left of a subject's grants, with a reply
 	// MethodPassPlaces brings places in queues that callers have left, for the
 	// callers behind them, with an empty reply.
 	MethodPassPlaces
-	MethodSlot // renews, releases or tells a slot, with a reply
+	MethodSlot // renews, releases or reports a slot, with a reply
 	endOfMethods
 )
 

@@ -34,8 +34,8 @@ func (qp *QueuePlace) giveBack() {
 // if the check was not delayed, or if nothing of its cost could be given back.
 func (a *Answer) QueuePlace() *QueuePlace { return a.queuePlace }
 
-// takeQueuePlace records what a's decided check has taken in advance.
-func (l *Limiter) takeQueuePlace(a *Answer) {
+// setQueuePlace records what a's decided check has taken in advance.
+func (l *Limiter) setQueuePlace(a *Answer) {
 	// What was decided without the owner is a debt, which can't come back.
 	if !a.Allowed || a.Delay() == 0 || a.DecidedBy < ByForward {
 		return

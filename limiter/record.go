@@ -23,7 +23,7 @@ const (
 // (billCheck). If regions' shares run short, it asks the owners to borrow
 // (notifyOwners).
 func (l *Limiter) account(q *Query, a *Answer) {
-	a.scratch.isCounted = !q.Peeks() && a.DecidedBy < ByList
+	a.scratch.awaitsLatency = !q.Peeks() && a.DecidedBy < ByList
 	l.countLimited(q, a)
 	if len(a.scratch.match.Unlimited) > 0 {
 		l.countUnlimited(q, a)
@@ -43,7 +43,7 @@ func (l *Limiter) countLimited(q *Query, a *Answer) {
 		}
 		weight := l.sampleWeight(sc)
 		if weight > 0 || headroom <= nearHeadroom || a.Limits[0].Delay > 0 {
-			l.countUse(h, a.Limits[:1], true, weight, q)
+			l.addToTops(h, a.Limits[:1], true, weight, q)
 		}
 
 		return
@@ -51,7 +51,7 @@ func (l *Limiter) countLimited(q *Query, a *Answer) {
 
 	active := a.scratch.active
 	if q.Peeks() || a.DecidedBy >= ByList {
-		active.countUncountedUse(q, a)
+		active.countOtherUse(q, a)
 	}
 
 	if q.Peeks() {
@@ -82,7 +82,7 @@ func (l *Limiter) countLimited(q *Query, a *Answer) {
 	if a.DecidedBy < ByList {
 		l.countRules(q, a, active, stripe)
 	} else if !a.Allowed {
-		l.recordDenial(active.overall, a)
+		l.logDenial(active.overall, a)
 	}
 }
 
@@ -110,7 +110,7 @@ func (l *Limiter) countOwnerAllowed(q *Query, a *Answer, active *activeRules, st
 	h := &a.scratch.match.Hits[0]
 	active.stats[h.Rule.Index].stripe[stripe].ownerAllowed[headroom].Add(1)
 	l.refusedListOf(h.Rule).Record(h, false, 0, q)
-	l.countUse(h, a.Limits, true, l.sampleWeight(&a.scratch), q)
+	l.addToTops(h, a.Limits, true, l.sampleWeight(&a.scratch), q)
 
 	return true
 }
@@ -148,11 +148,11 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 		counts.headroom[headroom].Add(1)
 
 		if d == DecisionRefused {
-			l.recordRefusal(&stats.refusals, a, h, hitLimits, q)
+			l.logRefusal(&stats.refusals, a, h, hitLimits, q)
 		}
 
 		list.Record(h, refused, priorChecks, q)
-		l.countUse(h, hitLimits, a.Allowed, weight, q)
+		l.addToTops(h, hitLimits, a.Allowed, weight, q)
 	}
 }
 
@@ -181,7 +181,7 @@ func ruleVerdict(limits []LimitAnswer) (refused bool, headroom int64) {
 
 // countSlotRefusal counts a check if hitLimits, the limits of one rule, refused
 // it for want of slots.
-func (st *ruleStats) countSlotRefusal(hitLimits []LimitAnswer) {
+func (st *ruleMetrics) countSlotRefusal(hitLimits []LimitAnswer) {
 	for i := range hitLimits {
 		if !hitLimits[i].Allowed && hitLimits[i].Limit.Kind == algorithms.Concurrency {
 			st.slotsRefused.Add(1)
@@ -190,8 +190,8 @@ func (st *ruleStats) countSlotRefusal(hitLimits []LimitAnswer) {
 	}
 }
 
-// recordRefusal logs a check that h's rule refused, if the log takes it now.
-func (l *Limiter) recordRefusal(f *refusalThrottle, a *Answer, h *rules.Hit, limits []LimitAnswer, q *Query) {
+// logRefusal logs a check that h's rule refused, if the log takes it now.
+func (l *Limiter) logRefusal(f *refusalThrottle, a *Answer, h *rules.Hit, limits []LimitAnswer, q *Query) {
 	if !l.refusalLog.admits(f) {
 		return
 	}
@@ -206,8 +206,8 @@ func (l *Limiter) recordRefusal(f *refusalThrottle, a *Answer, h *rules.Hit, lim
 	})
 }
 
-// recordDenial is recordRefusal for a check that a list or the default refused.
-func (l *Limiter) recordDenial(st *ruleStats, a *Answer) {
+// logDenial is logRefusal for a check that a list or the default refused.
+func (l *Limiter) logDenial(st *ruleMetrics, a *Answer) {
 	f := &st.refusals
 	if a.DecidedBy == ByNone {
 		f = &st.byDefault
@@ -239,9 +239,9 @@ func (l *Limiter) sampleWeight(sc *scratch) int64 {
 	return sampleEvery
 }
 
-// countUse adds a decided check of h's subject to the lists of those that use
+// addToTops adds a decided check of h's subject to the lists of those that use
 // most, are delayed, or are near to a limit.
-func (l *Limiter) countUse(h *rules.Hit, limits []LimitAnswer, allowed bool, weight int64, q *Query) {
+func (l *Limiter) addToTops(h *rules.Hit, limits []LimitAnswer, allowed bool, weight int64, q *Query) {
 	tightest := tightestOf(limits)
 	delayed := false
 	for i := range limits {
@@ -268,13 +268,13 @@ func (l *Limiter) refusedListOf(rule *rules.Rule) *top.List {
 	return l.tops[top.Refused]
 }
 
-// countUncountedUse counts the use of rules by a check that changes none of
-// their metrics. Such a check is a peek. Or it names a rule, but a list decides the
+// countOtherUse counts the use of rules by a check that changes none of their
+// metrics. Such a check is a peek. Or it names a rule, but a list decides the
 // check or the rule does not apply to it.
-func (active *activeRules) countUncountedUse(q *Query, answer *Answer) {
+func (active *activeRules) countOtherUse(q *Query, answer *Answer) {
 	if answer.DecidedBy < ByList {
 		for i := range answer.scratch.match.Hits {
-			active.stats[answer.scratch.match.Hits[i].Rule.Index].uncountedUses.Add(1)
+			active.stats[answer.scratch.match.Hits[i].Rule.Index].otherUses.Add(1)
 		}
 		return
 	}
@@ -282,7 +282,7 @@ func (active *activeRules) countUncountedUse(q *Query, answer *Answer) {
 		return
 	}
 	if rule := active.set.Rule(q.Rule); rule != nil {
-		active.stats[rule.Index].uncountedUses.Add(1)
+		active.stats[rule.Index].otherUses.Add(1)
 	}
 }
 
@@ -291,7 +291,7 @@ func (active *activeRules) countUncountedUse(q *Query, answer *Answer) {
 // second.
 func (l *Limiter) Tick() {
 	l.fullSamplesLeft.Store(exactSamples)
-	active := l.inForce.Load()
+	active := l.active.Load()
 	now := l.interval()
 	if active == nil || !l.intervals.advance(now) {
 		return
@@ -315,7 +315,7 @@ func (l *Limiter) countUnlimited(q *Query, a *Answer) {
 		switch {
 		case limited >= 0: // it was counted with its limits
 		case q.Peeks():
-			stats.uncountedUses.Add(1)
+			stats.otherUses.Add(1)
 		default:
 			stats.stripe[l.stripeOf(a)].checks[DecisionAllowed][a.DecidedBy].Add(1)
 			l.refusedListOf(h.Rule).Record(h, false, 0, q)

@@ -98,7 +98,7 @@ func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 
 		switch {
 		case route.Location == partitions.Here && (m == nil || m.Authority()):
-			rest := l.giveBack(item)
+			rest := l.giveBackHere(item)
 			if !rest.isEmpty() {
 				waiting = append(waiting, rest)
 			}
@@ -141,11 +141,11 @@ const (
 	maxTakenAge = checkTimeout + pendingTimeout + (maxHops+2)*refundTimeout
 )
 
-// giveBack gives the refund back to this node's counters.
+// giveBackHere gives the refund back to this node's counters.
 // [counters.Table.GiveBack] decides how much comes back, and so does the ledger
-// for a grant of this process. giveBack returns what must wait because a gate
+// for a grant of this process. giveBackHere returns what must wait because a gate
 // has just been shut; it is empty if nothing must.
-func (l *Limiter) giveBack(rf *refund) (rest refund) {
+func (l *Limiter) giveBackHere(rf *refund) (rest refund) {
 	now := l.clock.Now()
 	rest = *rf
 
@@ -212,37 +212,38 @@ func (l *Limiter) maxAge(rf *refund, now algorithms.Instant) time.Duration {
 	return maxTakenAge
 }
 
-// takeRecord describes when the cost of t's i-th op was taken. If another
-// process took the cost, maxAge is how long ago that was at most: the steady
-// clock of that process can't be read here.
-func (l *Limiter) takeRecord(t *takenCosts, i int, maxAge time.Duration) algorithms.TakeRecord {
-	op := &t.ops[i]
-	taken := algorithms.TakeRecord{Steady: t.steady, Window: int64(t.marks[i])}
-	if t.boot != l.boot {
+// takeRecord describes when the cost of the i-th op of costs was taken. If
+// another process took the cost, maxAge is how long ago that was at most: the
+// steady clock of that process can't be read here.
+func (l *Limiter) takeRecord(costs *takenCosts, i int, maxAge time.Duration) algorithms.TakeRecord {
+	op := &costs.ops[i]
+	taken := algorithms.TakeRecord{Steady: costs.steady, Window: int64(costs.marks[i])}
+	if costs.boot != l.boot {
 		taken.Steady = l.clock.Now().Steady - int64(maxAge)
 	}
 
 	switch {
 	case op.Limit.Kind == algorithms.SlidingLog:
-		taken.Steady += int64(t.marks[i])
+		taken.Steady += int64(costs.marks[i])
 	case op.Limit.Kind.IsBucket():
 		taken.Amount = op.Limit.Amount
-		taken.Reset = time.Duration(t.marks[i])
-		taken.Fastest = l.fastestSince(op, taken.Steady)
+		taken.ResetAfter = time.Duration(costs.marks[i])
+		taken.MaxRate = l.maxRateSince(op, taken.Steady)
 	}
 	return taken
 }
 
 // A refund must not assume that a bucket drained more slowly than it did.
-// fastestSince returns the highest rate at which op's bucket has drained since a
+// maxRateSince returns the highest rate at which op's bucket has drained since a
 // steady time, or 0 if it does not know: the rate of a configured limit may have
 // changed since then. (While a bucket has reservations, a note has its highest
 // rate.)
 //
-// For an inline limit, fastestSince returns op's own rate. Other callers may have
-// drained the bucket faster. That is safe: a reservation's note has the highest
-// rate, and any other cost is at most a lease old, which the guarantee allows for.
-func (l *Limiter) fastestSince(op *counters.Op, steady int64) int64 {
+// For an inline limit, maxRateSince returns op's own rate. Other callers may
+// have drained the bucket faster. That is safe: a reservation's note has the
+// highest rate, and any other cost is at most a lease old, which the guarantee
+// allows for.
+func (l *Limiter) maxRateSince(op *counters.Op, steady int64) int64 {
 	// A check in flight keeps the limits that were in force when it began.
 	changed := l.ratesChangedAt.Load() + int64(checkTimeout+pendingTimeout)
 	if !op.Key.IsInline() && changed >= steady {
@@ -255,11 +256,11 @@ func (l *Limiter) fastestSince(op *counters.Op, steady int64) int64 {
 // a reservation was made.
 func (l *Limiter) mayHaveNewRate(op *counters.Op, made int64, now algorithms.Instant) bool {
 	age := l.reservationAge(made, op.Key.Subject, now)
-	return l.fastestSince(op, now.Steady-int64(age)) == 0
+	return l.maxRateSince(op, now.Steady-int64(age)) == 0
 }
 
-// giveUp implements task.
-func (rf *refund) giveUp(l *Limiter, _ bool) { l.countLost(rf, len(rf.ops)) }
+// countDrop implements task.
+func (rf *refund) countDrop(l *Limiter, _ bool) { l.countLost(rf, len(rf.ops)) }
 
 // countLost counts n ops of rf as dropped, if rf is of a reservation or a
 // grant.

@@ -264,7 +264,7 @@ func TestAHolderThatWasPausedReturnsNothing(t *testing.T) {
 		w.handOver(w.partition("r", key), w.nodes[2])
 		used := w.nodes[2].used("r", key)
 		held := holder.membership.leases.held
-		held.Enable(holder.membership.Boottime(), false)
+		held.SetEnabled(holder.membership.Boottime(), false)
 		late := holder.membership.Boottime() + localcache.MaxTTL + returnTimeout
 		holder.membership.leases.returnEnded(late, held.DrainEnded(late, nil))
 		if have := w.nodes[2].used("r", key); used <= 20 || have != used || holder.figure("lease_lost_total") == 0 {

@@ -19,7 +19,7 @@ type RegionUsage struct {
 
 // askRegions adds to u each region's shares, and what it has used of them.
 func (l *Limiter) askRegions(u *Usage) {
-	active := l.inForce.Load()
+	active := l.active.Load()
 	division := active.set.Shares()
 	if division == nil || len(u.Limits) == 0 || u.Rule.Scope != rules.GlobalScope {
 		return

@@ -167,7 +167,7 @@ const minResultBytes = 5 // the minimum size of an encoded result
 
 func (res *result) code(c *wire.Coder) {
 	more := res.RetryAfter != 0 || res.Delay != 0 || res.Used != 0
-	hasLoans := res.Loaned != 0
+	hasLoans := res.NetBorrowed != 0
 	c.Flags(&res.Allowed, &res.noRoom, &more, &res.Reduced, &hasLoans)
 	wire.Number(c, &res.Remaining, algorithms.MaxAmount)
 	wire.Number(c, &res.ResetAfter, math.MaxInt64)
@@ -182,7 +182,7 @@ func (res *result) code(c *wire.Coder) {
 	}
 
 	if hasLoans {
-		wire.Varint(c, &res.Loaned)
-		c.Require(res.Loaned >= -math.MaxInt64/2 && res.Loaned <= math.MaxInt64/2)
+		wire.Varint(c, &res.NetBorrowed)
+		c.Require(res.NetBorrowed >= -math.MaxInt64/2 && res.NetBorrowed <= math.MaxInt64/2)
 	}
 }

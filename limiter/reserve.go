@@ -22,7 +22,7 @@ type reservations struct {
 	reserved          atomic.Int64 // made here
 	settled, repeated atomic.Int64 // settlements decided here, as the owner of the home
 	expired           atomic.Int64 // ends carried out here, as the owner of the home
-	unarranged        atomic.Int64 // ends that will not be carried out, because their home could not be reached
+	unscheduled       atomic.Int64 // ends that will not be carried out, because their home could not be reached
 	unknown           atomic.Int64 // settlements whose id is not, or no longer, a reservation's
 	dropped           atomic.Int64 // refunds of reservations, one per limit, that were lost
 }
@@ -72,7 +72,7 @@ func (l *Limiter) reserve(q *Query, ttl time.Duration, a *Answer) (id string, er
 	if q.RequestID == "" || done || !owned { // without an owner, nobody keeps the answer
 		return l.reservations.makeReservation(q, ttl, a, done)
 	}
-	return l.reservations.decideOnce(q, ttl, a)
+	return l.reservations.reserveOnce(q, ttl, a)
 }
 
 // makeReservation decides q, a reservation or a check in count mode, for which a
@@ -84,7 +84,7 @@ func (rs *reservations) makeReservation(
 	defer restore()
 	defer func() { a.scratch.place = nil }()
 
-	resolve := func() error {
+	decide := func() error {
 		// Each try makes a place of its own. The place of an earlier try is given
 		// back with its cost.
 		if ttl > 0 {
@@ -94,7 +94,7 @@ func (rs *reservations) makeReservation(
 		if rs.limiter.membership == nil {
 			return rs.decideStandalone(q, a)
 		}
-		return rs.limiter.resolve(q, a)
+		return rs.limiter.decidePrepared(q, a)
 	}
 
 	var acq *acquisition
@@ -102,7 +102,7 @@ func (rs *reservations) makeReservation(
 		if hasSlots(a.scratch.ops) {
 			acq = a.newAcquisition(q)
 		}
-		err = rs.limiter.resolveAcquisition(q, a, acq, resolve)
+		err = rs.limiter.decideAcquisition(q, a, acq, decide)
 	}
 	if err != nil {
 		return "", err
@@ -125,9 +125,9 @@ func (rs *reservations) makeReservation(
 	}
 
 	// A check that took nothing made no place. It is settled only for the bill, but
-	// a late settlement needs a place; arrangeExpiry makes one.
+	// a late settlement needs a place; scheduleExpiry makes one.
 	if len(rv.units) > 0 && (q.OnExpiry != nil || rv.tookNothing()) {
-		if err := rs.arrangeExpiry(id); err != nil {
+		if err := rs.scheduleExpiry(id); err != nil {
 			return "", err
 		}
 	}
@@ -136,8 +136,8 @@ func (rs *reservations) makeReservation(
 	return id, nil
 }
 
-// decideStandalone is Limiter.resolve for makeReservation without a cluster: one
-// Take decides every check.
+// decideStandalone is Limiter.decidePrepared for makeReservation without a
+// cluster: one Take decides every check.
 func (rs *reservations) decideStandalone(q *Query, a *Answer) error {
 	l := rs.limiter
 	place := a.scratch.place
@@ -289,10 +289,10 @@ func (rv *reservation) homeIndex(place *placeRequest) int {
 // shadow limit that refused took nothing and owes nothing.
 func (rs *reservations) takenCostsOf(a *Answer, i int, ops []counters.Op) takenCosts {
 	h := &a.scratch.match.Hits[i]
-	t, via := rs.originOf(a, i)
+	taken, via := rs.originOf(a, i)
 	firstOp := 0 // index in the ops of the question
 	if via != nil {
-		firstOp, _ = findSubject(via.q.ops, t.subject)
+		firstOp, _ = findSubject(via.question.ops, taken.subject)
 	}
 
 	for j := range ops {
@@ -302,7 +302,7 @@ func (rs *reservations) takenCostsOf(a *Answer, i int, ops []counters.Op) takenC
 		}
 
 		// The cost was taken by this node's share, and comes back by that share.
-		if t.life.Lineage == localLineage {
+		if taken.life.Lineage == localLineage {
 			op = a.scratch.cluster.fallbackOp(i, j)
 		}
 
@@ -310,27 +310,27 @@ func (rs *reservations) takenCostsOf(a *Answer, i int, ops []counters.Op) takenC
 		if via != nil {
 			mark = via.marks[firstOp+j]
 		} else {
-			mark = markOf(op, algorithms.Instant{Steady: t.steady})
+			mark = markOf(op, algorithms.Instant{Steady: taken.steady})
 		}
 
-		t.ops = append(t.ops, counters.Op{Key: op.Key, Limit: op.Limit, Cost: op.Cost})
-		t.marks = append(t.marks, mark)
+		taken.ops = append(taken.ops, counters.Op{Key: op.Key, Limit: op.Limit, Cost: op.Cost})
+		taken.marks = append(taken.marks, mark)
 	}
 
-	return t
+	return taken
 }
 
 // originOf returns where and when the i-th hit of a's check was decided, as
 // takenCosts without ops. If another node has answered, via has its answer.
-func (rs *reservations) originOf(a *Answer, i int) (t takenCosts, via *ask) {
+func (rs *reservations) originOf(a *Answer, i int) (origin takenCosts, via *ask) {
 	h := &a.scratch.match.Hits[i]
-	t.subject = h.Subject.Hi
+	origin.subject = h.Subject.Hi
 
 	if rs.limiter.membership == nil {
-		t.life = a.scratch.lives[i]
-		t.boot = rs.limiter.boot
-		t.steady = a.Now.Steady
-		return t, nil
+		origin.life = a.scratch.lives[i]
+		origin.boot = rs.limiter.boot
+		origin.steady = a.Now.Steady
+		return origin, nil
 	}
 
 	// A decision by a standby, or by this node alone, gets no life: its cost does
@@ -338,22 +338,22 @@ func (rs *reservations) originOf(a *Answer, i int) (t takenCosts, via *ask) {
 	decision := &a.scratch.cluster.subjects[i].subjectDecision
 	switch {
 	case h.Rule.Consistency == rules.Local:
-		t.life = counters.Life{Lineage: localLineage, Resets: decision.life.Resets}
-		t.boot = rs.limiter.boot
-		t.steady = decision.decidedAt.Steady
+		origin.life = counters.Life{Lineage: localLineage, Resets: decision.life.Resets}
+		origin.boot = rs.limiter.boot
+		origin.steady = decision.decidedAt.Steady
 	case decision.undo == undoHere:
-		t.life = decision.life
-		t.boot = rs.limiter.boot
-		t.steady = decision.decidedAt.Steady
+		origin.life = decision.life
+		origin.boot = rs.limiter.boot
+		origin.steady = decision.decidedAt.Steady
 	case decision.undo == undoAsked:
 		via = decision.answeredBy
-		_, index := findSubject(via.q.ops, t.subject)
-		t.life = via.lives[index]
-		t.boot = via.boot
-		t.steady = via.steady
+		_, index := findSubject(via.question.ops, origin.subject)
+		origin.life = via.lives[index]
+		origin.boot = via.boot
+		origin.steady = via.steady
 	}
 
-	return t, via
+	return origin, via
 }
 
 // isReservable reports whether op took its cost, which may be 0, from the

@@ -186,7 +186,7 @@ func (c *clusterCheck) chooseNode(s *subject, now time.Time) (again bool) {
 		return false
 	}
 
-	isBack := s.findLost(m)
+	isBack := s.recheckUnreached(m)
 	if isBack {
 		return true
 	}
@@ -278,7 +278,7 @@ func (c *clusterCheck) takeHere(list []int) {
 		c.gatheredOps = append(c.gatheredOps, c.ops(s)...)
 	}
 
-	if !c.recordReservation(c.gatheredOps) {
+	if !c.recordPlace(c.gatheredOps) {
 		return
 	}
 
@@ -311,7 +311,7 @@ func (c *clusterCheck) takeHere(list []int) {
 
 	c.aborted = c.aborted || verdict == counters.Refused
 
-	// As in recordDecidedHere, but not after a refusal: dropUndecided then rewrites
+	// As in markDecidedHere, but not after a refusal: dropUndecided then rewrites
 	// the ops, so the next check must not reuse them.
 	c.answer.scratch.isDecidedHere = verdict == counters.Admitted && len(list) == len(c.subjects)
 }
@@ -370,7 +370,7 @@ func (c *clusterCheck) askOthers() bool {
 		c.addToAsk(last, s, &c.answer.scratch.match.Hits[i])
 	}
 
-	mayShare := !c.askSeparately && len(c.asks) == 1 && last.q.flags&flagStandby == 0
+	mayShare := !c.askSeparately && len(c.asks) == 1 && last.question.flags&flagStandby == 0
 
 	// If a node can't decide its group, the subjects may have several owners by
 	// now, and no node would decide them together. So the next round asks about
@@ -379,7 +379,7 @@ func (c *clusterCheck) askOthers() bool {
 	for _, ak := range c.asks {
 		// A place and slots bring random numbers, so no other question can be
 		// identical.
-		ak.dispatch(c.limiter, mayShare && ak.q.place == nil && ak.q.acquiring == nil)
+		ak.dispatch(c.limiter, mayShare && ak.question.place == nil && ak.question.acquiring == nil)
 	}
 
 	return last != nil
@@ -388,23 +388,23 @@ func (c *clusterCheck) askOthers() bool {
 // newAsk returns a question without ops to the node that s is routed to.
 func (c *clusterCheck) newAsk(s *subject) *ask {
 	ak := &ask{to: s.to, owner: s.to, deadline: c.deadline, done: make(chan struct{}, 1)}
-	ak.q.version = c.version()
-	ak.q.revision = s.route.Revision
-	ak.q.place = c.answer.scratch.place
-	ak.q.acquiring = c.answer.scratch.acquiring
+	ak.question.version = c.version()
+	ak.question.revision = s.route.Revision
+	ak.question.place = c.answer.scratch.place
+	ak.question.acquiring = c.answer.scratch.acquiring
 
 	if c.peek {
-		ak.q.flags |= flagPeek
+		ak.question.flags |= flagPeek
 	}
 	// Without authority, this node's rules may be too old for owners to decide by.
-	if ak.q.version == 0 || c.ignoreNewer && c.limiter.membership.Authority() {
-		ak.q.flags |= flagDespiteOldRules
+	if ak.question.version == 0 || c.ignoreNewer && c.limiter.membership.Authority() {
+		ak.question.flags |= flagDespiteOldRules
 	}
 
 	if s.state == stateAskStandby {
 		// The standby first forwards the question to the owner, so the answer may
 		// bring the owner's leases.
-		ak.q.flags |= flagStandby
+		ak.question.flags |= flagStandby
 		ak.owner = s.route.Owner
 	}
 
@@ -434,14 +434,14 @@ func (c *clusterCheck) addToAsk(ak *ask, s *subject, h *rules.Hit) {
 		policy = c.limiter.membership.policyOf(h.Rule, h.Limits)
 	}
 	if !policy.None() && ak.policies == nil {
-		ak.policies = make([]localcache.Policy, countSubjects(ak.q.ops))
+		ak.policies = make([]localcache.Policy, countSubjects(ak.question.ops))
 	}
 	if ak.policies != nil {
 		ak.policies = append(ak.policies, policy)
 	}
 
 	ak.rule, ak.limits = h.Rule, h.Limits
-	ak.q.ops = append(ak.q.ops, c.ops(s)...)
+	ak.question.ops = append(ak.question.ops, c.ops(s)...)
 
 	// The owner may have stored the slots even if it does not answer.
 	acq := c.answer.scratch.acquiring
@@ -498,7 +498,7 @@ func (c *clusterCheck) acceptAnswer(s *subject, ak *ask, arrived bool) {
 	case !arrived: // the check's deadline has passed: routeSubject decides the subject alone
 	case ak.err != nil:
 		if errors.Is(ak.err, peer.ErrUnreachable) {
-			s.markLost(ak.to) // it may be asked again: if it had decided the question, that cost is lost
+			s.markUnreached(ak.to) // it may be asked again: if it had decided the question, that cost is lost
 		}
 	case ak.status == decided:
 		c.acceptDecision(s, ak)
@@ -535,8 +535,8 @@ func (c *clusterCheck) acceptDecision(s *subject, ak *ask) {
 		by = ByLease
 	}
 
-	at, _ := findSubject(ak.q.ops, s.subject)
-	decidedOps := ak.q.ops[at : at+s.numOps]
+	at, _ := findSubject(ak.question.ops, s.subject)
+	decidedOps := ak.question.ops[at : at+s.numOps]
 
 	// An at-most check only peeks first; then it takes what remains. It must not
 	// count what is leased here: the owner can't give that.

@@ -36,7 +36,7 @@ type candidates struct {
 	subject        uint64
 	route          partitions.Route // as of the last locate
 	tried          []ring.NodeID    // nodes not to ask again: they can't be reached or can't decide
-	lost           []ring.NodeID    // those of tried that could not be reached
+	unreached      []ring.NodeID    // those of tried that could not be reached
 	redirected     []ring.NodeID    // nodes that named another one
 	hint           ring.NodeID      // the node that the last of redirected named
 	triedAsStandby bool             // this node tried to decide as the standby
@@ -103,21 +103,21 @@ func (cs *candidates) tryReach(m *membership, id ring.NodeID) bool {
 	if m.Peers.Reachable(id) {
 		return true
 	}
-	cs.markLost(id) // the call would fail at once
+	cs.markUnreached(id) // the call would fail at once
 	m.counts.failed.Add(1)
 	return false
 }
 
-// markLost marks id as tried because it can't be reached at the moment.
-func (cs *candidates) markLost(id ring.NodeID) {
+// markUnreached marks id as tried because it can't be reached at the moment.
+func (cs *candidates) markUnreached(id ring.NodeID) {
 	cs.markTried(id)
-	cs.lost = append(cs.lost, id)
+	cs.unreached = append(cs.unreached, id)
 }
 
-// findLost unmarks the lost nodes that can be reached again, and reports
-// whether there are any.
-func (cs *candidates) findLost(m *membership) (found bool) {
-	cs.lost = slices.DeleteFunc(cs.lost, func(id ring.NodeID) bool {
+// recheckUnreached unmarks the unreached nodes that can be reached again, and
+// reports whether there are any.
+func (cs *candidates) recheckUnreached(m *membership) (found bool) {
+	cs.unreached = slices.DeleteFunc(cs.unreached, func(id ring.NodeID) bool {
 		if !m.Peers.Reachable(id) {
 			return false
 		}

@@ -8,15 +8,15 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// UseWindow is how long a node remembers how often rules were used.
-const UseWindow = recentIntervals * recentInterval
+// RuleUseWindow is how long a node remembers how often rules were used.
+const RuleUseWindow = recentIntervals * recentInterval
 
-// RuleUse says how often each rule was used within UseWindow: by checks that it
-// applied to, or that named it. Peeks count, too.
+// RuleUse says how often each rule was used within RuleUseWindow: by checks
+// that it applied to, or that named it. Peeks count, too.
 type RuleUse struct {
 	Checks map[string]int64 // by rule; rules without any use are left out
-	// Counted is how long all nodes that answered have counted, at most UseWindow:
-	// the time of the one that started last.
+	// Counted is how long all nodes that answered have counted, at most
+	// RuleUseWindow: the time of the one that started last.
 	Counted time.Duration
 	Nodes   []ring.NodeID // the nodes of this region that answered, this one first
 	// Silent has the regions from which the counts of some nodes are missing.
@@ -28,8 +28,8 @@ type RuleUse struct {
 const maxUsedRules = 4096
 
 // uses returns how often the rule was used so far.
-func (st *ruleStats) uses() int64 {
-	n := st.uncountedUses.Load()
+func (st *ruleMetrics) uses() int64 {
+	n := st.otherUses.Load()
 	for _, by := range st.read("").Checks {
 		for _, checks := range by {
 			n += checks
@@ -45,11 +45,12 @@ func (active *activeRules) endUseInterval(now int64) {
 	}
 }
 
-// RuleUse returns how often each rule was used within UseWindow, by all nodes of
-// this region that answer within half a second, and by the given other regions.
+// RuleUse returns how often each rule was used within RuleUseWindow, by all
+// nodes of this region that answer within half a second, and by the given other
+// regions.
 func (l *Limiter) RuleUse(regions []string) *RuleUse {
-	report, nodes := l.useOfRegion()
-	out := &RuleUse{Checks: map[string]int64{}, Counted: UseWindow, Nodes: nodes}
+	report, nodes := l.ruleUseInRegion()
+	out := &RuleUse{Checks: map[string]int64{}, Counted: RuleUseWindow, Nodes: nodes}
 	out.add(report)
 
 	answered := map[string]bool{}
@@ -58,7 +59,7 @@ func (l *Limiter) RuleUse(regions []string) *RuleUse {
 		// A node there first waits for those nodes of its region that don't answer.
 		const timeout = 2 * gatherTimeout
 		gather(timeout, regions, func(region string, done func([]byte, error)) {
-			m.OtherRegions.Go(region, MethodUse, nil, timeout, done)
+			m.OtherRegions.Go(region, MethodRuleUse, nil, timeout, done)
 		}, func(region string, body []byte, err error) {
 			var remote useReport
 			if err != nil || wire.Decode(body, &remote, "use of rules") != nil {
@@ -96,10 +97,10 @@ type usedRule struct {
 	checks int64
 }
 
-// useOfRegion returns what this region's nodes have counted, and the nodes that
-// answered, this one first.
-func (l *Limiter) useOfRegion() (*useReport, []ring.NodeID) {
-	report := l.useHere()
+// ruleUseInRegion returns what this region's nodes have counted, and the nodes
+// that answered, this one first.
+func (l *Limiter) ruleUseInRegion() (*useReport, []ring.NodeID) {
+	report := l.ruleUseHere()
 	nodes := make([]ring.NodeID, 1)
 	m := l.membership
 	if m == nil {
@@ -107,7 +108,7 @@ func (l *Limiter) useOfRegion() (*useReport, []ring.NodeID) {
 	}
 
 	nodes[0] = m.Self
-	gatherFrom(m, MethodUse, nil, func(from ring.NodeID, ur *useReport) {
+	gatherFrom(m, MethodRuleUse, nil, func(from ring.NodeID, ur *useReport) {
 		nodes = append(nodes, from)
 		report.counted = min(report.counted, ur.counted)
 		report.rules = append(report.rules, ur.rules...)
@@ -134,10 +135,10 @@ func sumUses(list []usedRule) []usedRule {
 	return out[:min(len(out), maxUsedRules)]
 }
 
-// useHere returns what this node has counted.
-func (l *Limiter) useHere() *useReport {
-	ur := &useReport{counted: min(time.Since(l.startedAt), UseWindow).Truncate(time.Millisecond)}
-	active := l.inForce.Load()
+// ruleUseHere returns what this node has counted.
+func (l *Limiter) ruleUseHere() *useReport {
+	ur := &useReport{counted: min(time.Since(l.startedAt), RuleUseWindow).Truncate(time.Millisecond)}
+	active := l.active.Load()
 	if active == nil {
 		return ur
 	}
@@ -156,7 +157,7 @@ func (l *Limiter) useHere() *useReport {
 
 // Code implements wire.Message.
 func (ur *useReport) Code(c *wire.Coder) {
-	c.Millis(&ur.counted, UseWindow)
+	c.Millis(&ur.counted, RuleUseWindow)
 	wire.Number(c, &ur.silent, 1<<20)
 	wire.List(c, &ur.rules, maxUsedRules, 2, func(rule *usedRule) {
 		c.Text(&rule.rule, maxActivityName)

@@ -51,12 +51,12 @@ tiers: {free: {limits: [{limit: 1, per: 1h}]}}
 				}
 			}
 		}
-		if use := w.nodes[0].RuleUse(nil); use.Counted >= UseWindow {
-			t.Errorf("got counted for %v, want less than %v", use.Counted, UseWindow)
+		if use := w.nodes[0].RuleUse(nil); use.Counted >= RuleUseWindow {
+			t.Errorf("got counted for %v, want less than %v", use.Counted, RuleUseWindow)
 		}
 		pass(120)
 		use := w.nodes[0].RuleUse(nil)
-		if use.Counted != UseWindow || len(use.Checks) != 0 {
+		if use.Counted != RuleUseWindow || len(use.Checks) != 0 {
 			t.Errorf("after an hour: got %+v, want nothing", use)
 		}
 

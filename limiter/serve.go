@@ -20,7 +20,7 @@ func (l *Limiter) Handle(peers *peer.Peers) {
 		if m != MethodShare {
 			peers.Handle(m, peer.Near, func(call *peer.Call) { l.ServeNear(call.From.Node, call.Method, call.Body, call) })
 		}
-		if m == MethodLend || m == MethodShare || m == MethodUse {
+		if m == MethodLend || m == MethodShare || m == MethodRuleUse {
 			peers.Handle(m, peer.Far, func(call *peer.Call) { l.ServeFar(call.Method, call.Body, call) })
 		}
 	}
@@ -55,8 +55,8 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 			activity := l.activityHere()
 			to.Reply(wire.Encode(nil, &activity))
 		})
-	case MethodUse:
-		m.serveInBackground(to, func() { to.Reply(wire.Encode(nil, l.useHere())) })
+	case MethodRuleUse:
+		m.serveInBackground(to, func() { to.Reply(wire.Encode(nil, l.ruleUseHere())) })
 	case MethodChange:
 		var ch change
 		serveForwarded(m, to, body, &ch, func() (wire.Message, error) {
@@ -113,9 +113,9 @@ func (l *Limiter) ServeFar(method peer.Method, body []byte, to Responder) {
 		l.membership.loans.serveLoanRequest(body, false, to)
 	case method == MethodShare:
 		l.serveShare(body, to)
-	case method == MethodUse:
+	case method == MethodRuleUse:
 		l.membership.serveInBackground(to, func() {
-			ur, _ := l.useOfRegion()
+			ur, _ := l.ruleUseInRegion()
 			to.Reply(wire.Encode(nil, ur))
 		})
 	default:
@@ -170,14 +170,14 @@ func (l *Limiter) serveShare(body []byte, to Responder) {
 	if !decodeOrFail(body, &ref, "subject", to) {
 		return
 	}
-	if active := l.inForce.Load(); active == nil || active.set.Rule(ref.Rule) == nil ||
+	if active := l.active.Load(); active == nil || active.set.Rule(ref.Rule) == nil ||
 		active.set.Rule(ref.Rule).Scope != rules.GlobalScope {
 		to.Fail(CodeMalformed, "unknown rule, or not a rule that regions share")
 		return
 	}
 
 	l.membership.serveInBackground(to, func() {
-		u, err := l.usageHere(&Query{Rule: ref.Rule, Key: ref.Key})
+		u, err := l.usageInRegion(&Query{Rule: ref.Rule, Key: ref.Key})
 		if err != nil {
 			to.Fail(CodeBusy, err.Error())
 			return

@@ -14,21 +14,21 @@ func (l *Limiter) SetRules(set *rules.Set) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	kept := make(map[string]*ruleStats)
+	kept := make(map[string]*ruleMetrics)
 	set = l.notHonoured.Stamp(set, l.authorityAt())
 	if l.entries.Version() > 0 { // otherwise the set keeps its own entries, as in a replay
 		var like *rules.Set
-		if old := l.inForce.Load(); old != nil {
+		if old := l.active.Load(); old != nil {
 			like = old.set
 		}
 		set = set.WithEntries(l.entries, like)
 	}
 
-	next := &activeRules{set: set, slots: &slotIndex{}, overall: &ruleStats{}}
+	next := &activeRules{set: set, slots: &slotIndex{}, overall: &ruleMetrics{}}
 	next.hasMonthly = slices.ContainsFunc(set.Rules, func(rule *rules.Rule) bool { return rule.CountsMonthly })
 	next.recordShares()
 
-	if old := l.inForce.Load(); old != nil {
+	if old := l.active.Load(); old != nil {
 		next.overall = old.overall
 		for i, name := range old.set.Names() {
 			kept[name] = old.stats[i]
@@ -38,7 +38,7 @@ func (l *Limiter) SetRules(set *rules.Set) {
 	for _, name := range set.Names() {
 		st := kept[name]
 		if st == nil {
-			st = &ruleStats{}
+			st = &ruleMetrics{}
 		}
 		delete(kept, name)
 		next.stats = append(next.stats, st)
@@ -56,7 +56,7 @@ func (l *Limiter) SetRules(set *rules.Set) {
 
 	next.adapt(l.loadSteps)
 	next.loadLeft = l.loadLeft
-	before := l.inForce.Swap(next)
+	before := l.active.Swap(next)
 	// Before the first set, no check of this process has used any rate.
 	if before != nil {
 		l.markRatesChanging()
@@ -70,7 +70,7 @@ func (l *Limiter) SetEntries(e *entries.State) {
 	defer l.mu.Unlock()
 
 	l.entries = e
-	old := l.inForce.Load()
+	old := l.active.Load()
 	if old == nil {
 		return
 	}
@@ -83,7 +83,7 @@ func (l *Limiter) SetEntries(e *entries.State) {
 	})
 	next := *old // it keeps its metrics and steps
 	next.set = old.set.WithEntries(e, old.set)
-	l.inForce.Store(&next)
+	l.active.Store(&next)
 
 	// Only entries of subjects change limits, and with them rates.
 	if subjects {

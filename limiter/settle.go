@@ -53,9 +53,9 @@ func (settled *Settlement) Code(c *wire.Coder) {
 type settleVerb uint8
 
 const (
-	settleVerbNow     settleVerb = iota
-	settleVerbArrange            // have the home remember to carry out the reservation's end
-	settleVerbExpire             // carry out the end
+	settleVerbNow      settleVerb = iota
+	settleVerbSchedule            // have the home remember to carry out the reservation's end
+	settleVerbExpire              // carry out the end
 	settleVerbs
 )
 
@@ -126,7 +126,7 @@ func (rs *reservations) settle(ctx context.Context, req *settleRequest) (*Settle
 		return nil, err
 	}
 
-	if req.verb == settleVerbArrange {
+	if req.verb == settleVerbSchedule {
 		rs.keepLocalExpiry(req)
 	} else {
 		rs.settleLocal(req, out)
@@ -159,7 +159,7 @@ func (rs *reservations) readID(req *settleRequest) (err error) {
 // another node. Asking twice does no harm.
 func (rs *reservations) settleAtHome(ctx context.Context, req *settleRequest) (out *Settlement, err error) {
 	here := func() (err error) {
-		if req.verb == settleVerbArrange {
+		if req.verb == settleVerbSchedule {
 			out = &Settlement{Remaining: -1}
 			return rs.keepExpiry(rs.limiter.table, req.home(), req)
 		}
@@ -600,7 +600,7 @@ func (task debtTask) try(ctx context.Context, l *Limiter, _ time.Duration) bool 
 	return task.apply(ctx, l) == nil
 }
 
-// giveUp implements task.
-func (task debtTask) giveUp(l *Limiter, _ bool) {
+// countDrop implements task.
+func (task debtTask) countDrop(l *Limiter, _ bool) {
 	l.membership.counts.debtsDropped.Add(int64(len(task.ops)))
 }

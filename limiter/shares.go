@@ -36,7 +36,7 @@ func (active *activeRules) recordShares() {
 // adaptive rules.
 func (active *activeRules) adjustLimits(match *rules.Match, wall int64) {
 	if active.hasDividedLimits {
-		active.set.Share(match, wall)
+		active.set.ApplyShares(match, wall)
 	}
 	active.lowerLimits(match)
 }
@@ -45,7 +45,7 @@ func (active *activeRules) adjustLimits(match *rules.Match, wall int64) {
 // limits, a version is too old once the primary has recorded that all regions
 // use a newer one: under that one, other regions' shares may have grown.
 func (l *Limiter) isStale(version int64) bool {
-	active := l.inForce.Load()
+	active := l.active.Load()
 	return active != nil && active.hasDividedLimits && version < active.recordedVersion
 }
 
@@ -76,7 +76,7 @@ type dividedLimit struct {
 
 // dividedLimits returns a subject's loanable limits, by this node's rules.
 func (lo *loans) dividedLimits(ref *subjectRef, now algorithms.Instant) (found []dividedLimit) {
-	active := lo.limiter.inForce.Load()
+	active := lo.limiter.active.Load()
 	if active == nil || !active.hasDividedLimits {
 		return nil
 	}

@@ -185,22 +185,22 @@ func (lo *loans) needsAhead(a *Answer, h *rules.Hit, first int) (needs []loanNee
 	return needs
 }
 
-// resolveWithLoan decides q with resolve. If q awaits loans and is refused, it
+// decideWithLoan decides q with decide. If q awaits loans and is refused, it
 // is decided again whenever a loan has come, for at most loanWait. began is the
 // check's steady time: all attempts together take no longer than any other
 // check.
-func (l *Limiter) resolveWithLoan(began int64, q *Query, a *Answer, resolve func() error) error {
-	err := resolve()
+func (l *Limiter) decideWithLoan(began int64, q *Query, a *Answer, decide func() error) error {
+	err := decide()
 	if err != nil || a.Allowed || !q.AwaitsLoan {
 		return err
 	}
-	return l.resolveAfterLoan(began, q, a, resolve)
+	return l.decideAfterLoan(began, q, a, decide)
 }
 
-// resolveAfterLoan is the part of resolveWithLoan that follows a refusal. It is
+// decideAfterLoan is the part of decideWithLoan that follows a refusal. It is
 // a function of its own because its frame is large, and other checks must fit
 // in the small stack of a connection that waits.
-func (l *Limiter) resolveAfterLoan(began int64, q *Query, a *Answer, resolve func() error) error {
+func (l *Limiter) decideAfterLoan(began int64, q *Query, a *Answer, decide func() error) error {
 	now := time.Now()
 	deadline := now.Add(loanWait)
 
@@ -223,7 +223,7 @@ func (l *Limiter) resolveAfterLoan(began int64, q *Query, a *Answer, resolve fun
 		if done, err := l.prepare(l.clock.Now(), q, a); err != nil || done {
 			return err
 		}
-		if err := resolve(); err != nil {
+		if err := decide(); err != nil {
 			return err
 		}
 	}

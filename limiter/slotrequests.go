@@ -21,7 +21,7 @@ const (
 	slotReleaseUnanswered slotVerb = iota // release the slot, unless a repeated request was answered with it
 	slotRenew                             // make the slot end later, or earlier
 	slotRelease                           // release the slot
-	slotTell                              // count the slot, because a cut-off node has granted it
+	slotReport                            // count the slot, because a cut-off node has granted it
 	slotReleaseAny                        // release the slot, whatever its nonce
 	slotVerbs
 )
@@ -99,7 +99,7 @@ func (l *Limiter) askSlot(ctx context.Context, req *slotRequest) (result *slotRe
 }
 
 // isPrompt reports whether the slot's owner carries out req without waiting.
-func (req *slotRequest) isPrompt() bool { return req.verb != slotRenew && req.verb != slotTell }
+func (req *slotRequest) isPrompt() bool { return req.verb != slotRenew && req.verb != slotReport }
 
 // serveSlotHere carries out req on this node's notes, as their owner. The error
 // is counters.ErrShut, ErrUnknownSlot or ErrTryAgain.
@@ -114,7 +114,7 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 	switch {
 	case err != nil:
 		return result, err
-	case req.verb == slotTell && held: // a renewal, or an earlier try, has put the slot here
+	case req.verb == slotReport && held: // a renewal, or an earlier try, has put the slot here
 		return result, nil
 	case req.verb == slotRelease || req.verb == slotReleaseUnanswered || req.verb == slotReleaseAny:
 		nonce := req.nonce
@@ -132,9 +132,9 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 		return result, err
 	}
 
-	// The verb is slotRenew, or slotTell of a slot that the owner does not have. A
-	// holder counts on the old end until its renewal is answered. So a renewal that
-	// makes the slot end earlier takes effect only once it is confirmed.
+	// The verb is slotRenew, or slotReport of a slot that the owner does not have.
+	// A holder counts on the old end until its renewal is answered. So a renewal
+	// that makes the slot end earlier takes effect only once it is confirmed.
 	isShorter := held && now.Steady+int64(part.holdFor) < info.End
 	if !isShorter {
 		err = l.renewHere(now, req)
@@ -159,10 +159,10 @@ func (l *Limiter) serveSlotHere(req *slotRequest) (result slotResult, err error)
 }
 
 // renewHere makes the slot of req last as long as req says. The verb is
-// slotRenew or slotTell. The error is counters.ErrShut or ErrUnknownSlot.
+// slotRenew or slotReport. The error is counters.ErrShut or ErrUnknownSlot.
 func (l *Limiter) renewHere(now algorithms.Instant, req *slotRequest) error {
 	part := &req.list[0]
-	mayRestore := req.mayRestore || req.verb == slotTell
+	mayRestore := req.mayRestore || req.verb == slotReport
 	err := l.table.RenewSlot(now, &part.SlotPart, req.id, req.nonce, part.holdFor, mayRestore)
 	if errors.Is(err, counters.ErrOver) {
 		return ErrUnknownSlot
@@ -172,7 +172,7 @@ func (l *Limiter) renewHere(now algorithms.Instant, req *slotRequest) error {
 
 // countRenewal counts a renewal of a slot of a rule.
 func (l *Limiter) countRenewal(group uint32) {
-	if active := l.inForce.Load(); active != nil {
+	if active := l.active.Load(); active != nil {
 		if rule := active.slotRules()[group]; rule != nil {
 			rule.stats.slotRenewals.Add(1)
 		}
@@ -185,7 +185,7 @@ func (l *Limiter) release(ctx context.Context, sl *slot) (held, done bool) {
 
 	// Only the node that has granted a slot alone tells its owners of it.
 	if sl.alone && l.membership != nil && sl.granter == l.membership.Self {
-		l.forgetTells(req, sl.parts)
+		l.cancelReports(req, sl.parts)
 	}
 	return l.releaseParts(ctx, req, sl.parts)
 }
@@ -203,34 +203,34 @@ func (l *Limiter) releaseParts(ctx context.Context, req slotRequest, parts []slo
 			done = false
 			later := req
 			later.list = []slotPart{parts[i]}
-			l.keepSlot(later)
+			l.enqueueSlotRequest(later)
 		}
 	}
 
 	return held, done
 }
 
-// forgetTells sees to it that no slotTell of what req releases counts the slot
-// again. One that is on its way may arrive after the release, so its part is
-// released once more.
-func (l *Limiter) forgetTells(req slotRequest, parts []slotPart) {
+// cancelReports sees to it that no slotReport of what req releases counts the
+// slot again. One that is on its way may arrive after the release, so its part
+// is released once more.
+func (l *Limiter) cancelReports(req slotRequest, parts []slotPart) {
 	isReleased := func(t task) bool {
-		tell := t.(*slotRequest)
-		return tell.verb == slotTell && tell.id == req.id && tell.nonce == req.nonce &&
-			slices.ContainsFunc(parts, func(part slotPart) bool { return part.Key == tell.list[0].Key })
+		report := t.(*slotRequest)
+		return report.verb == slotReport && report.id == req.id && report.nonce == req.nonce &&
+			slices.ContainsFunc(parts, func(part slotPart) bool { return part.Key == report.list[0].Key })
 	}
 	l.membership.slotTasks.forget(isReleased, func(t task) {
 		release := req
 		release.list = t.(*slotRequest).list
-		l.keepSlot(release)
+		l.enqueueSlotRequest(release)
 	})
 }
 
-// tellSlot tells the owners of the slot's parts, as soon as they can be
+// reportSlot tells the owners of the slot's parts, as soon as they can be
 // reached, that this node has granted the parts alone.
-func (l *Limiter) tellSlot(sl *slot) {
+func (l *Limiter) reportSlot(sl *slot) {
 	for i := range sl.parts {
-		l.keepSlot(slotRequest{verb: slotTell, id: sl.id, nonce: sl.nonce, list: []slotPart{sl.parts[i]}})
+		l.enqueueSlotRequest(slotRequest{verb: slotReport, id: sl.id, nonce: sl.nonce, list: []slotPart{sl.parts[i]}})
 	}
 }
 
@@ -238,13 +238,13 @@ const (
 	// maxSlotTasks bounds the tasks about slots that wait on a node. Slots whose
 	// release finds no room end by themselves.
 	maxSlotTasks = 65536
-	// slotTaskPause is the time between two attempts of a task.
-	slotTaskPause = 100 * time.Millisecond
+	// taskPause is the time between two attempts of a task.
+	taskPause = 100 * time.Millisecond
 )
 
-// keepSlot repeats req until its owner acknowledges it, or for as long as the
-// limit lets a slot last.
-func (l *Limiter) keepSlot(req slotRequest) {
+// enqueueSlotRequest has req tried again until its owner acknowledges it, or for
+// as long as the limit lets a slot last.
+func (l *Limiter) enqueueSlotRequest(req slotRequest) {
 	if l.membership != nil {
 		longest := req.list[0].TTL
 		for _, part := range req.rest {
@@ -256,7 +256,7 @@ func (l *Limiter) keepSlot(req slotRequest) {
 
 // try implements task.
 func (req *slotRequest) try(ctx context.Context, l *Limiter, left time.Duration) bool {
-	if req.verb == slotTell { // the holder may have had the slot for a while
+	if req.verb == slotReport { // the holder may have had the slot for a while
 		req.list[0].holdFor = max(time.Millisecond, min(req.list[0].holdFor, left))
 	}
 	result, err := l.askSlot(ctx, req)
@@ -270,8 +270,8 @@ func (req *slotRequest) try(ctx context.Context, l *Limiter, left time.Duration)
 	return true
 }
 
-// giveUp implements task.
-func (req *slotRequest) giveUp(l *Limiter, late bool) {
+// countDrop implements task.
+func (req *slotRequest) countDrop(l *Limiter, late bool) {
 	if !late { // if late, the slot has ended by itself
 		l.membership.counts.slotTasksDropped.Add(1)
 	}

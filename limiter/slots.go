@@ -29,9 +29,9 @@ func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration
 	defer cancel()
 
 	// The owners may not know yet of a slot that was granted alone.
-	back := sl.alone && l.clock.Now().Wall < sl.made+int64(maxAloneSlot)
+	mayRestore := sl.alone && l.clock.Now().Wall < sl.made+int64(maxAloneSlot)
 
-	_, errs := l.askSlots(ctx, slotRequest{verb: slotRenew, id: sl.id, nonce: sl.nonce, mayRestore: back}, sl.parts)
+	_, errs := l.askSlots(ctx, slotRequest{verb: slotRenew, id: sl.id, nonce: sl.nonce, mayRestore: mayRestore}, sl.parts)
 	var gone, later bool
 	for i, err := range errs {
 		switch {
@@ -76,7 +76,7 @@ const maxAloneSlot = MaxSlotTTL
 // of its limit or, if that limit is gone, the longest of its rule. If the rule
 // is gone, too, or the limit came with the call, the ID has the longest ttl.
 func (l *Limiter) longestTTL(part *slotPart) time.Duration {
-	active := l.inForce.Load()
+	active := l.active.Load()
 	if active == nil || part.Key.IsInline() {
 		return part.TTL
 	}
@@ -132,7 +132,7 @@ func (l *Limiter) ReleaseUnanswered(s Slot) {
 	req.list = sl.parts[first : first+1]
 	req.rest = slices.Delete(slices.Clone(sl.parts), first, first+1)
 	if !req.try(ctx, l, 0) {
-		l.keepSlot(req)
+		l.enqueueSlotRequest(req)
 	}
 }
 

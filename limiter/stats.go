@@ -43,20 +43,20 @@ type RuleStats struct {
 // a pooled Answer tends to stay on its processor.
 const stripes = 8
 
-type ruleStats struct {
-	stripe         [stripes]ruleCounts
+type ruleMetrics struct {
+	stripe         [stripes]ruleStripe
 	falsePositives atomic.Int64
 	refusals       refusalThrottle // by the rule; in activeRules.overall, by the deny list
 	byDefault      refusalThrottle // only in activeRules.overall
-	// uncountedUses counts uses that ruleCounts.checks does not count; see
-	// countUncountedUse.
-	uncountedUses atomic.Int64
-	used          usedIntervals
+	// otherUses counts uses that ruleStripe.checks does not count; see
+	// countOtherUse.
+	otherUses atomic.Int64
+	used      usedIntervals
 
 	slotsRefused, slotRenewals atomic.Int64 // checks refused for want of slots; renewals at this node, as an owner
 }
 
-type ruleCounts struct {
+type ruleStripe struct {
 	// ownerAllowed counts the usual checks, by headroom: one rule matched, and the
 	// owner allowed the check. To save time, such a check is counted only here,
 	// although it belongs to several metrics: checks, headroom, and
@@ -68,7 +68,7 @@ type ruleCounts struct {
 	_            [64]byte
 }
 
-func (st *ruleStats) read(name string) RuleStats {
+func (st *ruleMetrics) read(name string) RuleStats {
 	out := RuleStats{Rule: name, FalsePositives: st.falsePositives.Load()}
 	for i := range st.stripe {
 		for d := range out.Checks {
@@ -94,7 +94,7 @@ func (st *ruleStats) read(name string) RuleStats {
 // boundPriorChecks returns estimate, but no more than the checks that this node
 // has counted for the rule: costs differ, and an operator may have raised what
 // is used.
-func (st *ruleStats) boundPriorChecks(estimate int64) int64 {
+func (st *ruleMetrics) boundPriorChecks(estimate int64) int64 {
 	if estimate == 0 {
 		return 0
 	}
@@ -111,7 +111,7 @@ func (st *ruleStats) boundPriorChecks(estimate int64) int64 {
 }
 
 // ownerAllowed returns how many checks were counted in ownerAllowed.
-func (st *ruleStats) ownerAllowed() (n int64) {
+func (st *ruleMetrics) ownerAllowed() (n int64) {
 	for i := range st.stripe {
 		for h := range st.stripe[i].ownerAllowed {
 			n += st.stripe[i].ownerAllowed[h].Load()
@@ -123,7 +123,7 @@ func (st *ruleStats) ownerAllowed() (n int64) {
 // absorb adds what the removed rule's ownerAllowed counted to st, which is
 // activeRules.overall. It misses checks that are still in flight under the old
 // rules.
-func (st *ruleStats) absorb(removed *ruleStats) {
+func (st *ruleMetrics) absorb(removed *ruleMetrics) {
 	st.stripe[0].checks[DecisionAllowed][ByOwner].Add(removed.ownerAllowed())
 }
 
@@ -139,7 +139,7 @@ func (active *activeRules) checks() Counts {
 // Checks returns the numbers of checks since the process started, by decision,
 // counting each check once.
 func (l *Limiter) Checks() Counts {
-	active := l.inForce.Load()
+	active := l.active.Load()
 	if active == nil {
 		return Counts{}
 	}
@@ -149,7 +149,7 @@ func (l *Limiter) Checks() Counts {
 // Stats returns the counts of each rule in force and, last, the counts of
 // checks that no rule decided.
 func (l *Limiter) Stats() []RuleStats {
-	active := l.inForce.Load()
+	active := l.active.Load()
 	if active == nil {
 		return nil
 	}
@@ -173,11 +173,11 @@ func (active *activeRules) statsWithoutRule() RuleStats {
 // that applied to the check. Call it before the Answer's next check.
 func (a *Answer) CountLatency(took time.Duration) {
 	sc := &a.scratch
-	if !sc.isCounted { // no rule has counted the check, or its latency is counted already
+	if !sc.awaitsLatency { // no rule has counted the check, or its latency is counted already
 		return
 	}
 
-	sc.isCounted = false
+	sc.awaitsLatency = false
 	bucket := latency.Bucket(took)
 	if sc.soleCounts != nil {
 		sc.soleCounts.latency[bucket].Add(1)

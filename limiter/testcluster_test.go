@@ -383,7 +383,7 @@ func (n *testNode) Go(to ring.NodeID, m peer.Method, body []byte, timeout time.D
 		n.w.node(to).ServeNear(n.id, m, body, a)
 		switch m {
 		case MethodAsk, MethodChange, MethodTop, MethodSettle, MethodActivity, MethodBorrow,
-			MethodLend, MethodReserve, MethodAcquire, MethodUse, MethodUnspent, MethodPassPlaces, MethodSlot:
+			MethodLend, MethodReserve, MethodAcquire, MethodRuleUse, MethodUnspent, MethodPassPlaces, MethodSlot:
 		default:
 			timer.Stop()
 		}

@@ -202,7 +202,7 @@ func (e *testRegions) flood(q Query, want int64, bound time.Duration, regions ..
 // describeUsage describes each region's usage of a subject.
 func (e *testRegions) describeUsage(rule, key string) (out string) {
 	for _, name := range e.names {
-		u, err := e.all[name].nodes[0].usageHere(&Query{Rule: rule, Key: []string{key}})
+		u, err := e.all[name].nodes[0].usageInRegion(&Query{Rule: rule, Key: []string{key}})
 		if err != nil {
 			return err.Error()
 		}
@@ -236,7 +236,7 @@ func (n *testNode) stats() loanStats {
 // usage returns a region's usage of a subject's first limit.
 func (e *testRegions) usage(region, rule, key string) LimitUsage {
 	e.t.Helper()
-	u, err := e.all[region].nodes[0].usageHere(&Query{Rule: rule, Key: []string{key}})
+	u, err := e.all[region].nodes[0].usageInRegion(&Query{Rule: rule, Key: []string{key}})
 	expect.NoError(e.t, err)
 	return u.Limits[0]
 }

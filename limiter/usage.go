@@ -97,7 +97,7 @@ func (h *Holder) code(c *wire.Coder) {
 // ErrNamespace.
 func (l *Limiter) Locate(q *Query) (*Usage, error) {
 	var match rules.Match
-	active := l.inForce.Load()
+	active := l.active.Load()
 	if len(q.Subjects) > 0 {
 		if subj := &q.Subjects[0]; subj.Node != nil {
 			return &Usage{Rule: subj.Node.Rule, Key: subj.Node.Key(subj.Entries),
@@ -115,7 +115,7 @@ func (l *Limiter) Locate(q *Query) (*Usage, error) {
 	}
 
 	if active.hasDividedLimits { // without shares the clock may be nil
-		active.set.Share(&match, l.clock.Now().Wall)
+		active.set.ApplyShares(&match, l.clock.Now().Wall)
 	}
 
 	active.lowerLimits(&match)
@@ -137,17 +137,17 @@ func (l *Limiter) Locate(q *Query) (*Usage, error) {
 }
 
 // locateInline is Locate for an inline subject.
-func locateInline(set *rules.Set, q *rules.InlineSubject) (*Usage, error) {
+func locateInline(set *rules.Set, subj *rules.InlineSubject) (*Usage, error) {
 	u := &Usage{Rule: &rules.Rule{Name: rules.InlineName, Inline: true},
-		Namespace: cmp.Or(q.Namespace, rules.InlineName), Key: q.Key}
-	if len(q.Limits) == 0 {
+		Namespace: cmp.Or(subj.Namespace, rules.InlineName), Key: subj.Key}
+	if len(subj.Limits) == 0 {
 		var err error
-		u.Hash, err = set.LocateInline(q)
+		u.Hash, err = set.LocateInline(subj)
 		return u, err
 	}
 
 	var match rules.Match
-	if err := set.MatchInline(q, true, &match); err != nil {
+	if err := set.MatchInline(subj, true, &match); err != nil {
 		return nil, err
 	}
 
@@ -177,15 +177,15 @@ func (u *Usage) coversAllCounters() bool { return u.Namespace != "" && len(u.Lim
 // this node keeps. It counts the others in Unknown, because a counter does not
 // contain its limit. The error wraps ErrNoOwner or one of Locate's.
 func (l *Limiter) Usage(q *Query) (*Usage, error) {
-	u, err := l.usageHere(q)
+	u, err := l.usageInRegion(q)
 	if err == nil {
 		l.askRegions(u)
 	}
 	return u, err
 }
 
-// usageHere is Usage without the other regions.
-func (l *Limiter) usageHere(q *Query) (*Usage, error) {
+// usageInRegion is Usage without the other regions.
+func (l *Limiter) usageInRegion(q *Query) (*Usage, error) {
 	u, err := l.Locate(q)
 	if err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ type demand struct {
 	growthBase int64         // the next request is for at most maxGrowth times as many units
 }
 
-func (d *demand) record(cost int64) {
+func (d *demand) add(cost int64) {
 	d.spent = min(d.spent+min(cost, math.MaxInt64/4), math.MaxInt64/4)
 }
 

@@ -22,7 +22,7 @@ const returnPause = 10 * time.Millisecond
 // endFirst ends the first grant of le and keeps what is left of it for DrainEnded.
 func (ls *Leases) endFirst(sh *leaseShard, le *lease, now time.Duration) {
 	gr := le.grants[0]
-	out := EndedGrant{Source: le.source, Grant: gr.id, Life: gr.life, Steady: gr.debitedAt,
+	out := EndedGrant{Source: le.source, Grant: gr.id, Life: gr.life, DebitedAt: gr.debitedAt,
 		Until: gr.until, due: now + returnPause}
 	for i := range le.limits {
 		ll := &le.limits[i]
@@ -116,9 +116,9 @@ func (ls *Leases) expire(sh *leaseShard, le *lease, now time.Duration) {
 	}
 }
 
-// Enable sets whether leases may begin. If enabled is false, it also ends all
+// SetEnabled sets whether leases may begin. If enabled is false, it also ends all
 // leases, and DrainEnded then hands out what is left of them.
-func (ls *Leases) Enable(now time.Duration, enabled bool) {
+func (ls *Leases) SetEnabled(now time.Duration, enabled bool) {
 	ls.disabled.Store(!enabled)
 	if enabled {
 		return

@@ -160,7 +160,7 @@ func (le *lease) spend(now time.Duration, ops []counters.Op) {
 		}
 
 		le.grants[0].parts[i].left -= took
-		ll.demand.record(op.Cost)
+		ll.demand.add(op.Cost)
 
 		decision := ageDecision(ll.lastDecision, now-le.decisionAt)
 		decision.Allowed = true
@@ -171,7 +171,7 @@ func (le *lease) spend(now time.Duration, ops []counters.Op) {
 			decision.Remaining += le.grants[j].parts[i].left
 		}
 
-		share := max(0, op.Limit.Capacity()+decision.Loaned)
+		share := max(0, op.Limit.Capacity()+decision.NetBorrowed)
 		decision.Remaining = min(decision.Remaining, share)
 		decision.Used = share - decision.Remaining
 		decision.Remaining -= op.Cost - took // as in every peek
@@ -219,7 +219,7 @@ func (le *lease) addUnspent(ops []counters.Op, include func(gr *grant) bool) {
 		for j := range ops {
 			decision := &ops[j].Decision
 			left := gr.parts[j].left
-			most := max(0, ops[j].Limit.Capacity()+decision.Loaned)
+			most := max(0, ops[j].Limit.Capacity()+decision.NetBorrowed)
 			if !decision.Allowed {
 				// Keep Remaining below the cost, as the answer is a refusal.
 				most = max(decision.Remaining, min(most, ops[j].Cost-1))

@@ -165,7 +165,7 @@ func TestWhatEndsALease(t *testing.T) {
 			return o
 		},
 		"this node's end": func(s *Leases) Outcome {
-			s.Enable(1, false)
+			s.SetEnabled(1, false)
 			o, _ := s.Spend(1, someone, opsOf(1))
 			return o
 		},
@@ -262,20 +262,20 @@ func TestDemand(t *testing.T) {
 	d.since = now
 	last := int64(0)
 	for range 6 {
-		d.record(1)
+		d.add(1)
 		want := d.estimate(now, policy.TTL, 1)
 		if want < last || want > max(initialChecks, maxGrowth*last) {
 			t.Errorf("after %d have %d", last, want)
 		}
 		last, now = want, now+time.Millisecond
-		d.record(want)
+		d.add(want)
 	}
 	if last < 4*maxGrowth*maxGrowth*maxGrowth {
 		t.Errorf("have %d at the end of a flood", last)
 	}
 	for range 20 {
 		now += policy.TTL
-		d.record(1)
+		d.add(1)
 		last = d.estimate(now, policy.TTL, 1)
 	}
 	if last > 2 {
@@ -283,7 +283,7 @@ func TestDemand(t *testing.T) {
 	}
 	for range 20 {
 		now += 2 * policy.TTL
-		d.record(1)
+		d.add(1)
 		last = d.estimate(now, policy.TTL, 1)
 	}
 	expect.Equal(t, last, 0, "for one in %v", 2*policy.TTL)

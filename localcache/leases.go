@@ -111,13 +111,13 @@ func (ls *Leases) Spend(now time.Duration, owner ring.NodeID, ops []counters.Op)
 		return Spent, receipt
 	}
 
-	if le.lastRefusal.answer(now, ops) {
+	if le.lastRefusal.applyTo(now, ops) {
 		for i := range ops {
-			le.limits[i].demand.record(ops[i].Cost)
+			le.limits[i].demand.add(ops[i].Cost)
 		}
 		le.addUnspent(ops, func(*grant) bool { return true })
 		le.lastUsed = now
-		le.pressure.record(now, le.lastPolicy.TTL)
+		le.pressure.addRefusal(now, le.lastPolicy.TTL)
 		return Refused, Receipt{Until: le.lastRefusal.until}
 	}
 
@@ -241,7 +241,7 @@ func (le *lease) request(
 	for i := range ops {
 		d := &le.limits[i].demand
 		d.since = cmp.Or(d.since, now)
-		d.record(multiplyCapped(ops[i].Cost, int64(checks)))
+		d.add(multiplyCapped(ops[i].Cost, int64(checks)))
 		request.Want[i] = d.estimate(now, policy.TTL, ops[i].Cost)
 		wanted = wanted || request.Want[i] > 0
 	}
@@ -265,12 +265,12 @@ func (le *lease) reportHeld() (out []HeldGrant) {
 
 // Grant is a debit at the owner, as sent to the node that may spend it.
 type Grant struct {
-	ID      uint64
-	EndsIn  time.Duration         // counted from when the question was sent
-	Amounts []int64               // by limit
-	Marks   []algorithms.TakeMark // by limit: when the owner debited it
-	Life    counters.Life         // of the counters that it was debited from
-	Steady  int64                 // when it was debited, at the earliest, on the owner's steady clock
+	ID        uint64
+	EndsIn    time.Duration         // counted from when the question was sent
+	Amounts   []int64               // by limit
+	Marks     []algorithms.TakeMark // by limit: when the owner debited it
+	Life      counters.Life         // of the counters that it was debited from
+	DebitedAt int64                 // when it was debited, at the earliest, on the owner's steady clock
 }
 
 // AcceptAnswer processes the owner's answer to a question about ops, which hold
@@ -340,7 +340,7 @@ func (ls *Leases) addGrant(
 	le.lastGrant = g.ID
 	ls.grantCount.Add(1)
 
-	gr := grant{id: g.ID, until: until, life: g.Life, debitedAt: g.Steady, parts: make([]balance, len(le.limits))}
+	gr := grant{id: g.ID, until: until, life: g.Life, debitedAt: g.DebitedAt, parts: make([]balance, len(le.limits))}
 	for i, amount := range g.Amounts {
 		gr.parts[i] = balance{left: amount, size: amount, mark: g.Marks[i]}
 	}
@@ -349,7 +349,7 @@ func (ls *Leases) addGrant(
 
 // returnUnused makes DrainEnded hand out g in full.
 func (ls *Leases) returnUnused(sh *leaseShard, sent, now time.Duration, from Source, ops []counters.Op, g *Grant) {
-	out := EndedGrant{Source: from, Grant: g.ID, Life: g.Life, Steady: g.Steady,
+	out := EndedGrant{Source: from, Grant: g.ID, Life: g.Life, DebitedAt: g.DebitedAt,
 		Until: sent + min(g.EndsIn, MaxTTL), due: now}
 	for i := range ops {
 		out.Ops = append(out.Ops, counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Cost: g.Amounts[i]})
@@ -372,7 +372,7 @@ func (ls *Leases) RememberRefusal(sent time.Duration, ops []counters.Op, ttl tim
 		return
 	}
 
-	le.pressure.record(sent, ttl)
+	le.pressure.addRefusal(sent, ttl)
 
 	rf := le.refusalOf(sent, ops, ttl)
 	if rf.until > sent {

@@ -23,13 +23,13 @@ type leaseShard struct {
 
 // EndedGrant is a grant that has ended, with what is left of it.
 type EndedGrant struct {
-	Source Source
-	Grant  uint64
-	Life   counters.Life // as in Grant
-	Steady int64
-	Until  time.Duration         // when its holder had to stop spending it
-	Ops    []counters.Op         // their costs are what is left
-	Marks  []algorithms.TakeMark // by op
+	Source    Source
+	Grant     uint64
+	Life      counters.Life // as in Grant
+	DebitedAt int64
+	Until     time.Duration         // when its holder had to stop spending it
+	Ops       []counters.Op         // their costs are what is left
+	Marks     []algorithms.TakeMark // by op
 
 	due time.Duration // when DrainEnded may hand it out
 }

@@ -177,7 +177,7 @@ func (nw *network) grant(h int, now algorithms.Instant, request *LeaseRequest, o
 			g.EndsIn = min(g.EndsIn, l.WindowLeft(now))
 		}
 	}
-	g.Life, g.Steady = nw.table.Life(ops[0].Key.Partition()), now.Steady
+	g.Life, g.DebitedAt = nw.table.Life(ops[0].Key.Partition()), now.Steady
 	r := GrantInput{Holder: ring.NodeID{byte(h + 1)}, Lineage: networkLineage,
 		SameBoot: request.Boot == networkProcess, Request: request, Nodes: len(nw.holders) + 1,
 		Ops: ops}
@@ -186,7 +186,7 @@ func (nw *network) grant(h int, now algorithms.Instant, request *LeaseRequest, o
 		for i := range ops {
 			taken := ops[i].TakeRecord()
 			if ops[i].Limit.Kind == algorithms.TokenBucket {
-				taken.Window = int64(taken.Reset)
+				taken.Window = int64(taken.ResetAfter)
 			}
 			g.Marks = append(g.Marks, algorithms.TakeMark(taken.Window))
 		}
@@ -203,8 +203,8 @@ func (nw *network) returnEnded(h int) {
 			nw.book.Return(nw.at, e.Source.Lineage, e.Grant, e.Ops, func(i int, cost int64) bool {
 				op := &e.Ops[i]
 				taken := algorithms.TakeRecord{
-					Steady: e.Steady, Window: int64(e.Marks[i]),
-					Amount: op.Limit.Amount, Reset: time.Duration(e.Marks[i]), Fastest: op.Limit.Amount,
+					Steady: e.DebitedAt, Window: int64(e.Marks[i]),
+					Amount: op.Limit.Amount, ResetAfter: time.Duration(e.Marks[i]), MaxRate: op.Limit.Amount,
 				}
 				if err := nw.table.GiveBack(now, op.Key, op.Limit, taken, cost, e.Life); err != nil {
 					nw.t.Error(err)

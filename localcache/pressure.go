@@ -24,7 +24,7 @@ type pressure struct {
 	at      time.Duration
 }
 
-func (p *pressure) record(now, ttl time.Duration) {
+func (p *pressure) addRefusal(now, ttl time.Duration) {
 	p.refused = p.level(now, ttl) + 1
 	p.at = max(p.at, now)
 }

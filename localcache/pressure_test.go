@@ -36,7 +36,7 @@ func TestPressure(t *testing.T) {
 	} {
 		var p pressure
 		for range tt.times {
-			p.record(time.Minute, policy.TTL)
+			p.addRefusal(time.Minute, policy.TTL)
 		}
 		expect.Equal(t, p.backOff(time.Minute+tt.after, policy, &tt.limit, tt.cost), tt.want, "%s", tt.name)
 	}

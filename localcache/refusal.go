@@ -21,11 +21,11 @@ type refusedOp struct {
 	decision algorithms.Decision
 }
 
-// answer reports whether the refusal still applies to ops, and if so copies its
+// applyTo reports whether the refusal still applies to ops, and if so copies its
 // decisions into them. It applies to the costs that were refused and to higher
 // ones. For a shadow rule, which never makes a check fail, it applies only if
 // every limit with a cost refuses.
-func (rf *refusal) answer(now time.Duration, ops []counters.Op) bool {
+func (rf *refusal) applyTo(now time.Duration, ops []counters.Op) bool {
 	if now >= rf.until || len(rf.ops) != len(ops) {
 		return false
 	}

@@ -16,7 +16,7 @@ import (
 // some that need other parts as well.
 type adminView struct {
 	*cluster.Cluster
-	n *Node
+	node *Node
 }
 
 // Versions lists the versions of the rules that are kept, newest first.
@@ -32,7 +32,7 @@ func (a adminView) Version(number int64) (*document.Document, error) {
 // by names who gave the command. The last node leaves only if forced. It then
 // stays as it is, but /readyz says that it has left.
 func (a adminView) Leave(ctx context.Context, force bool, by string) (last bool, err error) {
-	n := a.n
+	n := a.node
 	last = n.isLastMember()
 	switch {
 	case n.leftOnRequest.Load():
@@ -88,7 +88,7 @@ var errGivenUp = errors.New("the node has handed its partitions over, but is sti
 
 // View returns the cluster as this node sees it.
 func (a adminView) View() admin.ClusterView {
-	n := a.n
+	n := a.node
 	v := n.cluster.View()
 	view := admin.ClusterView{
 		View: "cut-off", Epoch: v.Epoch, Settled: v.Settled, Leader: v.Leader,
@@ -128,7 +128,7 @@ func relayName(peers *peer.Peers, to ring.NodeID, members []cluster.Member) stri
 
 // Owner returns the names of a partition's owner and standby, and its epoch.
 func (a adminView) Owner(partition int) (owner, standby string, epoch int64) {
-	r := a.n.keeper.Route(partition)
+	r := a.node.keeper.Route(partition)
 	members := a.StateInUse().Members
 	return members[r.Owner].Name, members[r.Standby].Name, r.Epoch
 }

@@ -92,7 +92,7 @@ func (n *Node) openTables() error {
 
 // openPeers binds the port for calls between nodes.
 func (n *Node) openPeers() (err error) {
-	n.protection, err = n.protect()
+	n.protection, err = n.loadProtection()
 	if err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func (n *Node) openCluster() (err error) {
 		config.AppliedStore = persist.NewSmallFile(n.dir, appliedFile)
 	}
 
-	tune(&config)
+	applyFaultSettings(&config)
 	n.cluster, err = cluster.New(config)
 	if err != nil {
 		return err

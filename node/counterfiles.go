@@ -34,7 +34,7 @@ type counterFile struct {
 func (files counterFiles) tableFile() counterFile { return files[0] }
 
 // openFiles opens the files of counters, and registers their last write for
-// release. loadAndFollow reads them later, because that takes long.
+// release. restoreCounters reads them later, because that takes long.
 func (n *Node) openFiles() error {
 	// These steps are called in reverse: the loops end, then the files are closed,
 	// and then usage that was counted late is handed over.
@@ -73,9 +73,9 @@ func (n *Node) openFile(config persist.CounterFileConfig, content string) error 
 	return err
 }
 
-// loadAndFollow restores the counters of the last checkpoint, then those of
+// restoreCounters restores the counters of the last checkpoint, then those of
 // fallback, then the debts, and starts to write each.
-func (n *Node) loadAndFollow() error {
+func (n *Node) restoreCounters() error {
 	for i, f := range n.files {
 		found, err := f.Load(n.clock.Now())
 		if err != nil {
@@ -195,7 +195,7 @@ func (n *Node) restoreDebts() {
 	}
 
 	n.debtsRestored = true
-	n.debtsWritten = n.keeper.DebtsChanged()
+	n.debtsWritten = n.keeper.DebtChanges()
 }
 
 // followDebts writes the debts as they change.
@@ -213,12 +213,12 @@ func (n *Node) followDebts() {
 func (n *Node) writeDebts() error {
 	// The number is read before the debts. If they change in between, the next call
 	// sees another number and writes them again.
-	changed := n.keeper.DebtsChanged()
+	changed := n.keeper.DebtChanges()
 	if changed == n.debtsWritten {
 		return nil
 	}
 
-	if err := n.savedDebts().Save(n.keeper.AppendDebts(nil)); err != nil {
+	if err := n.savedDebts().WriteSynced(n.keeper.AppendDebts(nil)); err != nil {
 		return err
 	}
 	n.debtsWritten = changed

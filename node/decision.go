@@ -70,7 +70,7 @@ func setTightest(d *client.Decision, tightest *limiter.LimitAnswer, a *limiter.A
 	d.Used = tightest.Used
 	d.Remaining = tightest.Remaining
 
-	shown := tightest.Limit.ShownAt(a.Now)
+	shown := tightest.Limit.AdvertisedAt(a.Now)
 	d.Window = windowOf(&shown)
 	d.TTL = ttlOf(&shown)
 	d.Rate = rateOf(&shown)
@@ -86,7 +86,7 @@ func toLimitDecisions(a *limiter.Answer) []client.LimitDecision {
 	list := make([]client.LimitDecision, len(a.Limits))
 	for i := range a.Limits {
 		l := &a.Limits[i]
-		shown := l.Limit.ShownAt(a.Now)
+		shown := l.Limit.AdvertisedAt(a.Now)
 		list[i] = client.LimitDecision{
 			Rule: l.Rule.Name, Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(),
 			Unit: l.Limit.Unit, Limit: shown.Capacity,
@@ -167,7 +167,7 @@ func toUsage(u *limiter.Usage, inline bool) client.Usage {
 	}
 
 	for _, l := range u.Limits {
-		shown := l.Limit.ShownAt(u.At)
+		shown := l.Limit.AdvertisedAt(u.At)
 		usage.Limits = append(usage.Limits, client.LimitUsage{
 			Name: l.Limit.Name, Algorithm: l.Limit.Kind.String(), Unit: l.Limit.Unit,
 			Limit: shown.Capacity, Window: windowOf(&shown), TTL: ttlOf(&shown),
@@ -202,7 +202,7 @@ func holdersOf(list []limiter.Holder) (held []client.Holder) {
 }
 
 // windowOf returns the window of a limit; 0 if it is of slots.
-func windowOf(s *rules.Shown) time.Duration {
+func windowOf(s *rules.AdvertisedLimit) time.Duration {
 	if s.Slots {
 		return 0
 	}
@@ -210,7 +210,7 @@ func windowOf(s *rules.Shown) time.Duration {
 }
 
 // ttlOf returns how long a slot lasts unless it is renewed; 0 for other limits.
-func ttlOf(s *rules.Shown) time.Duration {
+func ttlOf(s *rules.AdvertisedLimit) time.Duration {
 	if !s.Slots {
 		return 0
 	}
@@ -218,7 +218,7 @@ func ttlOf(s *rules.Shown) time.Duration {
 }
 
 // rateOf returns what a limit allows over time. Slots have no rate.
-func rateOf(s *rules.Shown) client.Rate {
+func rateOf(s *rules.AdvertisedLimit) client.Rate {
 	if s.Slots {
 		return client.Rate{}
 	}

@@ -90,10 +90,10 @@ func (n *Node) openAdmin(sources []metrics.Source) (err error) {
 		Events: n.history.Events, CatchUp: n.cluster.CatchUp,
 	}
 
-	desk := httpd.NewDesk(n.doors)
-	config.Desk = desk.Answer
-	sources = append(sources, desk.Metrics)
-	n.doorLatencies = append(n.doorLatencies, doorLatency{"admin", desk.Latency})
+	checks := httpd.NewAdminChecks(n.doors)
+	config.Checks = checks.Answer
+	sources = append(sources, checks.Metrics)
+	n.doorLatencies = append(n.doorLatencies, doorLatency{"admin", checks.Latency})
 
 	if n.usage != nil {
 		config.Months = n.usage

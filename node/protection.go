@@ -16,8 +16,9 @@ type protection struct {
 	file        *secret.File
 }
 
-// protect loads the secret, or the keys and certificates, that the settings name.
-func (n *Node) protect() (p protection, err error) {
+// loadProtection loads the secret, or the keys and certificates, that the
+// settings name.
+func (n *Node) loadProtection() (p protection, err error) {
 	c := n.config
 	switch {
 	case c.ClusterSecretFile != "":

@@ -55,12 +55,12 @@ func recorder() limiter.Recorder {
 	return r
 }
 
-// tune applies the fault tests' environment variables. RLNODE_LEVEL is the
-// feature level that this build claims to know. RLNODE_SNAPSHOTS is the number
-// of entries after which Raft takes a snapshot. Raft then keeps only one entry
-// from before the snapshot, so that tests see in seconds what otherwise takes
-// hours.
-func tune(config *cluster.Config) {
+// applyFaultSettings applies the fault tests' environment variables.
+// RLNODE_LEVEL is the feature level that this build claims to know.
+// RLNODE_SNAPSHOTS is the number of entries after which Raft takes a snapshot.
+// Raft then keeps only one entry from before the snapshot, so that tests see in
+// seconds what otherwise takes hours.
+func applyFaultSettings(config *cluster.Config) {
 	number := func(name string) uint64 {
 		text := os.Getenv(name)
 		if text == "" {

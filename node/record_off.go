@@ -10,6 +10,6 @@ import (
 // recorder returns nil: only programs built for the fault tests record their decisions.
 func recorder() limiter.Recorder { return nil }
 
-// tune does nothing: only programs built for the fault tests can claim another
-// level or take snapshots early.
-func tune(*cluster.Config) {}
+// applyFaultSettings does nothing: only programs built for the fault tests can
+// claim another level or take snapshots early.
+func applyFaultSettings(*cluster.Config) {}

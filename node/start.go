@@ -30,7 +30,7 @@ func Start(ctx context.Context, config Config) (*Node, error) {
 	}
 
 	n, err := build(c)
-	for _, step := range []func() error{n.listen, n.loadAndFollow, n.start} {
+	for _, step := range []func() error{n.listen, n.restoreCounters, n.start} {
 		if err == nil {
 			err = ctx.Err()
 		}

@@ -44,7 +44,7 @@ func TestUnknownEntryInOneProcess(t *testing.T) {
 		var lacks [3]atomic.Bool
 		p := newTestNetwork(t).newCluster("default", "default", 0)
 		p.build = func(i int) cluster.Build {
-			return cluster.Build{Lacks: func(kind string) bool { return lacks[i].Load() && kind == "agreement.Rules" }}
+			return cluster.Build{Lacks: func(kind string) bool { return lacks[i].Load() && kind == "agreement.WriteRules" }}
 		}
 		p.startNodes(3, exactRules(limit))
 		p.awaitWhole()

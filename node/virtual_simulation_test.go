@@ -793,7 +793,7 @@ func (tr *simTrial) missingNode() string {
 	in := 0
 	for _, v := range list {
 		switch {
-		case state.To.Rank(v.id) < 0 && state.Processes[v.id].Suspension.Patience() > simPatience:
+		case state.To.Rank(v.id) < 0 && state.Processes[v.id].Suspension.RejoinDelay() > simPatience:
 			continue // evicted repeatedly, it comes back later
 		case state.To.Rank(v.id) < 0:
 			return v.name() + " is not in the ring"

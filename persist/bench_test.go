@@ -27,13 +27,13 @@ func typicalRecord(now algorithms.Instant, i int) counters.Record {
 	owed := int64(mix(uint64(i)) % 1000)
 	switch i % 4 {
 	case 0:
-		r.Kind, r.FreshAt, r.State.At = algorithms.FixedWindow, second/60*60+600, second/60
+		r.Kind, r.ExpiresAt, r.State.At = algorithms.FixedWindow, second/60*60+600, second/60
 	case 1:
-		r.Kind, r.FreshAt, r.State.At = algorithms.SlidingWindow, second/3600*3600+7200, second/3600
+		r.Kind, r.ExpiresAt, r.State.At = algorithms.SlidingWindow, second/3600*3600+7200, second/3600
 	case 2:
-		r.Kind, r.FreshAt, r.State.Part = algorithms.TokenBucket, second+60+owed*60/1000, owed<<30
+		r.Kind, r.ExpiresAt, r.State.Part = algorithms.TokenBucket, second+60+owed*60/1000, owed<<30
 	case 3:
-		r.Kind, r.FreshAt, r.State.Part = algorithms.TokenBucket, second+60+owed*3600/1000, owed<<40
+		r.Kind, r.ExpiresAt, r.State.Part = algorithms.TokenBucket, second+60+owed*3600/1000, owed<<40
 	}
 	return r
 }

@@ -178,7 +178,7 @@ func TestBucketsLostInUse(t *testing.T) {
 		"cut": func(b *Buckets) error { return os.Truncate(b.path, 4096) },
 		"panic": func(b *Buckets) error {
 			err := b.View(func(tx Tx) error { panic("as bbolt does") })
-			if errors.Is(err, errBroken) {
+			if errors.Is(err, errEngineFailed) {
 				return nil
 			}
 			return fmt.Errorf("have %w", err)

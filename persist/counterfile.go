@@ -25,7 +25,7 @@ import (
 type Source interface {
 	// DrainChanges yields the records that changed since the last call. If yield
 	// fails, the records passed to it and all later ones still count as changed. As
-	// long as a counter stays in the table, its FreshAt never moves to an earlier
+	// long as a counter stays in the table, its ExpiresAt never moves to an earlier
 	// time.
 	DrainChanges(yield func([]counters.Record) error) error
 	// MarkPartsChanged makes at least n counters count as changed, starting at that

@@ -51,10 +51,10 @@ func TestCountersComeBack(t *testing.T) {
 			want.Log[i].At += shift
 		}
 		// The expiry is rounded up on writing and on reading.
-		if d := have.FreshAt - want.FreshAt - shift/int64(time.Second); d < -1 || d > 2 {
+		if d := have.ExpiresAt - want.ExpiresAt - shift/int64(time.Second); d < -1 || d > 2 {
 			t.Fatalf("expiry moved by %d s", d)
 		}
-		have.FreshAt = want.FreshAt
+		have.ExpiresAt = want.ExpiresAt
 		if !reflect.DeepEqual(have, want) {
 			t.Fatalf("have %+v\nwant %+v", have, want)
 		}
@@ -80,7 +80,7 @@ func TestNewestWins(t *testing.T) {
 					Kind: rapid.SampledFrom([]algorithms.Kind{algorithms.TokenBucket,
 						algorithms.FixedWindow}).Draw(rt, "kind"),
 					Fullness: 9, State: algorithms.State{Count: int64(step + 1), At: now.Steady},
-					FreshAt: now.Steady/1e9 + 1<<rapid.IntRange(0, 14).Draw(rt, "life"),
+					ExpiresAt: now.Steady/1e9 + 1<<rapid.IntRange(0, 14).Draw(rt, "life"),
 				}
 				if !r.Kind.IsBucket() {
 					r.State.At /= int64(time.Minute)
@@ -88,7 +88,7 @@ func TestNewestWins(t *testing.T) {
 				if rapid.IntRange(0, 5).Draw(rt, "reset") == 0 {
 					r.State, r.Fullness = algorithms.State{}, 0
 				}
-				r.FreshAt = max(r.FreshAt, src.all[r.Key].FreshAt)
+				r.ExpiresAt = max(r.ExpiresAt, src.all[r.Key].ExpiresAt)
 				src.set(r)
 				model[r.Key] = r
 			case 5:
@@ -115,7 +115,7 @@ func TestNewestWins(t *testing.T) {
 func checkModel(t *rapid.T, model map[counters.Key]counters.Record, src *table, now algorithms.Instant) {
 	for k, want := range model {
 		have, ok := src.all[k]
-		left := want.FreshAt - now.Steady/1e9
+		left := want.ExpiresAt - now.Steady/1e9
 		switch {
 		case left <= 0 && left > -2:
 			// Each frame rounds the expiry up separately, so an older copy may seem to live
@@ -137,12 +137,12 @@ func TestClockWasAhead(t *testing.T) {
 	now := clk.Now()
 	second := now.Steady / 1e9
 	src.set(counters.Record{Key: counters.Key{Subject: 1}, Kind: algorithms.TokenBucket,
-		State: algorithms.State{Count: 5, At: now.Steady}, FreshAt: second + 60})
+		State: algorithms.State{Count: 5, At: now.Steady}, ExpiresAt: second + 60})
 	src.set(counters.Record{Key: counters.Key{Subject: 2}, Kind: algorithms.SlidingLog,
-		Log:     []algorithms.Entry{{At: now.Steady - 9, N: 2}, {At: now.Steady, N: 3}},
-		FreshAt: second + 60})
+		Log:       []algorithms.Entry{{At: now.Steady - 9, N: 2}, {At: now.Steady, N: 3}},
+		ExpiresAt: second + 60})
 	src.set(counters.Record{Key: counters.Key{Subject: 3}, Kind: algorithms.FixedWindow,
-		State: algorithms.State{Count: 5, At: 77}, FreshAt: second + 60})
+		State: algorithms.State{Count: 5, At: 77}, ExpiresAt: second + 60})
 	mustClose(t, c)
 
 	back := now
@@ -158,13 +158,13 @@ func TestClockWasAhead(t *testing.T) {
 	if bucket.State.At != back.Steady || bucket.State.Count != 5 {
 		t.Errorf("bucket is %+v, want it at now", bucket)
 	}
-	if left := bucket.FreshAt - back.Steady/1e9; left < 58 || left > 63 {
+	if left := bucket.ExpiresAt - back.Steady/1e9; left < 58 || left > 63 {
 		t.Errorf("bucket is fresh in %d s, want 60", left)
 	}
 	if len(log.Log) != 2 || log.Log[1] != (algorithms.Entry{At: back.Steady, N: 3}) || log.Log[0].At != back.Steady-9 {
 		t.Errorf("log is %+v, want it at now", log)
 	}
-	if left := window.FreshAt - back.Steady/1e9; left < 58 || left > 63 || window.State.At != 77 {
+	if left := window.ExpiresAt - back.Steady/1e9; left < 58 || left > 63 || window.State.At != 77 {
 		t.Errorf("window is %+v, fresh in %d s", window, left)
 	}
 }
@@ -181,7 +181,7 @@ func TestQueueIsKept(t *testing.T) {
 		}
 		log := []algorithms.Entry{entry(-time.Second), entry(0), entry(time.Second), entry(time.Minute)}
 		src.set(counters.Record{Key: counters.Key{Subject: 1}, Kind: algorithms.SlidingLog,
-			Log: log, FreshAt: now.Steady/1e9 + 120})
+			Log: log, ExpiresAt: now.Steady/1e9 + 120})
 		mustClose(t, c)
 
 		then := now
@@ -196,7 +196,7 @@ func TestQueueIsKept(t *testing.T) {
 		for i, want := range []time.Duration{-time.Second, 0, time.Second, time.Minute} {
 			expect.Equal(t, time.Duration(have.Log[i].At-then.Steady), want, "set by %s: entry %d ahead", set, i)
 		}
-		if left := have.FreshAt - then.Steady/1e9; left < 118 || left > 123 {
+		if left := have.ExpiresAt - then.Steady/1e9; left < 118 || left > 123 {
 			t.Errorf("set by %s: fresh in %d s, want 120", set, left)
 		}
 		mustClose(t, c)
@@ -212,7 +212,7 @@ func TestClockStepsForward(t *testing.T) {
 		c, _ := openLoaded(t, testConfig(dir, src, clock))
 		k := counters.Key{Subject: 1, Counter: 1}
 		src.set(counters.Record{Key: k, Kind: algorithms.TokenBucket,
-			State: algorithms.State{Count: 100, At: now.Steady}, FreshAt: now.Steady/1e9 + 3600})
+			State: algorithms.State{Count: 100, At: now.Steady}, ExpiresAt: now.Steady/1e9 + 3600})
 		mustCheckpoint(t, c)
 		now.Wall += int64(2 * time.Hour)
 		for range 3 {
@@ -225,7 +225,7 @@ func TestClockStepsForward(t *testing.T) {
 		now.Steady = now.Wall // the next process begins at its wall clock
 		again := newTable()
 		c, stats := openLoaded(t, testConfig(dir, again, clock))
-		if r := again.all[k]; stats.Restored != 1 || r.State.Count != 100 || r.FreshAt < now.Steady/1e9+3590 {
+		if r := again.all[k]; stats.Restored != 1 || r.State.Count != 100 || r.ExpiresAt < now.Steady/1e9+3590 {
 			t.Errorf("for good %v: have %+v, %+v", forGood, stats, r)
 		}
 		mustClose(t, c)
@@ -534,7 +534,7 @@ func TestNotesOfAResetCounterComeBack(t *testing.T) {
 	src.Put(now, counters.Record{Note: &rate})
 	mustCheckpoint(t, c)
 
-	src.Put(now, counters.Record{Key: key, Kind: limit.Kind, FreshAt: now.Steady/1e9 + 3600})
+	src.Put(now, counters.Record{Key: key, Kind: limit.Kind, ExpiresAt: now.Steady/1e9 + 3600})
 	mustCheckpoint(t, c)
 	mustClose(t, c)
 
@@ -696,7 +696,7 @@ func TestFileIsBounded(t *testing.T) {
 			if r.Kind.IsBucket() {
 				r.State.At = clk.Now().Steady
 			}
-			r.FreshAt = clk.Now().Steady/1e9 + 600
+			r.ExpiresAt = clk.Now().Steady/1e9 + 600
 			src.Put(clk.Now(), r)
 		}
 		mustCheckpoint(t, c)

@@ -358,7 +358,7 @@ func TestGuard(t *testing.T) {
 		"nil pointer": func() error { none.Fullness = 1; return nil },
 	}
 	for name, f := range tests {
-		expect.ErrorIs(t, guard(f), errBroken, "%s", name)
+		expect.ErrorIs(t, guard(f), errEngineFailed, "%s", name)
 	}
 	plain := errors.New("plain")
 	if err := guard(func() error { return plain }); err != plain {

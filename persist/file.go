@@ -25,9 +25,9 @@ type file struct {
 }
 
 // openFile verifies and opens the database at path, creating it if it is
-// missing. The error wraps errBroken or errPages if the file is damaged, and is
-// ErrInUse if another process has the file. openFile sets the options that all
-// files share.
+// missing. The error wraps errEngineFailed or errPages if the file is damaged,
+// and is ErrInUse if another process has the file. openFile sets the options
+// that all files share.
 func openFile(path string, opts bolt.Options, need metaRequirement) (*file, error) {
 	if err := createFile(path); err != nil {
 		return nil, err
@@ -152,7 +152,7 @@ func contentError(format string, args ...any) error {
 
 // isDamaged reports whether err says that what is stored can't be trusted.
 func isDamaged(err error) bool {
-	for _, damage := range []error{errPages, errBroken, errContent, errChecksum, errDamaged} {
+	for _, damage := range []error{errPages, errEngineFailed, errContent, errChecksum, errDamaged} {
 		if errors.Is(err, damage) {
 			return true
 		}
@@ -206,7 +206,7 @@ func (f *file) diskTime() time.Duration {
 
 func (f *file) close() error {
 	err := guard(f.db.Close)
-	if errors.Is(err, errBroken) {
+	if errors.Is(err, errEngineFailed) {
 		f.abandon()
 	}
 	return err
@@ -229,7 +229,7 @@ func (f *file) checkSize() error {
 
 	used := f.usedBytes.Load()
 	if info.Size() < used {
-		return fmt.Errorf("%w: the file was truncated from %d to %d bytes", errBroken, used, info.Size())
+		return fmt.Errorf("%w: the file was truncated from %d to %d bytes", errEngineFailed, used, info.Size())
 	}
 	return nil
 }
@@ -299,7 +299,7 @@ func (f *file) compact(opts bolt.Options) (err error) {
 		err = guard(fresh.db.Sync)
 	}
 
-	if errors.Is(err, errBroken) {
+	if errors.Is(err, errEngineFailed) {
 		fresh.abandon()
 	} else {
 		err = errors.Join(err, fresh.close())

@@ -47,7 +47,7 @@ func appendFrame(b []byte, records []counters.Record, now algorithms.Instant, le
 	b = binary.BigEndian.AppendUint64(b, uint64(lead))
 	for taken < len(records) && len(b) < full {
 		r := &records[taken]
-		if r.FreshAt > now.Steady/1e9 || r.IsReleasedSlot() {
+		if r.ExpiresAt > now.Steady/1e9 || r.IsReleasedSlot() {
 			b = counters.AppendRecord(b, r, now)
 		}
 		taken++

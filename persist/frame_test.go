@@ -11,7 +11,7 @@ import (
 
 // fullLog is a log at its bound.
 func fullLog(now algorithms.Instant, k counters.Key) counters.Record {
-	r := counters.Record{Key: k, Kind: algorithms.SlidingLog, FreshAt: now.Steady/1e9 + 7200}
+	r := counters.Record{Key: k, Kind: algorithms.SlidingLog, ExpiresAt: now.Steady/1e9 + 7200}
 	for i := range int64(algorithms.MaxLogEntries) {
 		r.Log = append(r.Log,
 			algorithms.Entry{At: now.Steady - int64(time.Hour) + i*int64(50*time.Millisecond) + i%1000, N: 1 + i%200})
@@ -99,7 +99,7 @@ func FuzzReadFrame(f *testing.F) {
 			if _, noRoom := table.Restore(now, []counters.Record{*r}); noRoom > 0 {
 				t.Fatal("no room")
 			}
-			if len(r.Log) == 0 && r.FreshAt > now.Steady/1e9 && len(have) < 500 {
+			if len(r.Log) == 0 && r.ExpiresAt > now.Steady/1e9 && len(have) < 500 {
 				have = append(have, *r)
 			}
 		})

@@ -24,7 +24,7 @@ func TestGolden(t *testing.T) {
 		{Kind: algorithms.TokenBucket}, // reset
 	}
 	for i := range records {
-		records[i].Key, records[i].FreshAt = counters.Key{Subject: 1 << 63, Counter: uint64(i)}, now.Steady/1e9+60
+		records[i].Key, records[i].ExpiresAt = counters.Key{Subject: 1 << 63, Counter: uint64(i)}, now.Steady/1e9+60
 	}
 	number := binary.BigEndian.AppendUint64(nil, 12)
 	frame, taken := appendFrame(nil, records, now, 0)
@@ -36,7 +36,7 @@ func TestGolden(t *testing.T) {
 	i := 0
 	whole := readFrame(number, frame, then, func(r *counters.Record, _ int64, _ int) {
 		want := records[i]
-		want.FreshAt++
+		want.ExpiresAt++
 		if want.Kind.IsBucket() && want.State.Count > 0 {
 			want.State.At += int64(time.Second)
 		}

@@ -71,7 +71,7 @@ func killRecord(load string, n int) counters.Record {
 		r = fullLog(now, k)
 		r.Log[len(r.Log)-1].N = int64(n)
 	}
-	r.Fullness, r.FreshAt = 255, now.Steady/1e9+86_400 // longer than any run
+	r.Fullness, r.ExpiresAt = 255, now.Steady/1e9+86_400 // longer than any run
 	return r
 }
 
@@ -365,7 +365,7 @@ func TestG7_CrashAtEachStep(t *testing.T) {
 			if i < 20 || step == 1 || mix(uint64(step*1000+i))%8 == 0 {
 				set(counters.Record{
 					Key: counters.Key{Subject: mix(uint64(i))}, Kind: algorithms.TokenBucket,
-					State: algorithms.State{Count: int64(step), At: now.Steady}, FreshAt: now.Steady/1e9 + 600,
+					State: algorithms.State{Count: int64(step), At: now.Steady}, ExpiresAt: now.Steady/1e9 + 600,
 				}, step)
 			}
 		}

@@ -181,7 +181,7 @@ func (fr *frameReader) collect(r *counters.Record, wall int64, size int) {
 
 	// Older frames can't bring the counter back: an expiry only moves to later
 	// times.
-	if r.FreshAt <= fr.now.Steady/1e9 {
+	if r.ExpiresAt <= fr.now.Steady/1e9 {
 		fr.Expired++
 		// A released slot is the exception: an older frame may have it as held, with a
 		// later end.

@@ -52,7 +52,7 @@ func newTable() *table {
 func (t *table) set(r counters.Record) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r.FreshAt = max(r.FreshAt, t.all[r.Key].FreshAt)
+	r.ExpiresAt = max(r.ExpiresAt, t.all[r.Key].ExpiresAt)
 	t.all[r.Key], t.changed[r.Key] = r, r
 }
 
@@ -186,11 +186,11 @@ func sample(now algorithms.Instant, n int) []counters.Record {
 	out := make([]counters.Record, 0, n)
 	for i := range n {
 		r := counters.Record{
-			Key:      counters.Key{Subject: mix(uint64(i)), Counter: mix(uint64(i) + 1<<40)},
-			Kind:     algorithms.Kind(i % 5),
-			Fullness: uint8(i % 2 * 255),
-			FreshAt:  second + 60 + int64(i%97)*31,
-			State:    algorithms.State{Count: int64(i + 1), Part: int64(i % 7), At: now.Steady - int64(i)},
+			Key:       counters.Key{Subject: mix(uint64(i)), Counter: mix(uint64(i) + 1<<40)},
+			Kind:      algorithms.Kind(i % 5),
+			Fullness:  uint8(i % 2 * 255),
+			ExpiresAt: second + 60 + int64(i%97)*31,
+			State:     algorithms.State{Count: int64(i + 1), Part: int64(i % 7), At: now.Steady - int64(i)},
 		}
 		if !r.Kind.IsBucket() {
 			r.State.At = second / 60

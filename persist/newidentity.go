@@ -27,7 +27,7 @@ var replacedOnRejoin = []string{"snapshots", "applied", "counters.db*", "fallbac
 // MarkDeparted records that the cluster has refused this data directory's
 // identity, because the node left or was removed. The next RenewIdentity then
 // replaces the identity.
-func MarkDeparted(dir string) error { return NewSmallFile(dir, departedFile).Save(nil) }
+func MarkDeparted(dir string) error { return NewSmallFile(dir, departedFile).WriteSynced(nil) }
 
 // RenewIdentity gives the node of a data directory another identity, and moves
 // what belonged to the old one into a folder, whose path it returns. It may be

@@ -79,7 +79,7 @@ func (r *RaftStore) open() error {
 	}
 
 	err = f.view(checkBuckets)
-	if errors.Is(err, errBroken) {
+	if errors.Is(err, errEngineFailed) {
 		f.abandon()
 	} else {
 		err = errors.Join(err, f.close())

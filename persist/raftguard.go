@@ -17,8 +17,8 @@ const (
 	readFactor = 5  // the number of timeouts that a read may take
 	maxReads   = 64 // bounds concurrent reads of the log; further reads wait
 
-	firstPause = 50 * time.Millisecond // between attempts; doubles up to lastPause
-	lastPause  = 5 * time.Second       // the longest pause between attempts
+	firstPause = 50 * time.Millisecond // between attempts; doubles up to maxPause
+	maxPause   = 5 * time.Second       // the longest pause between attempts
 )
 
 // errHung: the disk does not respond.
@@ -53,7 +53,7 @@ var errHung = errors.New("disk does not respond")
 //     leaders until a restart, because it can't read entry 10.
 //
 // So the end of the log is not deleted when Raft deletes it, but when Raft
-// stores what replaces it (see replaceFrom): the two are one write, which
+// stores what replaces it (see deletedFrom): the two are one write, which
 // succeeds or fails as a whole. Should that write never begin, the store still
 // holds what Raft believes in.
 //
@@ -97,7 +97,7 @@ type guardedLogs struct {
 	mu          sync.Mutex // guards what follows
 	writeErr    error      // if not nil, writes fail at once with this error
 	doubtFrom   uint64     // entries from this index on can't be read; math.MaxUint64 if none are in doubt
-	replaceFrom uint64     // Raft has deleted the entries from this index on, which are still here; 0 if none
+	deletedFrom uint64     // Raft has deleted the entries from this index on, which are still here; 0 if none
 }
 
 func newGuardedLogs(inner raft.LogStore, timeout time.Duration, workers *workers, log *slog.Logger) *guardedLogs {
@@ -134,7 +134,7 @@ func (g *guardedLogs) StoreLogs(logs []*raft.Log) error {
 	}
 
 	first := logs[0].Index
-	replaces := g.takeReplaceFrom() != 0
+	replaces := g.takeDeletedFrom() != 0
 
 	// Both are set when the write begins.
 	var before []*raft.Log // the end of the log that Raft believes in, from first on
@@ -173,13 +173,13 @@ func (g *guardedLogs) StoreLogs(logs []*raft.Log) error {
 	})
 }
 
-// takeReplaceFrom returns and clears replaceFrom. Clearing it is safe even if
+// takeDeletedFrom returns and clears deletedFrom. Clearing it is safe even if
 // the write fails: before the next attempt, Raft deletes at least as much again.
-func (g *guardedLogs) takeReplaceFrom() uint64 {
+func (g *guardedLogs) takeDeletedFrom() uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	from := g.replaceFrom
-	g.replaceFrom = 0
+	from := g.deletedFrom
+	g.deletedFrom = 0
 	return from
 }
 
@@ -220,7 +220,7 @@ func (g *guardedLogs) DeleteRange(low, high uint64) error {
 
 	if isEnd {
 		g.mu.Lock()
-		g.replaceFrom = low
+		g.deletedFrom = low
 		g.mu.Unlock()
 	}
 	return nil
@@ -230,7 +230,7 @@ func (g *guardedLogs) DeleteRange(low, high uint64) error {
 // recovery deletes the whole log, and stores nothing. Raft must have ended. It
 // reads the log that it finds when it starts again.
 func (g *guardedLogs) close() error {
-	from := g.takeReplaceFrom()
+	from := g.takeDeletedFrom()
 	if from == 0 || g.checkWritable() != nil {
 		return nil
 	}
@@ -349,8 +349,8 @@ func (g *guardedLogs) runWrite(w *logWrite, result chan<- error) {
 		g.log.Info("Raft's log is written again")
 	}
 
-	// After errBroken nothing may touch the file, so nothing is undone.
-	if err == nil && inTime || errors.Is(err, errBroken) {
+	// After errEngineFailed nothing may touch the file, so nothing is undone.
+	if err == nil && inTime || errors.Is(err, errEngineFailed) {
 		result <- err
 		return
 	}
@@ -364,7 +364,7 @@ func (g *guardedLogs) writeErrorAfter(err error) error {
 	switch {
 	case err == nil:
 		return errHung
-	case errors.Is(err, errBroken):
+	case errors.Is(err, errEngineFailed):
 		return fmt.Errorf("%w: Raft's log: %w", ErrCorrupt, err)
 	}
 	return fmt.Errorf("undo the last write of Raft's log: %w", err)
@@ -373,7 +373,7 @@ func (g *guardedLogs) writeErrorAfter(err error) error {
 // undoUntilDone undoes w, however long it takes, and then allows writes again.
 // It calls afterTry after each attempt.
 func (g *guardedLogs) undoUntilDone(w *logWrite, afterTry func()) {
-	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		err := g.runMeasured(w.undo)
 
 		if err == nil {
@@ -386,7 +386,7 @@ func (g *guardedLogs) undoUntilDone(w *logWrite, afterTry func()) {
 			if hung {
 				g.log.Info("the disk responds again: Raft's log can be written")
 			}
-		} else if errors.Is(err, errBroken) {
+		} else if errors.Is(err, errEngineFailed) {
 			g.mu.Lock()
 			g.writeErr = g.writeErrorAfter(err)
 			g.mu.Unlock()
@@ -395,7 +395,7 @@ func (g *guardedLogs) undoUntilDone(w *logWrite, afterTry func()) {
 		// A write that failed in time is reported only after the first attempt to undo
 		// it. So in the usual case, no entry is in doubt when Raft learns of it.
 		afterTry()
-		if err == nil || errors.Is(err, errBroken) || !g.workers.sleep(pause) {
+		if err == nil || errors.Is(err, errEngineFailed) || !g.workers.sleep(pause) {
 			return
 		}
 	}

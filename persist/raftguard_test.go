@@ -418,12 +418,12 @@ func TestRaftLogBreaks(t *testing.T) {
 	expect.NoError(t, cache.StoreLogs(logEntries(1, 3, 1)))
 	inner.LogStore = nil // every call panics
 	for range 2 {
-		if err := g.StoreLogs(logEntries(4, 4, 1)); err == nil || !errors.Is(err, errBroken) &&
+		if err := g.StoreLogs(logEntries(4, 4, 1)); err == nil || !errors.Is(err, errEngineFailed) &&
 			!errors.Is(err, ErrCorrupt) {
 			t.Errorf("have %v", err)
 		}
 	}
-	expect.ErrorIs(t, g.GetLog(2, new(raft.Log)), errBroken, "g.GetLog(2, new(raft.Log))")
+	expect.ErrorIs(t, g.GetLog(2, new(raft.Log)), errEngineFailed, "g.GetLog(2, new(raft.Log))")
 }
 
 // recordingFSM is a state machine that records what was applied.

@@ -55,12 +55,12 @@ func (gs *guardedStable) write(do func() error) error {
 	default:
 	}
 
-	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		err := gs.tryWrite(do)
 		switch {
 		case err == nil:
 			return nil
-		case errors.Is(err, errBroken):
+		case errors.Is(err, errEngineFailed):
 			return fmt.Errorf("%w: %s: %w", ErrCorrupt, gs.path, err)
 		case errors.Is(err, berrors.ErrDatabaseNotOpen):
 			return ErrClosed

@@ -10,7 +10,7 @@ import (
 // first, and then renames that file. Even after a crash, the file has either
 // the old content or the new. Only its owner may read it. ReplaceFile does not
 // sync the directory: a power failure shortly after it may bring the old
-// content back. For a file that must not go back, see [SmallFile.Save].
+// content back. For a file that must not go back, see [SmallFile.WriteSynced].
 func ReplaceFile(name string, content []byte) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*") // mode 0600
 	if err != nil {

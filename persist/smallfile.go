@@ -55,8 +55,8 @@ func (sf SmallFile) Write(content []byte) error {
 	return sf.write(content, func(*os.File) error { return nil })
 }
 
-// Save is Write, but what was written also survives a power failure.
-func (sf SmallFile) Save(content []byte) error {
+// WriteSynced is Write, but what was written also survives a power failure.
+func (sf SmallFile) WriteSynced(content []byte) error {
 	if err := sf.write(content, (*os.File).Sync); err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ func TestSmallFiles(t *testing.T) {
 	if b, err := n.Read(); b != nil || err != nil {
 		t.Errorf("no note: have %q, %v", b, err)
 	}
-	for i, write := range []func([]byte) error{n.Write, n.Save, n.Write} {
+	for i, write := range []func([]byte) error{n.Write, n.WriteSynced, n.Write} {
 		want := "some text"[i:]
 		expect.NoError(t, write([]byte(want)))
 		if b, err := n.Read(); string(b) != want || err != nil {

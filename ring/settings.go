@@ -32,9 +32,10 @@ func DefaultSettings() Settings {
 	return Settings{Partitions: Partitions, Factor: 100, Load: 1.25, Hash: hashName, Library: libraryName}
 }
 
-// Supported returns nil if this build can compute a table with s. Otherwise the
-// error wraps [ErrSettings] and names the first setting it can't use.
-func (s Settings) Supported() error {
+// CheckSupported returns nil if this build can compute a table with s.
+// Otherwise the error wraps [ErrSettings] and names the first setting it can't
+// use.
+func (s Settings) CheckSupported() error {
 	unsupported := func(name string, have any) error { return fmt.Errorf("%w: %s is %v", ErrSettings, name, have) }
 	switch {
 	case s.Partitions != Partitions:

@@ -42,7 +42,7 @@ type Table struct {
 // New computes the table of members, which may be in any order. The error wraps
 // [ErrMembers] or [ErrSettings].
 func New(members []NodeID, s Settings) (*Table, error) {
-	if err := s.Supported(); err != nil {
+	if err := s.CheckSupported(); err != nil {
 		return nil, err
 	}
 
@@ -249,8 +249,8 @@ func (t *Table) Rank(id NodeID) int {
 	return i
 }
 
-// Owned returns the number of partitions that id owns.
-func (t *Table) Owned(id NodeID) int {
+// CountOwned returns the number of partitions that id owns.
+func (t *Table) CountOwned(id NodeID) int {
 	rank := t.Rank(id)
 	if rank < 0 {
 		return 0

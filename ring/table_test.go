@@ -49,7 +49,7 @@ func checkInvariants(t *testing.T, table *Table, members int) {
 	}
 	sum := 0
 	for i, id := range table.Members() {
-		sum += table.Owned(id)
+		sum += table.CountOwned(id)
 		if table.Rank(id) != i {
 			t.Fatalf("%s has rank %d, want %d", id, table.Rank(id), i)
 		}
@@ -88,7 +88,7 @@ func TestEveryPartitionHasAnOwnerAndAStandby(t *testing.T) {
 				standbys[table.Standby(p)]++
 			}
 			for _, id := range table.Members() {
-				if have := table.Owned(id); have > most || have == 0 {
+				if have := table.CountOwned(id); have > most || have == 0 {
 					t.Errorf("%s owns %d partitions, want at most %d", id, have, most)
 				}
 				if have := standbys[id]; n > 1 && (have == 0 || have > 2*Partitions/n) {
@@ -170,7 +170,7 @@ func TestWithoutMovesOnlyWhatItMust(t *testing.T) {
 		for _, x := range ids[:min(n, 5)] {
 			after := before.Without(x)
 			checkInvariants(t, after, n-1)
-			if after.Canonical() || after.Rank(x) != -1 || after.Owned(x) != 0 {
+			if after.Canonical() || after.Rank(x) != -1 || after.CountOwned(x) != 0 {
 				t.Errorf("%s is still there", x)
 			}
 			for p := range Partitions {
@@ -210,7 +210,7 @@ func TestWithoutMany(t *testing.T) {
 		table = table.Without(id)
 		checkInvariants(t, table, 9-i)
 	}
-	if have := table.Without(ids[9]); have != table || table.Owned(ids[9]) != Partitions {
+	if have := table.Without(ids[9]); have != table || table.CountOwned(ids[9]) != Partitions {
 		t.Error("the only member was removed")
 	}
 }
@@ -219,7 +219,7 @@ func TestNilTable(t *testing.T) {
 	var table *Table
 	if !table.Owner(1).IsZero() || !table.Standby(1).IsZero() || table.Members() != nil || table.Canonical() ||
 		table.Without(NodeID{1}) != nil || table.Rank(NodeID{}) != -1 ||
-		table.Owned(NodeID{}) != 0 || table.Settings() != (Settings{}) {
+		table.CountOwned(NodeID{}) != 0 || table.Settings() != (Settings{}) {
 		t.Error("a nil table is not empty")
 	}
 	if !table.Equal(nil) || table.Equal(build(t, nodes(1))) || build(t, nodes(1)).Equal(table) {

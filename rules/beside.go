@@ -133,8 +133,8 @@ func keyOfSubject(attribute int, v *value, address bool, g grouping) subjectKey 
 // rule of Envoy's or of inline limits has no number of its own: its zero is
 // that of the first variant.
 func (s *Set) mayHaveEntry(r *Rule) bool {
-	return s.overlay != nil && r.number < len(s.overlay.bySubject) &&
-		s.overlay.bySubject[r.number] && !r.Envoy && !r.Inline
+	return s.overlay != nil && r.variantIndex < len(s.overlay.bySubject) &&
+		s.overlay.bySubject[r.variantIndex] && !r.Envoy && !r.Inline
 }
 
 // mayBlock reports whether there are blocks of r's subjects.

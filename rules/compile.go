@@ -21,7 +21,7 @@ func Compile(doc *document.Document, version int64) (*Set, error) {
 		DefaultDeny: doc.Default == "deny",
 		Units:       []string{document.Requests},
 		byName:      make(map[string]*Rule, len(doc.Rules)),
-		units:       map[string]int{document.Requests: 0},
+		unitIDs:     map[string]int{document.Requests: 0},
 		slotTTLs:    map[uint64]time.Duration{},
 		attributes:  newAttributes(doc.Attributes),
 		inline:      &inlineSets{},
@@ -52,10 +52,10 @@ func Compile(doc *document.Document, version int64) (*Set, error) {
 		variants[i] = indexed{r.match, r.key}
 	}
 
-	s.rules = buildIndex(variants)
+	s.ruleIndex = buildIndex(variants)
 	s.deny, s.allow = c.compileList(doc.Deny), c.compileList(doc.Allow)
 	s.markLists()
-	s.namesDecide = !slices.ContainsFunc(s.rules.attributes, func(a attributeIndex) bool { return !a.presenceOnly })
+	s.namesDecide = !slices.ContainsFunc(s.ruleIndex.attributes, func(a attributeIndex) bool { return !a.presenceOnly })
 	s.profiles = compileProfiles(doc.Profiles)
 
 	return s, nil
@@ -65,7 +65,7 @@ func (c *compiler) compileRules() {
 	units := c.doc.UnitsOfRules()
 	for i, spec := range c.doc.Rules {
 		r := c.compileVariants(spec, i)
-		for _, variant := range r.all() {
+		for _, variant := range r.variants() {
 			variant.Units = units[spec.Name]
 		}
 		c.set.Rules = append(c.set.Rules, r)

@@ -35,11 +35,11 @@ func (c *compiler) attributeNumber(name string) int {
 }
 
 func (c *compiler) unitID(name string) int {
-	n, ok := c.set.units[name]
+	n, ok := c.set.unitIDs[name]
 	if !ok {
 		c.extend()
 		n = len(c.set.Units)
-		c.set.units[name] = n
+		c.set.unitIDs[name] = n
 		c.set.Units = append(c.set.Units, name)
 	}
 	return n
@@ -54,7 +54,7 @@ func (c *compiler) extend() {
 	c.sharesTables = false
 	s := c.set
 	s.attributes.named, s.attributes.numbers = slices.Clip(s.attributes.named), maps.Clone(s.attributes.numbers)
-	s.Units, s.units = slices.Clip(s.Units), maps.Clone(s.units)
+	s.Units, s.unitIDs = slices.Clip(s.Units), maps.Clone(s.unitIDs)
 }
 
 func (c *compiler) foldingOf(attribute string) *document.Folding {
@@ -83,7 +83,7 @@ func (c *compiler) compileConditions(specs []document.Condition) []condition {
 	return out
 }
 
-func (c *compiler) compileList(specs []*document.Entry) list {
+func (c *compiler) compileList(specs []*document.ListEntry) list {
 	items := make([]indexed, len(specs))
 	for i, e := range specs {
 		items[i].match = c.compileConditions(e.Match)

@@ -28,7 +28,7 @@ func (c *compiler) compileVariants(spec *document.RuleSpec, index int) *Rule {
 	for key := range spec.Choices {
 		r := c.compileRule(spec, key)
 		r.Index = index
-		r.number = len(c.set.variants)
+		r.variantIndex = len(c.set.variants)
 		c.set.variants = append(c.set.variants, r)
 	}
 	if !spec.HasAlternatives() {
@@ -106,7 +106,7 @@ func (c *compiler) compileRequirements(r *Rule, spec *document.RuleSpec) {
 	for _, name := range absent {
 		r.absent = append(r.absent, c.attributeNumber(name))
 	}
-	r.conditional = len(r.match)+len(r.not)+len(r.absent) > 0
+	r.hasConditions = len(r.match)+len(r.not)+len(r.absent) > 0
 
 	if len(spec.OnTiers) > 0 {
 		r.onTiers = make([]bool, len(c.doc.Tiers))

@@ -69,11 +69,11 @@ func (c *compiler) fillSubjectTables() {
 func (c *compiler) compileSubject(kind, attribute string, spec *document.SubjectSpec) *subject {
 	s := &subject{tier: c.tierNumber(spec.Tier)}
 	for _, o := range spec.Overrides {
-		for _, r := range c.set.byName[o.Rule].all() {
+		for _, r := range c.set.byName[o.Rule].variants() {
 			if slices.Contains(r.Key, attribute) {
 				from := document.Origin{Kind: kind, Attribute: attribute, Name: spec.Value}
 				s.overrides = append(s.overrides,
-					override{int32(r.number), c.compileLimits(c.doc.Rules[r.Index], r, from, o.Limits)})
+					override{int32(r.variantIndex), c.compileLimits(c.doc.Rules[r.Index], r, from, o.Limits)})
 			}
 		}
 	}

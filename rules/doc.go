@@ -22,7 +22,7 @@
 //
 //   - hash.go, attributes.go, condition.go, profile.go, refusal.go: hashes of
 //     subjects, and compiled parts that know of nothing else;
-//   - sharebound.go, limit.go, shown.go, lower.go, rule.go, globals.go: a limit,
+//   - sharebound.go, limit.go, advertised.go, lower.go, rule.go, globals.go: a limit,
 //     its part for a region, and a rule;
 //   - listkey.go, index.go, overlay.go, inlineset.go, envoy.go: how rules,
 //     entries, inline limits and Envoy's descriptors are filed;
@@ -31,7 +31,7 @@
 //     compileenvoy.go, compile.go: from a document to a set;
 //   - values.go, find.go, beside.go, subject.go: the attributes of a check, what
 //     they find, and the subject's limits;
-//   - kept.go, inline.go, envoyhit.go, match.go, shares.go: the hits of a check,
+//   - solecounter.go, inline.go, envoyhit.go, match.go, shares.go: the hits of a check,
 //     and a region's shares of their limits;
 //   - entry.go, overlaycompile.go: entries beside the document;
 //   - explain.go, history.go, historyencode.go: why a rule does not apply, and

@@ -15,7 +15,7 @@ func (s *Set) UsesTiersOf(attribute string) bool {
 
 // hasInKey reports whether r's key, or that of an alternative, has an attribute.
 func (r *Rule) hasInKey(attribute string) bool {
-	return slices.ContainsFunc(r.all(), func(r *Rule) bool { return slices.Contains(r.Key, attribute) })
+	return slices.ContainsFunc(r.variants(), func(r *Rule) bool { return slices.Contains(r.Key, attribute) })
 }
 
 // SameAs returns the entries that are about the same subject or the same checks
@@ -81,5 +81,5 @@ func (s *Set) hashOf(r *Rule, key []string) Hash {
 		attrs[i] = Attribute{r.Key[i], v}
 	}
 	s.loadAttributes(attrs, m)
-	return r.hash(m, &s.seeds[r.number])
+	return r.hash(m, &s.seeds[r.variantIndex])
 }

@@ -277,7 +277,7 @@ func TestEnvoyModel(t *testing.T) {
 	matched := 0
 	for i := range *configurations {
 		doc := &document.Document{Envoy: []*document.EnvoySpec{{Domain: "d", Descriptors: descriptors(3)}}}
-		c := &compiler{set: &Set{Units: []string{document.Requests}, units: map[string]int{document.Requests: 0}}, doc: doc}
+		c := &compiler{set: &Set{Units: []string{document.Requests}, unitIDs: map[string]int{document.Requests: 0}}, doc: doc}
 		c.compileEnvoy()
 		set := c.set
 		if i%100 == 0 { // a round trip through text

@@ -110,8 +110,8 @@ func (s *Set) whyNot(spec *document.RuleSpec, r *Rule, m *Match) (why []string) 
 
 // tierIn returns the tier of the subject that m has for r, or "" if there is none.
 func (s *Set) tierIn(r *Rule, m *Match) string {
-	for _, variant := range r.all() {
-		if slices.ContainsFunc(variant.key, func(k keyAttribute) bool { return m.slots[k.number] == 0 }) {
+	for _, variant := range r.variants() {
+		if slices.ContainsFunc(variant.key, func(k keyAttribute) bool { return m.valueIndex[k.number] == 0 }) {
 			continue
 		}
 

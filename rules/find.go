@@ -132,10 +132,11 @@ func (cond *condition) isMetBy(m *Match, v *value) bool {
 	return false
 }
 
-// allows reports whether r's conditions on attributes outside the key hold.
-func (r *Rule) allows(m *Match) bool {
+// conditionsHold reports whether r's conditions on attributes outside the key
+// hold.
+func (r *Rule) conditionsHold(m *Match) bool {
 	for _, n := range r.absent {
-		if m.slots[n] != 0 {
+		if m.valueIndex[n] != 0 {
 			return false
 		}
 	}

@@ -94,7 +94,7 @@ type Write struct {
 // A History depends on the writes alone. Nodes that apply the same writes have
 // the same History, even if some of them began with an encoded History.
 type History struct {
-	records []*record // the kept versions; numbers rise by 1, or by more for adopted versions
+	versions []*storedVersion // the kept versions; numbers rise by 1, or by more for adopted versions
 	// doc and set are the version in force, or nil without one. Invariant: doc is
 	// what parsing the last record's text gives.
 	doc  *document.Document
@@ -102,8 +102,8 @@ type History struct {
 	hash [32]byte // of doc; zero if there is none
 }
 
-// record is a stored version.
-type record struct {
+// storedVersion is a stored version.
+type storedVersion struct {
 	Version
 	packed []byte // the document's text, compressed
 }
@@ -210,12 +210,12 @@ func (h *History) withVersion(v Version, doc *document.Document) (*History, erro
 	}
 	// Another write may begin with the same history, so its array must not be
 	// appended to in place.
-	records := append(slices.Clip(h.records), &record{v, slices.Clone(wire.Deflate(nil, []byte(doc.Source())))})
-	return &History{records: trimRecords(records), doc: doc, set: set, hash: doc.Hash()}, nil
+	records := append(slices.Clip(h.versions), &storedVersion{v, slices.Clone(wire.Deflate(nil, []byte(doc.Source())))})
+	return &History{versions: trimVersions(records), doc: doc, set: set, hash: doc.Hash()}, nil
 }
 
-// trimRecords drops the versions that are not kept any longer.
-func trimRecords(records []*record) []*record {
+// trimVersions drops the versions that are not kept any longer.
+func trimVersions(records []*storedVersion) []*storedVersion {
 	size := 0
 	first := len(records)
 	for first > 0 && len(records)-first < KeptVersions {
@@ -230,7 +230,7 @@ func trimRecords(records []*record) []*record {
 }
 
 // document reads the document of a version.
-func (r *record) document() (*document.Document, error) {
+func (r *storedVersion) document() (*document.Document, error) {
 	text, err := wire.Inflate(r.packed, document.MaxDocument)
 	if err != nil {
 		return nil, fmt.Errorf("unpack version %d of the rules: %w", r.Number, err)
@@ -245,10 +245,10 @@ func (r *record) document() (*document.Document, error) {
 // Current returns the document in force and its version, or nil and the zero
 // Version before the first.
 func (h *History) Current() (*document.Document, Version) {
-	if len(h.records) == 0 {
+	if len(h.versions) == 0 {
 		return nil, Version{}
 	}
-	return h.doc, h.records[len(h.records)-1].Version
+	return h.doc, h.versions[len(h.versions)-1].Version
 }
 
 // Hash returns the hash of the document in force, or zero before the first.
@@ -259,16 +259,16 @@ func (h *History) Set() *Set { return h.set }
 
 // currentNumber returns the number of the version in force, or 0 before the first.
 func (h *History) currentNumber() int64 {
-	if len(h.records) == 0 {
+	if len(h.versions) == 0 {
 		return 0
 	}
-	return h.records[len(h.records)-1].Number
+	return h.versions[len(h.versions)-1].Number
 }
 
 // Versions returns the kept versions, newest first: at most KeptVersions.
 func (h *History) Versions() []Version {
-	out := make([]Version, 0, len(h.records))
-	for _, r := range slices.Backward(h.records) {
+	out := make([]Version, 0, len(h.versions))
+	for _, r := range slices.Backward(h.versions) {
 		out = append(out, r.Version)
 	}
 	return out
@@ -276,14 +276,14 @@ func (h *History) Versions() []Version {
 
 // DocumentAt returns the document of a kept version. The error wraps [document.ErrNotFound].
 func (h *History) DocumentAt(n int64) (*document.Document, error) {
-	i, ok := slices.BinarySearchFunc(h.records, n, func(r *record, n int64) int { return cmp.Compare(r.Number, n) })
+	i, ok := slices.BinarySearchFunc(h.versions, n, func(r *storedVersion, n int64) int { return cmp.Compare(r.Number, n) })
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("look for version %d of the rules: %w", n, document.ErrNotFound)
-	case i == len(h.records)-1:
+	case i == len(h.versions)-1:
 		return h.doc, nil
 	}
-	return h.records[i].document()
+	return h.versions[i].document()
 }
 
 // asErrors converts any error to document.Errors, which can be reported to the writer.

@@ -123,7 +123,7 @@ func TestVersionsReplay(t *testing.T) {
 			checkVersions(t, readBack(t, h), n)
 		}
 	}
-	expect.Equal(t, len(h.records), KeptVersions, "versions are kept")
+	expect.Equal(t, len(h.versions), KeptVersions, "versions are kept")
 }
 
 func checkVersions(t *testing.T, h *History, last int) {
@@ -194,7 +194,7 @@ func bigDocument(subjects int) []byte {
 
 // packedBytes returns how many bytes of compressed text h holds.
 func packedBytes(h *History) (size int) {
-	for _, r := range h.records {
+	for _, r := range h.versions {
 		size += len(r.packed)
 	}
 	return size
@@ -371,9 +371,9 @@ func TestDamagedHistories(t *testing.T) {
 	body := good[:len(good)-4]
 	doc, _ := h.Current()
 	unknownKey := wire.Deflate(nil, []byte(strings.Replace(doc.Source(), "default_tier", "default_tire", 1)))
-	if len(unknownKey) != len(h.records[4].packed) {
+	if len(unknownKey) != len(h.versions[4].packed) {
 		unknownKey = append(binary.AppendUvarint(nil, uint64(len(unknownKey))), unknownKey...)
-		h.records[4].packed = wire.AppendText(nil, h.records[4].packed)
+		h.versions[4].packed = wire.AppendText(nil, h.versions[4].packed)
 	}
 	tests := map[string][]byte{
 		"more behind":    append(bytes.Clone(body), 0),
@@ -385,9 +385,9 @@ func TestDamagedHistories(t *testing.T) {
 		"endless number": append([]byte{historyFormat, 5}, bytes.Repeat([]byte{0xff}, 20)...),
 		"very many":      append([]byte{historyFormat}, binary.AppendUvarint(nil, 1<<60)...),
 		"another form":   append([]byte{1}, body[1:]...),
-		"no rules":       bytes.Replace(body, h.records[4].packed, unknownKey, 1),
-		"not packed": bytes.Replace(body, h.records[4].packed,
-			bytes.Repeat([]byte{0xff}, len(h.records[4].packed)), 1),
+		"no rules":       bytes.Replace(body, h.versions[4].packed, unknownKey, 1),
+		"not packed": bytes.Replace(body, h.versions[4].packed,
+			bytes.Repeat([]byte{0xff}, len(h.versions[4].packed)), 1),
 	}
 	for name, b := range tests {
 		if bytes.Equal(b, body) {

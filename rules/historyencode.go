@@ -38,13 +38,13 @@ var ErrHistory = errors.New("not a history of rules")
 func (h *History) AppendBinary(b []byte) []byte {
 	start := len(b)
 	size := 64
-	for _, r := range h.records {
+	for _, r := range h.versions {
 		size += len(r.packed) + len(r.By) + len(r.What) + len(r.Message) + 256
 	}
 
-	b = binary.AppendUvarint(append(slices.Grow(b, size), historyFormat), uint64(len(h.records)))
+	b = binary.AppendUvarint(append(slices.Grow(b, size), historyFormat), uint64(len(h.versions)))
 	before := int64(0)
-	for _, r := range h.records {
+	for _, r := range h.versions {
 		b = binary.AppendUvarint(b, uint64(r.Number-before))
 		b = binary.AppendVarint(b, r.When.UnixMilli())
 		for _, text := range []string{r.By, r.What, r.Message, r.Via} {
@@ -78,18 +78,18 @@ func ParseHistory(b []byte) (*History, error) {
 		if step == 0 {
 			d.Failf("version %d appears twice", number)
 		}
-		h.records = append(h.records, decodeRecord(d, number))
+		h.versions = append(h.versions, decodeVersion(d, number))
 	}
 
 	if err := d.Done("history"); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrHistory, err)
 	}
-	if len(h.records) == 0 {
+	if len(h.versions) == 0 {
 		return h, nil
 	}
 
 	var err error
-	if h.doc, err = h.records[len(h.records)-1].document(); err == nil {
+	if h.doc, err = h.versions[len(h.versions)-1].document(); err == nil {
 		h.set, err = Compile(h.doc, h.currentNumber())
 	}
 
@@ -101,8 +101,8 @@ func ParseHistory(b []byte) (*History, error) {
 	return h, nil
 }
 
-func decodeRecord(d *wire.Decoder, number int64) *record {
-	r := &record{Version: Version{
+func decodeVersion(d *wire.Decoder, number int64) *storedVersion {
+	r := &storedVersion{Version: Version{
 		Number: number, When: time.UnixMilli(d.Varint()).UTC(), By: d.Text(maxBy), What: d.Text(maxWhat),
 		Message: d.Text(MaxMessage), Via: d.Text(maxWhat), Applied: number - d.UpTo(number), Size: int(d.Varint()),
 	}}

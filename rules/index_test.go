@@ -180,8 +180,8 @@ func (n naive) match(raw map[string]string) (names, identities []string, list Li
 			names, identities = append(names, r.Name), append(identities, r.Name+" "+identity)
 		}
 	}
-	any := func(entries []*document.Entry) bool {
-		return slices.ContainsFunc(entries, func(e *document.Entry) bool { return n.holds(e.Match, given) })
+	any := func(entries []*document.ListEntry) bool {
+		return slices.ContainsFunc(entries, func(e *document.ListEntry) bool { return n.holds(e.Match, given) })
 	}
 	switch {
 	case any(n.doc.Deny):

@@ -75,7 +75,7 @@ func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 		flags |= 2
 	}
 
-	onlyKind := keptKinds[q.Namespace]
+	onlyKind := soleCounterKinds[q.Namespace]
 	flags |= byte(onlyKind) << 2
 	name, named := s.inlineNames[cmp.Or(q.Namespace, InlineName)]
 	if !named {
@@ -208,7 +208,7 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName, onlyKind algorith
 	}
 
 	// The rule gets a set of its own, because s has only the document's units.
-	c := &compiler{set: &Set{Units: []string{document.Requests}, units: map[string]int{document.Requests: 0}}, doc: doc}
+	c := &compiler{set: &Set{Units: []string{document.Requests}, unitIDs: map[string]int{document.Requests: 0}}, doc: doc}
 	r := c.compileRule(spec, nil)
 
 	if c.err != nil {
@@ -232,7 +232,7 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName, onlyKind algorith
 
 		if onlyKind != 0 {
 			l.Kind = onlyKind
-			l.ID = keptID(onlyKind)
+			l.ID = soleCounterID(onlyKind)
 			r.Consistency = Exact
 		}
 	}

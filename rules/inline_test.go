@@ -244,7 +244,7 @@ func TestKeysWithOneCounter(t *testing.T) {
 		other.Limit, other.Per, other.Unit = 7, "1h", "tokens"
 		a := inlineHit(t, set, &InlineSubject{Namespace: namespace, Key: []string{"k"}, Limits: []document.InlineLimit{l}})
 		b := inlineHit(t, set, &InlineSubject{Namespace: namespace, Key: []string{"k"}, Limits: []document.InlineLimit{other}})
-		kept := KeptLimit(namespace)
+		kept := SoleCounterLimit(namespace)
 		for _, have := range []*Limit{a.Limits[0], b.Limits[0]} {
 			if have.ID != kept.ID || have.Kind != kept.Kind {
 				t.Errorf("%s: have %x, %v, want %x, %v", namespace, have.ID, have.Kind, kept.ID, kept.Kind)
@@ -254,7 +254,7 @@ func TestKeysWithOneCounter(t *testing.T) {
 			t.Errorf("%s: have %+v and %+v", namespace, a, b)
 		}
 	}
-	if KeptLimit("other") != nil ||
+	if SoleCounterLimit("other") != nil ||
 		inlineHit(t, set,
 			&InlineSubject{Namespace: "other", Limits: []document.InlineLimit{cell}}).Limits[0].Kind != algorithms.TokenBucket {
 		t.Error("another namespace has them, too")

@@ -25,14 +25,14 @@ func (s *Set) Match(attrs []Attribute, only *Rule, m *Match) {
 	m.found = m.found[:0]
 	switch {
 	case only == nil:
-		m.found = s.rules.find(m, m.found)
+		m.found = s.ruleIndex.find(m, m.found)
 		// A rule may be found by several values, and hits are in document
 		// order.
 		slices.Sort(m.found)
 		m.found = slices.Compact(m.found)
 	case !only.Envoy:
-		for i := range only.all() {
-			m.found = append(m.found, int32(only.number+i))
+		for i := range only.variants() {
+			m.found = append(m.found, int32(only.variantIndex+i))
 		}
 	}
 
@@ -64,7 +64,7 @@ func (s *Set) matchAgain(m *Match) {
 	if m.HitsReused {
 		for i := range m.Hits {
 			h := &m.Hits[i]
-			h.Subject = h.Rule.hash(m, &s.seeds[h.Rule.number])
+			h.Subject = h.Rule.hash(m, &s.seeds[h.Rule.variantIndex])
 		}
 		return
 	}
@@ -129,7 +129,7 @@ func (s *Set) MatchKey(r *Rule, key []string, m *Match) error {
 		m.only = r
 		m.byKey = true
 		m.uniform = true
-		m.found = append(m.found[:0], int32(r.number))
+		m.found = append(m.found[:0], int32(r.variantIndex))
 	}
 
 	return nil
@@ -165,12 +165,12 @@ func (r *Rule) uniform() bool {
 // addIfApplies adds a hit if r applies.
 func (s *Set) addIfApplies(r *Rule, m *Match) {
 	for i := range r.key {
-		if m.slots[r.key[i].number] == 0 {
+		if m.valueIndex[r.key[i].number] == 0 {
 			return
 		}
 	}
 
-	if r.conditional && !r.allows(m) {
+	if r.hasConditions && !r.conditionsHold(m) {
 		return
 	}
 
@@ -202,7 +202,7 @@ func (s *Set) addHit(r *Rule, m *Match, cost int64) {
 	if len(limits) > 0 && limits[len(limits)-1].Unlimited {
 		limited := countLimited(limits)
 		m.Unlimited = append(m.Unlimited,
-			Hit{Rule: r, Limits: limits[limited:], Subject: r.hash(m, &s.seeds[r.number]), Cost: cost})
+			Hit{Rule: r, Limits: limits[limited:], Subject: r.hash(m, &s.seeds[r.variantIndex]), Cost: cost})
 		limits = limits[:limited]
 		if limited == 0 {
 			return
@@ -216,7 +216,7 @@ func (s *Set) addHit(r *Rule, m *Match, cost int64) {
 	h := &m.Hits[len(m.Hits)-1] // a reused Hit: set all fields
 	h.Rule = r
 	h.Limits = limits
-	h.Subject = r.hash(m, &s.seeds[r.number])
+	h.Subject = r.hash(m, &s.seeds[r.variantIndex])
 	h.Cost = cost
 }
 

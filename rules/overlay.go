@@ -19,7 +19,7 @@ type overlay struct {
 	listItems  int
 
 	subjects  entries.Tree[subjectKey, []*subjectItem]
-	bySubject []bool // by Rule.number: entries may give the rule's subjects other limits
+	bySubject []bool // by Rule.variantIndex: entries may give the rule's subjects other limits
 
 	slotTTLs entries.Tree[sourceKey, time.Duration] // by Limit.Source, of limits of slots
 

@@ -146,9 +146,9 @@ func (b *beside) document(t *testing.T, doc *document.Document) *document.Docume
 	for _, e := range b.state.Sorted() {
 		switch e.Kind {
 		case entries.Deny:
-			next.Deny = append(next.Deny, &document.Entry{Match: document.ConditionsOf(e)})
+			next.Deny = append(next.Deny, &document.ListEntry{Match: document.ConditionsOf(e)})
 		case entries.Allow:
-			next.Allow = append(next.Allow, &document.Entry{Match: document.ConditionsOf(e)})
+			next.Allow = append(next.Allow, &document.ListEntry{Match: document.ConditionsOf(e)})
 		case entries.Subject:
 			spec, err := document.SubjectOf(e)
 			expect.NoError(t, err)
@@ -447,7 +447,7 @@ func BenchmarkMatchBeside100000Entries(b *testing.B) {
 	group := &document.Group{Attribute: "tenant"}
 	for e := range s.All {
 		if e.Kind == entries.Deny {
-			doc.Deny = append(doc.Deny, &document.Entry{Match: document.ConditionsOf(e)})
+			doc.Deny = append(doc.Deny, &document.ListEntry{Match: document.ConditionsOf(e)})
 		} else {
 			group.Subjects = append(group.Subjects, &document.SubjectSpec{Value: e.Value, Tier: e.Tier})
 		}

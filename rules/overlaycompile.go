@@ -34,7 +34,7 @@ func (s *Set) withEntries(e *entries.State, base *Set, past bool) *Set {
 	if base != nil && base.overlay != nil && base.compiled == s.compiled && base.key == s.key {
 		// The numbers of attributes and units that only entries use belong to the overlay.
 		next.attributes = base.attributes
-		next.units = base.units
+		next.unitIDs = base.unitIDs
 		next.Units = base.Units
 		*o = *base.overlay
 	}
@@ -66,8 +66,8 @@ func (s *Set) withEntries(e *entries.State, base *Set, past bool) *Set {
 	return &next
 }
 
-// rulesBySubject returns, by Rule.number, whether entries may change the limits
-// of the rule's subjects. They never change those of global rules, whose
+// rulesBySubject returns, by Rule.variantIndex, whether entries may change the
+// limits of the rule's subjects. They never change those of global rules, whose
 // division is part of the document.
 func (oc *overlayCompiler) rulesBySubject() []bool {
 	out := make([]bool, len(oc.set.variants))

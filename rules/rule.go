@@ -94,16 +94,16 @@ type Rule struct {
 	ForOneCall bool      // Inline, and compiled for its call alone: it asks for no lease
 	inlineSeed hashState // that of the set that compiled it, if Inline
 
-	number       int           // in Set.variants
-	alternatives *alternatives // nil if the key has none
-	key          []keyAttribute
-	grouping     grouping // of addresses in the key
-	match, not   []condition
-	absent       []int      // attributes that must be absent
-	conditional  bool       // there are match, not or absent
-	onTiers      []bool     // by number of tier: the tiers of subjects that the rule applies to; nil for all
-	ownLimits    []*Limit   // nil for tiered rules
-	byTier       [][]*Limit // for tiered rules, by number of tier
+	variantIndex  int           // in Set.variants
+	alternatives  *alternatives // nil if the key has none
+	key           []keyAttribute
+	grouping      grouping // of addresses in the key
+	match, not    []condition
+	absent        []int      // attributes that must be absent
+	hasConditions bool       // there are match, not or absent
+	onTiers       []bool     // by number of tier: the tiers of subjects that the rule applies to; nil for all
+	ownLimits     []*Limit   // nil for tiered rules
+	byTier        [][]*Limit // for tiered rules, by number of tier
 	// bySubject means that limits differ by subject, because of tiers or listed
 	// subjects. Otherwise all subjects have ownLimits.
 	bySubject    bool
@@ -116,8 +116,9 @@ func (r *Rule) Bills(unit string) bool {
 	return r.CountsMonthly && (unit == document.Requests || slices.Contains(r.Units, unit))
 }
 
-// all returns the variants of a rule: the rule itself if its key has no alternatives.
-func (r *Rule) all() []*Rule {
+// variants returns the variants of a rule: the rule itself if its key has no
+// alternatives.
+func (r *Rule) variants() []*Rule {
 	if r.alternatives == nil {
 		return []*Rule{r}
 	}
@@ -175,7 +176,7 @@ type subject struct {
 
 // override is a compiled document.Override.
 type override struct {
-	rule   int32 // Rule.number
+	rule   int32 // Rule.variantIndex
 	limits []*Limit
 }
 

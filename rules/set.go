@@ -16,12 +16,12 @@ type Set struct {
 	Units       []string // by UnitID; Units[0] is document.Requests
 
 	byName     map[string]*Rule
-	units      map[string]int
+	unitIDs    map[string]int
 	attributes attributes // those that any part of the set uses
 	// variants are the rules that can apply to attributes: Rules, but with its
 	// variants in place of each rule whose key has alternatives.
 	variants         []*Rule
-	rules            index // of the variants
+	ruleIndex        index // of the variants
 	deny, allow      list
 	hasLists         bool // at least one of the lists has entries, in the document or beside it
 	hasZero          bool // some limit is 0: see Limit.RefusesAll
@@ -29,7 +29,7 @@ type Set struct {
 	profiles         map[string]*Profile
 	globals          globals
 	slotTTLs         map[uint64]time.Duration // of the document's limits of slots, by Limit.Source
-	seeds            []hashState              // by Rule.number: the initial state for hashing the rule's subjects
+	seeds            []hashState              // by Rule.variantIndex: the initial state for hashing the rule's subjects
 	inlineSeed       hashState                // the initial state for hashing subjects with inline limits
 	inline           *inlineSets
 	inlineNamespaces *Namespaces           // of the document; nil without its section
@@ -63,7 +63,7 @@ type HeldVersion struct {
 // Shares determines a set's global limits in one region. It is immutable.
 //
 // While regions may use different versions of the rules, a share is small
-// enough for all of them; see [Set.Share].
+// enough for all of them; see [Set.ApplyShares].
 type Shares struct {
 	Region string
 	// Held are the versions that still count, oldest first; recorded ones precede
@@ -106,7 +106,7 @@ func (s *Set) Profile(name string) *Profile { return s.profiles[name] }
 
 // UnitID returns the ID of a unit, and whether any limit uses the unit.
 func (s *Set) UnitID(name string) (int, bool) {
-	id, ok := s.units[name]
+	id, ok := s.unitIDs[name]
 	return id, ok
 }
 

@@ -31,7 +31,7 @@ const clockDifference = int64(time.Second)
 const MaxRecordedAt = 1 << 42
 
 // WithShares returns a copy of s that divides its global limits; see
-// [Set.Share]. If shares is nil, the copy does not divide them.
+// [Set.ApplyShares]. If shares is nil, the copy does not divide them.
 func (s *Set) WithShares(shares *Shares) *Set {
 	out := *s
 	out.shares = nil
@@ -90,7 +90,7 @@ func newDivision(shares *Shares) *division {
 // divided, as in tools and replays.
 func (s *Set) Shares() *Shares { return s.shares }
 
-// Share replaces the limits of m's global hits with this region's shares at
+// ApplyShares replaces the limits of m's global hits with this region's shares at
 // wall, in Unix nanoseconds on the clock of the node that asks. The counters
 // remain the same. Call it after Match or MatchKey of s, and before
 // [Rule.Lowered], which lowers the shares. It doesn't allocate while the shares
@@ -98,7 +98,7 @@ func (s *Set) Shares() *Shares { return s.shares }
 //
 // docs/design/regions.md explains which versions count and why the sum of all
 // shares never exceeds the limit. A version without the limit allows any share.
-func (s *Set) Share(m *Match, wall int64) {
+func (s *Set) ApplyShares(m *Match, wall int64) {
 	d := s.division
 	if d == nil {
 		return
@@ -339,7 +339,7 @@ func (r *Rule) variantLike(other *Rule) *Rule {
 	if (r.alternatives == nil) != (other.alternatives == nil) {
 		return nil
 	}
-	for _, v := range r.all() {
+	for _, v := range r.variants() {
 		if v.alternatives == nil && len(v.key) == len(other.key) || slices.Equal(v.Key, other.Key) {
 			return v
 		}

@@ -33,7 +33,7 @@ func shareOf(t testing.TB, s *Set, wall time.Time, attributes ...Attribute) []*L
 	if len(m.Hits) != 1 {
 		t.Fatalf("have %d hits", len(m.Hits))
 	}
-	s.Share(&m, wall.UnixNano())
+	s.ApplyShares(&m, wall.UnixNano())
 	return m.Hits[0].Limits
 }
 
@@ -466,7 +466,7 @@ func TestShareAllocatesNothing(t *testing.T) {
 		attributes := []Attribute{{"tenant", "own"}}
 		if n := testing.AllocsPerRun(100, func() {
 			shared.Match(attributes, nil, &m)
-			shared.Share(&m, wall.UnixNano())
+			shared.ApplyShares(&m, wall.UnixNano())
 		}); n != 0 {
 			t.Errorf("%s: %g allocations", name, n)
 		}
@@ -562,7 +562,7 @@ func BenchmarkShare(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				set.Match(attributes, nil, &m)
-				set.Share(&m, wall.UnixNano())
+				set.ApplyShares(&m, wall.UnixNano())
 			}
 		})
 	}

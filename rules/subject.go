@@ -116,7 +116,7 @@ func (r *Rule) tierOf(m *Match, hit *Rule, beside *overlay) (tier int32, overrid
 				continue
 			}
 			if override == nil {
-				override = s.override(int32(r.number))
+				override = s.override(int32(r.variantIndex))
 			}
 			if tier < 0 {
 				tier = s.tier

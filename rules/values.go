@@ -67,7 +67,7 @@ type Match struct {
 	uniform    bool        // with foundFor: all rules in found are uniform
 	only       *Rule       // with foundFor: the rule that the call was for, if it was for one
 	byKey      bool        // with foundFor: the call was of MatchKey
-	slots      []int32     // by number of attribute: 1 + index in values; 0 if absent
+	valueIndex []int32     // by number of attribute: 1 + index in values; 0 if absent
 	found      []int32     // positions of rules that may apply
 	listed     []int32     // positions of entries of a list that may apply
 	key        []Attribute // scratch of MatchKey
@@ -143,7 +143,7 @@ func (m *Match) canonicalText(v *value) string {
 
 // value returns an attribute's value, or nil.
 func (m *Match) value(attribute int) *value {
-	if i := m.slots[attribute]; i > 0 {
+	if i := m.valueIndex[attribute]; i > 0 {
 		return &m.values[i-1]
 	}
 	return nil
@@ -165,7 +165,7 @@ func (m *Match) add(n int, text string, address bool) {
 	v.parsed = false
 	v.valid = false
 	v.canonical = ""
-	m.slots[n] = int32(len(m.values))
+	m.valueIndex[n] = int32(len(m.values))
 }
 
 // loadAttributes sets m's attributes to attrs.
@@ -173,7 +173,7 @@ func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
 	// Only the slots in use are cleared, so that a check does not take longer
 	// where rules have many attributes.
 	for i := range m.values {
-		m.slots[m.values[i].number] = 0
+		m.valueIndex[m.values[i].number] = 0
 	}
 
 	m.values = m.values[:0]
@@ -185,8 +185,8 @@ func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
 	m.folded = m.folded[:0]
 	m.Undeclared = 0
 
-	if len(m.slots) < len(s.attributes.named) {
-		m.slots = make([]int32, len(s.attributes.named))
+	if len(m.valueIndex) < len(s.attributes.named) {
+		m.valueIndex = make([]int32, len(s.attributes.named))
 	}
 
 	for i := range attrs {
@@ -195,7 +195,7 @@ func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
 			m.Undeclared++
 		}
 
-		if n < 0 || m.slots[n] != 0 || attrs[i].Value == "" {
+		if n < 0 || m.valueIndex[n] != 0 || attrs[i].Value == "" {
 			continue
 		}
 

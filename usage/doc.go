@@ -38,6 +38,6 @@
 //   - notes.go: which nodes there were, and which months were exported; gather.go:
 //     a bill, and what it lacks; stream.go: its rows; merge.go: many ledgers
 //     become one;
-//   - estate.go: copies of nodes that are gone; handover.go: a node leaves;
+//   - orphans.go: copies of nodes that are gone; handover.go: a node leaves;
 //     totals.go: what runs all this, and answers other nodes.
 package usage

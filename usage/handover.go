@@ -88,7 +88,8 @@ func (m *Meter) closeAll() {
 	}
 }
 
-// handOverTo gives another node all ledgers of this node, and all estates here.
+// handOverTo gives another node all ledgers of this node, and all
+// orphaned ledgers here.
 // Each reply names the ledgers that the other node lacks. handOverTo sends
 // these up to twice, and the third reply must name none.
 func (t *Totals) handOverTo(ctx context.Context, to Member, final bool) error {
@@ -112,7 +113,7 @@ func (t *Totals) handOverTo(ctx context.Context, to Member, final bool) error {
 	if missing.ledgers() > 0 {
 		return fmt.Errorf("it lacks %d ledgers", missing.ledgers())
 	}
-	if err := t.sendEstates(ctx, to); err != nil {
+	if err := t.sendOrphans(ctx, to); err != nil {
 		return err
 	}
 

@@ -68,13 +68,13 @@ type ledger struct {
 // number plus one; the upper eight bits come from the row's hash. An empty slot
 // is zero.
 type shard struct {
-	mu      sync.Mutex // guards the fields below
-	closed  bool       // the shard accepts no more counts
-	slots   []uint32   // their number is a power of two; at most three quarters are used
-	rows    []record   // in order of creation; a record's hash and names never change
-	names   []byte     // of all rows, packed back to back
-	changed []changes  // by block
-	newest  uint64     // the round in which a row last changed
+	mu      sync.Mutex  // guards the fields below
+	closed  bool        // the shard accepts no more counts
+	slots   []uint32    // their number is a power of two; at most three quarters are used
+	rows    []storedRow // in order of creation; a record's hash and names never change
+	names   []byte      // of all rows, packed back to back
+	changed []changes   // by block
+	newest  uint64      // the round in which a row last changed
 
 	_ [128 - 120]byte // keeps shards on separate cache lines
 }
@@ -85,8 +85,8 @@ type changes struct {
 	names  uint64 // when it last got another row
 }
 
-// record is a row's hash and counts.
-type record struct {
+// storedRow is a row's hash and counts.
+type storedRow struct {
 	hash         rowHash
 	cost, checks int64
 	nameOffset   uint32 // offset of its names in shard.names
@@ -95,8 +95,8 @@ type record struct {
 // rowOrder is a snapshot of the rows of a ledger in memory, sorted by rule, key and unit.
 type rowOrder struct {
 	names  [shards][]byte
-	rows   [shards][]record // only the fields that never change are read
-	refs   []uint32         // shard << 24 | number
+	rows   [shards][]storedRow // only the fields that never change are read
+	refs   []uint32            // shard << 24 | number
 	madeAt time.Time
 }
 
@@ -266,7 +266,7 @@ func (l *ledger) addIn(h rowHash, row *Row, count *atomic.Int64, bound int64, if
 		}
 
 		n = len(sh.rows)
-		sh.rows = append(sh.rows, record{hash: h, nameOffset: uint32(len(sh.names))})
+		sh.rows = append(sh.rows, storedRow{hash: h, nameOffset: uint32(len(sh.names))})
 		sh.names = names
 		sh.addToIndex(n)
 

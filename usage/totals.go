@@ -105,7 +105,7 @@ func (t *Totals) run() {
 				t.meter.config.Logger.Debug("can't drop ledgers of usage that were merged", "error", err)
 			}
 			t.shareNotes(i / notesEvery)
-			t.secureEstates()
+			t.secureOrphans()
 			t.dropStale()
 			t.reviewBills()
 		}

@@ -114,10 +114,10 @@ func (s *Server) endpoints() []endpoint {
 
 		// These are as on the data plane, so that an operator needs only this
 		// address.
-		{"POST /v1/check", api.ScopeCheck, s.askDesk},
-		{"POST /v1/usage", api.ScopeCheck, s.askDesk},
-		{"POST /v1/adjust", api.ScopeAdjust, s.askDesk},
-		{"POST /v1/reset", api.ScopeAdjust, s.askDesk},
+		{"POST /v1/check", api.ScopeCheck, s.answerCheck},
+		{"POST /v1/usage", api.ScopeCheck, s.answerCheck},
+		{"POST /v1/adjust", api.ScopeAdjust, s.answerCheck},
+		{"POST /v1/reset", api.ScopeAdjust, s.answerCheck},
 
 		// A try takes nothing. With "peek": false it is a check and needs the scope check.
 		{"POST /v1/try", api.ScopeCheck | api.ScopeRead, s.try},
@@ -321,7 +321,7 @@ func (s *Server) dispatch(m methods) http.Handler {
 			return
 		}
 
-		token, e := s.doors.Permit(r.Header.Get("Authorization"), len(r.Header["Authorization"]), target.need, nil)
+		token, e := s.doors.Authorize(r.Header.Get("Authorization"), len(r.Header["Authorization"]), target.need, nil)
 		if e == nil && target.need&api.ScopeCheck == 0 { // a try checks the namespaces itself
 			e = token.NamespaceError(&limiter.Query{})
 		}
@@ -375,8 +375,10 @@ func (m methods) allow() string {
 	return strings.Join(names, ", ")
 }
 
-// askDesk answers a call of the data plane.
-func (s *Server) askDesk(w http.ResponseWriter, r *http.Request) error { return s.config.Desk(w, r) }
+// answerCheck answers a call of the data plane.
+func (s *Server) answerCheck(w http.ResponseWriter, r *http.Request) error {
+	return s.config.Checks(w, r)
+}
 
 // profiles are the pprof pages that pprof.Index does not serve.
 var profiles = map[string]http.HandlerFunc{"profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace}

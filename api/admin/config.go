@@ -124,8 +124,9 @@ type Config struct {
 	Events func() []*history.NodeEvents
 	Loads  Loads  // the loads that adaptive rules follow
 	Months Months // nil: usage is not counted by month
-	// Desk answers a check, usage, an adjustment or a reset as the data plane does.
-	Desk func(w http.ResponseWriter, r *http.Request) error
+	// Checks answers a check, usage, an adjustment or a reset as the data plane
+	// does.
+	Checks func(w http.ResponseWriter, r *http.Request) error
 	// Metrics are the sources of metrics, except for package api and the admin
 	// plane, which add their own.
 	Metrics []metrics.Source
@@ -150,7 +151,7 @@ func (c *Config) Validate() error {
 		api.Require(c.History != nil, "admin: History"),
 		api.Require(c.Events != nil, "admin: Events"),
 		api.Require(c.Loads != nil, "admin: Loads"),
-		api.Require(c.Desk != nil, "admin: Desk"),
+		api.Require(c.Checks != nil, "admin: Checks"),
 		api.Require(c.CatchUp != nil, "admin: CatchUp"),
 	)
 }

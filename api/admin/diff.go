@@ -216,7 +216,7 @@ func (s *Server) reasonsUnknown(use *limiter.RuleUse) (reasons []string) {
 	for _, region := range use.Silent {
 		reasons = append(reasons, fmt.Sprintf("not all nodes of region %s answer", region))
 	}
-	if use.Counted < limiter.UseWindow {
+	if use.Counted < limiter.RuleUseWindow {
 		reasons = append(reasons,
 			fmt.Sprintf("a node has counted for %v only, not for an hour", use.Counted.Truncate(time.Second)))
 	}

@@ -167,9 +167,9 @@ func Start(t testing.TB, change func(*Config), open func(*api.Doors, Config) (Da
 			Membership: &Members{}, Levels: Levels{}, Regions: NoRegions{},
 			Loads:   loads.New(loads.Config{Now: func() time.Duration { return 0 }}),
 			CatchUp: func(context.Context) error { return nil },
-			// The desk is part of the data plane, which a test may replace.
-			Desk: func(http.ResponseWriter, *http.Request) error {
-				return api.Errorf(api.NotFound, "there is no desk here")
+			// These checks are part of the data plane, which a test may replace.
+			Checks: func(http.ResponseWriter, *http.Request) error {
+				return api.Errorf(api.NotFound, "there are no checks here")
 			},
 			Activity: l.Activity, History: past.Report, Events: past.Events,
 			Metrics: []metrics.Source{l.Metrics, table.Metrics},

@@ -101,7 +101,7 @@ func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []b
 	b = AppendBool(b, `"allowed":`, a.Allowed)
 	if t != nil {
 		if r.described != t {
-			r.lastLimit.set(t.Rule.Name, t.Limit, t.Limit.ShownAt(a.Now))
+			r.lastLimit.set(t.Rule.Name, t.Limit, t.Limit.AdvertisedAt(a.Now))
 		}
 		r.described = nil
 		b = r.lastLimit.append(b, a, t)
@@ -158,7 +158,7 @@ func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []b
 // its usage. Consecutive answers are mostly about the same limit.
 type limitFieldsCache struct {
 	rule, name, unit []byte // copies, because an inline limit does not outlive its request
-	shown            rules.Shown
+	shown            rules.AdvertisedLimit
 	// The text before the value of used, between the values of remaining and
 	// reset_after_ms, and after the value of delay_ms.
 	beforeUsed, afterRemaining, afterDelay []byte
@@ -188,7 +188,7 @@ func appendMoreAfter(b []byte, more time.Duration) []byte {
 }
 
 // set makes c describe a limit, unless it already does.
-func (c *limitFieldsCache) set(rule string, l *rules.Limit, shown rules.Shown) {
+func (c *limitFieldsCache) set(rule string, l *rules.Limit, shown rules.AdvertisedLimit) {
 	if c.shown == shown && string(c.rule) == rule && string(c.name) == l.Name && string(c.unit) == l.Unit &&
 		len(c.beforeUsed) > 0 {
 		return
@@ -208,7 +208,7 @@ func (c *limitFieldsCache) set(rule string, l *rules.Limit, shown rules.Shown) {
 
 // appendWindow appends the window of a limit or, for slots, the time after
 // which one ends.
-func appendWindow(b []byte, s *rules.Shown) []byte {
+func appendWindow(b []byte, s *rules.AdvertisedLimit) []byte {
 	if s.Slots {
 		return AppendInt(b, `,"ttl_ms":`, Millis(s.Window))
 	}
@@ -216,7 +216,7 @@ func appendWindow(b []byte, s *rules.Shown) []byte {
 }
 
 // appendRate appends what a limit allows over time. Slots have no rate.
-func appendRate(b []byte, s *rules.Shown) []byte {
+func appendRate(b []byte, s *rules.AdvertisedLimit) []byte {
 	if s.Slots {
 		return b
 	}
@@ -238,7 +238,7 @@ func appendLimits(b []byte, a *limiter.Answer) []byte {
 
 		b = append(b, `{"rule":`...)
 		b = AppendString(b, l.Rule.Name)
-		shown := l.Limit.ShownAt(a.Now)
+		shown := l.Limit.AdvertisedAt(a.Now)
 		b = appendLimit(append(b, ','), l.Limit, &shown)
 		b = AppendInt(b, `,"used":`, l.Used)
 		b = AppendInt(b, `,"remaining":`, l.Remaining)
@@ -275,7 +275,7 @@ func appendUnlimited(b []byte, l *rules.Limit) []byte {
 }
 
 // appendLimit appends the fields that identify a limit.
-func appendLimit(b []byte, l *rules.Limit, shown *rules.Shown) []byte {
+func appendLimit(b []byte, l *rules.Limit, shown *rules.AdvertisedLimit) []byte {
 	b = append(b, `"name":`...)
 	b = AppendString(b, l.Name)
 	b = append(b, `,"algorithm":"`...)

@@ -106,13 +106,13 @@ func (r *Reply) ietfHeaders(a *limiter.Answer) {
 
 		l := &a.Limits[i]
 		if int(i) == a.TightestIndex {
-			r.lastLimit.set(l.Rule.Name, l.Limit, l.Limit.ShownAt(a.Now))
+			r.lastLimit.set(l.Rule.Name, l.Limit, l.Limit.AdvertisedAt(a.Now))
 			r.described = l
 			r.values = append(r.values, r.lastLimit.policy...)
 			continue
 		}
 
-		shown := l.Limit.ShownAt(a.Now)
+		shown := l.Limit.AdvertisedAt(a.Now)
 		r.values = appendPolicy(r.values, l.Limit, &shown)
 	}
 	policy := r.values[from:len(r.values):len(r.values)]
@@ -145,7 +145,7 @@ func (r *Reply) ietfHeaders(a *limiter.Answer) {
 }
 
 // appendPolicy appends an item of RateLimit-Policy.
-func appendPolicy(b []byte, l *rules.Limit, shown *rules.Shown) []byte {
+func appendPolicy(b []byte, l *rules.Limit, shown *rules.AdvertisedLimit) []byte {
 	b = appendQuoted(b, l.Name)
 	q, w := shown.Quota()
 	b = AppendInt(b, ";q=", min(q, maxFieldInteger))

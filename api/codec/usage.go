@@ -65,7 +65,7 @@ func AppendUsage(b []byte, u *limiter.Usage) []byte {
 			b = append(b, ',')
 		}
 
-		shown := l.Limit.ShownAt(u.At)
+		shown := l.Limit.AdvertisedAt(u.At)
 		b = appendLimit(append(b, '{'), l.Limit, &shown)
 		b = AppendInt(b, `,"used":`, l.Used)
 		b = AppendInt(b, `,"remaining":`, l.Remaining)

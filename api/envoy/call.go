@@ -173,7 +173,7 @@ func (s *Server) permitLines(conn *inbound, lines []string) (*api.Token, *api.Er
 	if len(lines) > 0 {
 		text = lines[0]
 	}
-	token, e := s.Permit(text, len(lines), api.ScopeCheck, nil)
+	token, e := s.Authorize(text, len(lines), api.ScopeCheck, nil)
 	if conn != nil && token != nil {
 		conn.tracked.Trust()
 	}

@@ -135,7 +135,7 @@ func (h *handlers) decideAll(x *exchange, c *chunk) {
 				"not decided: the answer to this batch is over %d bytes", maxBatchAnswer)
 		}
 		if stopError == nil {
-			stopError = h.stopsBatch(x, c)
+			stopError = h.batchError(x, c)
 		}
 
 		h.decideChunk(x, c, first, stopError)
@@ -173,8 +173,8 @@ func (h *handlers) decideAll(x *exchange, c *chunk) {
 	x.Body = append(x.EndBatch(append(x.Body, ']')), '}')
 }
 
-// stopsBatch returns why the rest of a batch is not decided; nil if it is.
-func (h *handlers) stopsBatch(x *exchange, c *chunk) *api.Error {
+// batchError returns why the rest of a batch is not decided; nil if it is.
+func (h *handlers) batchError(x *exchange, c *chunk) *api.Error {
 	took := time.Since(x.began)
 	most := cmp.Or(h.MaxMatched, api.MaxMatched)
 	longest := cmp.Or(h.Timeout, maxBatchTime)

@@ -153,7 +153,7 @@ func (h *handlers) admit(x *exchange) (*route, *api.Error) {
 		return nil, e
 	}
 
-	token, e := h.Permit(x.authorization, x.authorizations, r.need, x.tokenCache)
+	token, e := h.Authorize(x.authorization, x.authorizations, r.need, x.tokenCache)
 	if e != nil {
 		return nil, e
 	}
@@ -201,7 +201,7 @@ func (h *handlers) recover(x *exchange) {
 		h.Panics.Add(1)
 		h.Logger.Error("panic in a handler", "path", x.path, "panic", v, "stack", string(debug.Stack()))
 		x.SetError(api.InternalError())
-		x.hangUp = true
+		x.mustClose = true
 	}
 }
 
@@ -213,7 +213,7 @@ func (h *handlers) check(x *exchange) *api.Error {
 	if e := x.check.RequireKey(h.Decider.Rules()); e != nil {
 		return e
 	}
-	if x.isDesk && x.check.Wait {
+	if x.onAdminPlane && x.check.Wait {
 		return api.Errorf(api.BadValue, "wait: the admin plane holds no answer back; ask the data plane")
 	}
 

@@ -19,7 +19,7 @@
 //   - adjust.go, reserve.go, slots.go, batch.go, auth.go, envoy.go: handlers of
 //     usage and its changes, reservations, slots, batches, proxies that ask
 //     about their own clients, and Envoy's JSON;
-//   - desk.go: the same handlers on the admin plane;
+//   - adminchecks.go: the same handlers on the admin plane;
 //   - large.go, transport.go: a large answer while it is sent, and a connection
 //     that holds little while it waits;
 //   - heldreply.go, hangup_linux.go, heldanswers.go, moveup.go: answers that

@@ -23,7 +23,7 @@ type request struct {
 	header         headerLines     // nil: the fast path has already checked all headers
 	peer           net.Addr
 	conn           *api.Connection // nil: unknown
-	isDesk         bool            // it came to the admin plane, which holds no answer back
+	onAdminPlane   bool            // it came to the admin plane, which holds no answer back
 	isPipelined    bool            // another request on the connection has arrived, and would wait for this one
 	// Both are set only if there is a tracer.
 	traceparent, tracestate string
@@ -55,8 +55,8 @@ type exchange struct {
 	due           time.Time
 	delayAfterDue time.Duration
 	advance       advance // what was taken for the delay
-	// hangUp means that the connection must be closed after the answer.
-	hangUp bool
+	// mustClose means that the connection must be closed after the answer.
+	mustClose bool
 
 	began time.Time // when the request had arrived; zero: not recorded
 
@@ -89,7 +89,7 @@ func (x *exchange) reset() {
 	x.began = time.Time{}
 	x.due = time.Time{}
 	x.delayAfterDue = 0
-	x.hangUp = false
+	x.mustClose = false
 	x.advance = advance{}
 }
 

@@ -34,10 +34,10 @@ type Server struct {
 	addr     net.Addr
 	conns    *api.Connections
 	transport
-	held *heldAnswers
-	date dateHeader
-	lent sync.Pool // of *lentConn
-	once sync.Once
+	held         *heldAnswers
+	date         dateHeader
+	libraryConns sync.Pool // of *libraryConn
+	once         sync.Once
 }
 
 // Open binds the data plane's address and starts serving.
@@ -135,7 +135,7 @@ func (s *Server) headerReceived(h *fasthttp.RequestHeader) (c fasthttp.RequestCo
 // connection after it read the request. Then the request is not decided: nobody
 // would get the answer, and the caller asks another node.
 func (s *Server) handle(ctx *fasthttp.RequestCtx) {
-	t := lentOf(ctx)
+	t := libraryConnOf(ctx)
 	if t != nil && t.isClosed() {
 		return
 	}
@@ -179,8 +179,8 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 	}
 
 	// After an error, the rest of the body is unread, so no request can follow.
-	x.hangUp = e != nil
-	if r != nil && r.bodyIgnored && x.hangUp && e.Code == api.TooLarge {
+	x.mustClose = e != nil
+	if r != nil && r.bodyIgnored && x.mustClose && e.Code == api.TooLarge {
 		e = nil
 	}
 
@@ -239,18 +239,18 @@ func (s *Server) answer(ctx *fasthttp.RequestCtx, x *exchange) {
 		r.SetBodyStream(sent, n)
 	}
 
-	t := lentOf(ctx)
+	t := libraryConnOf(ctx)
 	switch {
-	case x.hangUp:
-		s.hangUp(ctx)
+	case x.mustClose:
+		s.closeAfterAnswer(ctx)
 	case s.handlers.ClosesConnections(), t != nil && (t.ProbesOnly || t.closesAfterAnswer()):
 		ctx.SetConnectionClose() // makes the caller connect again, preferably to another node
 	}
 }
 
-// hangUp closes the connection after the answer. It lingers, so that a caller
-// that is still sending can read the answer.
-func (s *Server) hangUp(ctx *fasthttp.RequestCtx) {
+// closeAfterAnswer closes the connection after the answer. It lingers, so that
+// a caller that is still sending can read the answer.
+func (s *Server) closeAfterAnswer(ctx *fasthttp.RequestCtx) {
 	ctx.SetConnectionClose()
 	if c := api.Unwrap[*api.Connection](ctx.Conn()); c != nil {
 		c.Linger()
@@ -292,7 +292,7 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 				large = false
 			}
 
-			t := lentOf(ctx)
+			t := libraryConnOf(ctx)
 			if t != nil {
 				t.endStall() // the wait for room must not count; the next read begins the stall anew
 			}
@@ -325,7 +325,7 @@ func (s *Server) readBody(ctx *fasthttp.RequestCtx, x *exchange, most int) *api.
 			if length > len(b) {
 				return api.Errorf(api.BadRequest, "the body ended after %d of %d bytes", len(b), length)
 			}
-			if t := lentOf(ctx); t != nil && t.frame.TrailersRefused() {
+			if t := libraryConnOf(ctx); t != nil && t.frame.TrailersRefused() {
 				return notReceived(t.frame.Err())
 			}
 			return nil
@@ -360,7 +360,7 @@ func (s *Server) malformed(ctx *fasthttp.RequestCtx, err error) {
 	defer s.handlers.putExchange(x)
 	ctx.Response.Reset()
 	x.SetError(notReceived(err))
-	x.hangUp = true
+	x.mustClose = true
 	s.answer(ctx, x)
 }
 
@@ -376,7 +376,7 @@ func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 	x := s.handlers.getExchange()
 	defer s.handlers.putExchange(x)
 	x.SetError(api.TooLargeError(most))
-	x.hangUp = true
+	x.mustClose = true
 	s.answer(ctx, x)
 	return x.Status
 }

@@ -228,7 +228,7 @@ func (s *Server) serveFast(c *connection, b []byte) (done bool, err error) {
 	defer s.handlers.putExchange(x)
 	s.decideFast(c, x, r)
 
-	closes := x.hangUp || c.closesAfterAnswer()
+	closes := x.mustClose || c.closesAfterAnswer()
 	_ = c.SetWriteDeadline(x.began.Add(s.server.WriteTimeout)) // only records it, so it can't fail
 
 	if err := s.sendFast(c, x, closes); err != nil {

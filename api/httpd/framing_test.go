@@ -59,7 +59,7 @@ func newReaders(t testing.TB) *readers {
 	r.data.server.Handler = func(ctx *fasthttp.RequestCtx) {
 		x := &exchange{}
 		if e := r.data.readBody(ctx, x, 1<<16); e != nil {
-			r.data.hangUp(ctx)
+			r.data.closeAfterAnswer(ctx)
 			return
 		}
 		r.note(string(ctx.Method()), string(ctx.RequestURI()), x.request.body)

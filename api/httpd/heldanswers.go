@@ -25,9 +25,9 @@ const (
 // no goroutine and no buffer, only its connection, the encoded answer and a
 // runtime timer.
 type heldAnswers struct {
-	most    int                                     // bounds the answers held at once
-	answer  func(w *heldAnswer, left time.Duration) // sends the answer, calls freeRoom, and serves the connection again
-	refused atomic.Int64                            // answers not held because the bound was reached
+	capacity int                                     // bounds the answers held at once
+	answer   func(w *heldAnswer, left time.Duration) // sends the answer, calls freeRoom, and serves the connection again
+	refused  atomic.Int64                            // answers not held because the bound was reached
 
 	mu    sync.Mutex // guards the rest
 	all   map[*heldAnswer]struct{}
@@ -47,7 +47,7 @@ type heldAnswer struct {
 	due           time.Time     // when to send it
 	delayAfterDue time.Duration // what will be left of its delay at due
 	advance       advance
-	inQueue       *limiter.Waiter // where it waits in a queue; nil: others can't have its place
+	waiter        *limiter.Waiter // where it waits in a queue; nil: others can't have its place
 	hungUp        bool            // the caller has closed the connection, or its sending side
 	timer         *time.Timer
 	reply         heldReply
@@ -64,7 +64,7 @@ func maxHeldFor(files int) int {
 // newHeldAnswers returns a heldAnswers for at most bound answers, until draining is closed.
 func newHeldAnswers(bound int, draining <-chan struct{}, answer func(*heldAnswer, time.Duration)) *heldAnswers {
 	ha := &heldAnswers{
-		most: bound, answer: answer, all: make(map[*heldAnswer]struct{}), empty: make(chan struct{}),
+		capacity: bound, answer: answer, all: make(map[*heldAnswer]struct{}), empty: make(chan struct{}),
 		stop: make(chan struct{}),
 	}
 	ha.running.Go(func() { ha.watch(draining) })
@@ -78,7 +78,7 @@ func (ha *heldAnswers) takeRoom() bool {
 	switch {
 	case ha.ended:
 		return false
-	case ha.taken >= ha.most:
+	case ha.taken >= ha.capacity:
 		ha.refused.Add(1)
 		return false
 	}
@@ -107,11 +107,11 @@ func (ha *heldAnswers) closeIfEmptyLocked() {
 
 // keep keeps w, for which takeRoom has taken room, until it is due.
 func (ha *heldAnswers) keep(w *heldAnswer) {
-	if p := w.advance.inQueue; p != nil {
+	if p := w.advance.place; p != nil {
 		// Wait is not called under ha.mu: the queue calls moveUp under its own lock,
 		// and moveUp takes ha.mu. If moveUp comes first, the timer below has the new
 		// time.
-		w.inQueue = p.Wait(func(goesOn time.Time) { ha.moveUp(w, goesOn) })
+		w.waiter = p.Wait(func(goesOn time.Time) { ha.moveUp(w, goesOn) })
 	}
 
 	ha.mu.Lock()

@@ -18,7 +18,7 @@ import (
 // reports false if the answer must be sent at once: the node drains, too many
 // answers are held, or the budget has no room.
 func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
-	t := lentOf(ctx)
+	t := libraryConnOf(ctx)
 	if t == nil || !s.held.takeRoom() {
 		return false
 	}
@@ -48,7 +48,7 @@ func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 
 // park holds back w's answer. The library no longer uses t. c is the library's
 // view of t, and still has the input that the library has read ahead.
-func (s *Server) park(w *heldAnswer, t *lentConn, c net.Conn) {
+func (s *Server) park(w *heldAnswer, t *libraryConn, c net.Conn) {
 	w.conn = t.connection
 	w.fd = w.conn.Descriptor()
 	// The connection needs no seat while nothing is read from it, and must not
@@ -68,7 +68,7 @@ func readBuffered(c net.Conn) (unread []byte, err error) {
 	for {
 		n, err := c.Read(room[:])
 		unread = append(unread, room[:n]...)
-		if errors.Is(err, os.ErrDeadlineExceeded) { // see lentConn.Read
+		if errors.Is(err, os.ErrDeadlineExceeded) { // see libraryConn.Read
 			return unread, nil
 		}
 		if err != nil {
@@ -111,7 +111,7 @@ func (s *Server) sendHeld(w *heldAnswer, left time.Duration) {
 		goesOn := c.end()
 		if goesOn {
 			_ = c.SetReadDeadline(now.Add(c.IdleTimeout(s.server.IdleTimeout))) // receive returns the error
-			s.goOn(c, w.unread)
+			s.resumeServing(c, w.unread)
 			return
 		}
 	}
@@ -126,9 +126,9 @@ func (s *Server) sendHeld(w *heldAnswer, left time.Duration) {
 	_ = c.closeNow()
 }
 
-// goOn serves c after an answer that was held back. unread is input that came
-// with that answer's request, and has passed the framing.
-func (s *Server) goOn(c *connection, unread []byte) {
+// resumeServing serves c after an answer that was held back. unread is input
+// that came with that answer's request, and has passed the framing.
+func (s *Server) resumeServing(c *connection, unread []byte) {
 	if len(unread) == 0 {
 		s.serve(c)
 		return
@@ -140,7 +140,7 @@ func (s *Server) goOn(c *connection, unread []byte) {
 
 	// The input does not go through serveInput: the framing has counted these
 	// bytes already, and would count them twice.
-	t := s.newLent(c)
+	t := s.newLibraryConn(c)
 	t.unread = unread
 	t.readErr = c.frame.Err()
 

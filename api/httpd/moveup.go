@@ -14,15 +14,15 @@ const resetTimeout = 250 * time.Millisecond
 // advance is what a check or a reservation whose answer may be held back has
 // taken in advance.
 type advance struct {
-	inQueue *limiter.QueuePlace // others can have it; nil: they can't
+	place *limiter.QueuePlace // others can have it; nil: they can't
 	// giveBack gives it back if others can't have it; nil: it stays taken.
 	giveBack func()
 }
 
 // recordAdvance records what x has taken in advance.
 func (h *handlers) recordAdvance(x *exchange) {
-	x.advance = advance{inQueue: x.answer.QueuePlace()}
-	if p := x.advance.inQueue; p != nil {
+	x.advance = advance{place: x.answer.QueuePlace()}
+	if p := x.advance.place; p != nil {
 		p.ProceedAt = x.due.Add(x.delayAfterDue)
 	}
 
@@ -34,17 +34,17 @@ func (h *handlers) recordAdvance(x *exchange) {
 }
 
 // mayBeLeft reports whether w's place is of use to others, or can be given back.
-func (w *heldAnswer) mayBeLeft() bool { return w.inQueue != nil || w.advance.giveBack != nil }
+func (w *heldAnswer) mayBeLeft() bool { return w.waiter != nil || w.advance.giveBack != nil }
 
 // moveUp makes w go on at an earlier time than before. Its answer is not held
 // longer than planned.
-func (ha *heldAnswers) moveUp(w *heldAnswer, goesOn time.Time) {
+func (ha *heldAnswers) moveUp(w *heldAnswer, proceedAt time.Time) {
 	ha.mu.Lock()
 	defer ha.mu.Unlock()
-	if goesOn.Before(w.due) {
-		w.due = goesOn
+	if proceedAt.Before(w.due) {
+		w.due = proceedAt
 	}
-	w.delayAfterDue = goesOn.Sub(w.due)
+	w.delayAfterDue = proceedAt.Sub(w.due)
 	if w.timer != nil && w.timer.Stop() { // unless its answer is about to be sent
 		w.timer.Reset(time.Until(w.due))
 	}
@@ -54,10 +54,10 @@ func (ha *heldAnswers) moveUp(w *heldAnswer, goesOn time.Time) {
 // up, so that nobody goes on in its place.
 func (w *heldAnswer) endWait(gone bool) {
 	switch {
-	case w.inQueue != nil && gone:
-		w.inQueue.Leave()
-	case w.inQueue != nil:
-		w.inQueue.Proceed()
+	case w.waiter != nil && gone:
+		w.waiter.Leave()
+	case w.waiter != nil:
+		w.waiter.Proceed()
 	case gone && w.advance.giveBack != nil:
 		w.advance.giveBack()
 	}

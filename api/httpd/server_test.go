@@ -193,7 +193,7 @@ func TestHeldBodiesAreBounded(t *testing.T) {
 	}
 	apitest.Until(t, "all connections are open", func() bool { return n.open() == 50 })
 	apitest.Until(t, "all are charged for what serving them takes", func() bool {
-		return n.server.handlers.Budget.Used() == 50*lentMemory
+		return n.server.handlers.Budget.Used() == 50*libraryConnMemory
 	})
 	resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check/batch",
 		Body: `{"checks":[` + strings.Repeat(" ", 6<<20) + `]}`})

@@ -22,12 +22,13 @@ const (
 	// freeHead is the capacity in bytes up to which an unfinished head is not
 	// charged to the budget.
 	freeHead = 2 << 10
-	// lentMemory is roughly what the library and a handler hold for a request, without its body.
-	lentMemory = 32 << 10
+	// libraryConnMemory is roughly what the library and a handler hold for a
+	// request, without its body.
+	libraryConnMemory = 32 << 10
 )
 
 // begin serves a new connection.
-func (s *Server) begin(conn *api.Connection) api.Served {
+func (s *Server) begin(conn *api.Connection) api.Interrupter {
 	c := s.wrap(conn)
 	go func() {
 		if s.secure(c) {
@@ -54,7 +55,7 @@ func (s *Server) secure(c *connection) bool {
 // serve serves c until it is closed, or an answer on it is held back.
 func (s *Server) serve(c *connection) {
 	for {
-		input, err := c.receive(c.take)
+		input, err := c.receive(c.consume)
 		if err != nil {
 			_ = c.closeNow()
 			return
@@ -82,7 +83,7 @@ const (
 // with it. The request has begun, and is not for the fast path.
 func (s *Server) serveInput(c *connection, input []byte) afterRequest {
 	began := time.Now()
-	t := s.newLent(c)
+	t := s.newLibraryConn(c)
 	// The library gets only whole heads: its buffers must not wait for the rest
 	// of one.
 	t.unread, t.readErr = s.receiveHead(c, input)
@@ -155,9 +156,9 @@ func (c *connection) closeIfStranger() {
 	}
 }
 
-// lentConn is a connection as the library sees it. The library has it only while
-// there is something to do on it.
-type lentConn struct {
+// libraryConn is a connection as the library sees it. The library has it only
+// while there is something to do on it.
+type libraryConn struct {
 	*connection
 	server  *Server
 	unread  []byte        // input that was received before
@@ -173,17 +174,17 @@ type lentConn struct {
 	isCharged    bool // what the request holds is charged already
 }
 
-func (s *Server) newLent(c *connection) *lentConn {
-	t, ok := s.lent.Get().(*lentConn)
+func (s *Server) newLibraryConn(c *connection) *libraryConn {
+	t, ok := s.libraryConns.Get().(*libraryConn)
 	if !ok {
-		t = &lentConn{server: s}
+		t = &libraryConn{server: s}
 	}
 	t.connection = c
 	return t
 }
 
 // run lets the library serve the connection until it has answered all that has arrived.
-func (t *lentConn) run() afterRequest {
+func (t *libraryConn) run() afterRequest {
 	s := t.server
 	c := t.connection
 
@@ -201,8 +202,8 @@ func (t *lentConn) run() afterRequest {
 	goesOn := t.toldEOF
 	t.endStall()
 	s.buffers.Put(t.unread)
-	*t = lentConn{server: s}
-	s.lent.Put(t)
+	*t = libraryConn{server: s}
+	s.libraryConns.Put(t)
 
 	if !goesOn || !c.end() {
 		return isOver
@@ -216,7 +217,7 @@ func (t *lentConn) run() afterRequest {
 
 // Read returns the input that was received before, and then more input of the
 // request.
-func (t *lentConn) Read(b []byte) (int, error) {
+func (t *libraryConn) Read(b []byte) (int, error) {
 	switch {
 	case len(t.unread) > 0:
 		n := copy(b, t.unread)
@@ -248,11 +249,11 @@ func (t *lentConn) Read(b []byte) (int, error) {
 }
 
 // receiveMore receives more of a request whose head has arrived.
-func (t *lentConn) receiveMore(b []byte) (n int, err error) {
+func (t *libraryConn) receiveMore(b []byte) (n int, err error) {
 	if !t.stallCharged && !t.isCharged {
 		// While this caller keeps the node waiting, the library and a handler hold
 		// memory for it. So the memory is charged, and the caller may lose its seat.
-		if !t.server.handlers.Budget.Hold(&t.stall, lentMemory, t) {
+		if !t.server.handlers.Budget.Hold(&t.stall, libraryConnMemory, t) {
 			t.closeIfStranger()
 			t.readErr = t.server.handlers.Budget.FullError()
 			return 0, t.readErr
@@ -269,7 +270,7 @@ func (t *lentConn) receiveMore(b []byte) (n int, err error) {
 
 // SetReadDeadline bounds the next reads. The time that the request took before
 // the library got it counts.
-func (t *lentConn) SetReadDeadline(at time.Time) error {
+func (t *libraryConn) SetReadDeadline(at time.Time) error {
 	if !at.IsZero() {
 		at = at.Add(-t.spent)
 	}
@@ -277,7 +278,7 @@ func (t *lentConn) SetReadDeadline(at time.Time) error {
 }
 
 // Close closes the connection, unless the library only gives it back.
-func (t *lentConn) Close() error {
+func (t *libraryConn) Close() error {
 	if t.toldEOF {
 		return nil
 	}
@@ -286,10 +287,10 @@ func (t *lentConn) Close() error {
 }
 
 // NetConn returns the underlying connection.
-func (t *lentConn) NetConn() net.Conn { return t.connection }
+func (t *libraryConn) NetConn() net.Conn { return t.connection }
 
 // endStall gives back what was charged while the caller kept a request waiting.
-func (t *lentConn) endStall() {
+func (t *libraryConn) endStall() {
 	if t.stallCharged {
 		t.server.handlers.Budget.Release(&t.stall)
 		t.stallCharged = false
@@ -298,7 +299,7 @@ func (t *lentConn) endStall() {
 
 // followConnState records whether the library waits for the next request.
 func followConnState(conn net.Conn, state fasthttp.ConnState) {
-	t, ok := conn.(*lentConn)
+	t, ok := conn.(*libraryConn)
 	if !ok {
 		return
 	}
@@ -318,8 +319,9 @@ func followConnState(conn net.Conn, state fasthttp.ConnState) {
 	}
 }
 
-// lentOf returns the connection of ctx as the library has it; nil in tests that need none.
-func lentOf(ctx *fasthttp.RequestCtx) *lentConn {
-	t, _ := ctx.Conn().(*lentConn)
+// libraryConnOf returns the connection of ctx as the library has it; nil in
+// tests that need none.
+func libraryConnOf(ctx *fasthttp.RequestCtx) *libraryConn {
+	t, _ := ctx.Conn().(*libraryConn)
 	return t
 }

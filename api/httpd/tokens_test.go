@@ -169,7 +169,7 @@ func TestTokensAreReplacedUnderLoad(t *testing.T) {
 		}
 		if i%4 == 3 { // let it be read
 			apitest.Until(t, "the file is read", func() bool {
-				_, e := n.Permit("Bearer "+marker, 1, api.ScopeCheck, nil)
+				_, e := n.Authorize("Bearer "+marker, 1, api.ScopeCheck, nil)
 				return e == nil
 			})
 			if i >= 11 {
@@ -203,13 +203,13 @@ func TestFastPathForgetsTokens(t *testing.T) {
 	for i, text := range []string{"x", "y", "x"} {
 		apitest.WriteFile(t, file, "tokens:\n"+apitest.TokenEntry(text, text, "check"))
 		knows := func(header string) bool {
-			_, e := doors.Permit(header, 1, api.ScopeCheck, nil)
+			_, e := doors.Authorize(header, 1, api.ScopeCheck, nil)
 			return e == nil
 		}
 		apitest.Until(t, "the file is read", func() bool { return knows("Bearer " + text) })
 		for range 2 {
 			r, _ := head.read(one)
-			if who, e := doors.Permit(string(r.authorization), 1, api.ScopeCheck,
+			if who, e := doors.Authorize(string(r.authorization), 1, api.ScopeCheck,
 				r.tokenCache); (who != nil) != (text == "x") || (e == nil) != (text == "x") {
 				t.Errorf("step %d: have %v, %v", i, who, e)
 			}

@@ -55,7 +55,7 @@ const smallInput = 512
 
 func (t *transport) wrap(c *api.Connection) *connection {
 	conn := &connection{Connection: c, stream: c, transport: t}
-	conn.take = conn.beginRequest
+	conn.consume = conn.beginRequest
 
 	if t.tls != nil {
 		conn.stream = tls.Server(c, t.tls)
@@ -63,7 +63,7 @@ func (t *transport) wrap(c *api.Connection) *connection {
 		return conn
 	}
 
-	conn.late, _ = c.Conn.(rawconn.LateReader)
+	conn.pooled, _ = c.Conn.(rawconn.PooledReader)
 	return conn
 }
 
@@ -73,9 +73,9 @@ type connection struct {
 	*api.Connection
 	stream    net.Conn // what requests come over: the Connection, or TLS on top of it
 	transport *transport
-	late      rawconn.LateReader // waits for input without a buffer; nil: there is no such way
-	take      rawconn.Take       // beginRequest
-	small     []byte             // receives input with TLS
+	pooled    rawconn.PooledReader // waits for input without a buffer; nil: there is no such way
+	consume   rawconn.Consumer     // beginRequest
+	small     []byte               // receives input with TLS
 
 	reading, writing deadline // used only if the transport has slack
 
@@ -132,7 +132,7 @@ func (c *connection) Close() error {
 	}
 }
 
-// Interrupt implements api.Served.
+// Interrupt implements api.Interrupter.
 func (c *connection) Interrupt() { _ = c.Close() }
 
 // closeNow closes the connection, whatever is in progress. An error changes nothing for a server.
@@ -210,15 +210,15 @@ func (c *connection) Read(b []byte) (int, error) {
 // back and waits for more. Otherwise it returns the input in a buffer, which
 // the caller must put back: at least one byte, or an error. A nil take takes
 // nothing.
-func (c *connection) receive(take rawconn.Take) (b []byte, err error) {
-	if c.late == nil {
+func (c *connection) receive(take rawconn.Consumer) (b []byte, err error) {
+	if c.pooled == nil {
 		return c.receiveInto(take)
 	}
 	if err := c.applyReadDeadline(); err != nil {
 		return nil, err
 	}
 
-	b, err = c.late.ReadLate(&c.transport.buffers, take)
+	b, err = c.pooled.ReadPooled(&c.transport.buffers, take)
 	// This read was not made by api.Connection, which would have noted it.
 	if err == nil && !c.NoteInput() {
 		c.transport.buffers.Put(b)
@@ -229,7 +229,7 @@ func (c *connection) receive(take rawconn.Take) (b []byte, err error) {
 }
 
 // receiveInto is receive for a connection that can't wait without a buffer.
-func (c *connection) receiveInto(take rawconn.Take) ([]byte, error) {
+func (c *connection) receiveInto(take rawconn.Consumer) ([]byte, error) {
 	for {
 		b := c.small
 		if b == nil {
@@ -259,9 +259,9 @@ func (c *connection) receiveInto(take rawconn.Take) ([]byte, error) {
 }
 
 // beginRequest begins the request whose first bytes are input, and answers it
-// if it is for the fast path. It is a [rawconn.Take], so it must not read from
-// the connection, nor close it, which may read. The caller of receive closes
-// it.
+// if it is for the fast path. It is a [rawconn.Consumer], so it must not read
+// from the connection, nor close it, which may read. The caller of receive
+// closes it.
 func (c *connection) beginRequest(input []byte) (answered bool, err error) {
 	if !c.NoteInput() || !c.begin() {
 		return false, net.ErrClosed

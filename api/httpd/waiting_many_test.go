@@ -85,7 +85,7 @@ func waitInACrowd(t *testing.T) {
 	handlers := handlersOf(l)
 	ln := newPipes()
 	s := start(handlers, ln, 0)
-	s.held.most = crowd
+	s.held.capacity = crowd
 	var mu sync.Mutex // guards due
 	due := map[net.Conn]time.Time{}
 	inner := s.held.answer

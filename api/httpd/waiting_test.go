@@ -200,7 +200,7 @@ func TestWaitBeyondTheBound(t *testing.T) {
 	t.Parallel()
 	n := startWaiting(t, nil)
 	n.server.held.mu.Lock()
-	n.server.held.most = 1
+	n.server.held.capacity = 1
 	n.server.held.mu.Unlock()
 	n.Check(waitOn("slow"))
 	c := n.dial(t)

@@ -143,7 +143,7 @@ func (c *session) admit(spec *spec, args [][]byte) failure {
 		return wrongArity(spec.name)
 	}
 
-	if f := c.permit(spec.need); f != "" {
+	if f := c.authorize(spec.need); f != "" {
 		return f
 	}
 
@@ -161,9 +161,10 @@ func wrongArity(name string) failure {
 	return failure("ERR wrong number of arguments for '" + name + "' command")
 }
 
-// permit finds the caller's token, which must permit one of the scopes in need.
-func (c *session) permit(need api.Scope) failure {
-	token, e := c.server.Permit(c.authorization, 1, need, &c.cache)
+// authorize finds the caller's token, which must permit one of the scopes in
+// need.
+func (c *session) authorize(need api.Scope) failure {
+	token, e := c.server.Authorize(c.authorization, 1, need, &c.cache)
 	c.token = token
 	switch {
 	case e == nil:

@@ -80,7 +80,7 @@ func (c *session) authenticate(token []byte) failure {
 		return ""
 	}
 	authorization := "Bearer " + string(token)
-	if _, e := s.Permit(authorization, 1, anyToken, nil); e != nil {
+	if _, e := s.Authorize(authorization, 1, anyToken, nil); e != nil {
 		return wrongPass
 	}
 	c.authorization = authorization

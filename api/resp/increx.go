@@ -227,7 +227,7 @@ func lowers(words [][]byte) bool {
 func (c *session) decrex(words [][]byte) error {
 	call, f := readIncrex(words[1:])
 	if f == "" {
-		f = c.permit(api.ScopeAdjust)
+		f = c.authorize(api.ScopeAdjust)
 	}
 
 	if f != "" {

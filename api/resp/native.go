@@ -313,7 +313,7 @@ func (s *Server) replyDecision(w *writer, a *limiter.Answer, reservation string,
 
 // limitFields writes what a decision says of its tightest limit.
 func (s *Server) limitFields(f *fields, a *limiter.Answer, t *limiter.LimitAnswer) {
-	shown := t.Limit.ShownAt(a.Now)
+	shown := t.Limit.AdvertisedAt(a.Now)
 	f.text("rule", t.Rule.Name)
 	f.integer("limit", shown.Capacity)
 	f.integer("used", t.Used)
@@ -333,7 +333,7 @@ func (s *Server) limitFields(f *fields, a *limiter.Answer, t *limiter.LimitAnswe
 
 // window writes the window of a limit or, for slots, the time after which one
 // ends.
-func (f *fields) window(shown *rules.Shown) {
+func (f *fields) window(shown *rules.AdvertisedLimit) {
 	name := "window_ms"
 	if shown.Slots {
 		name = "ttl_ms"
@@ -342,7 +342,7 @@ func (f *fields) window(shown *rules.Shown) {
 }
 
 // rate writes what a limit allows over time. Slots have no rate.
-func (f *fields) rate(shown *rules.Shown) {
+func (f *fields) rate(shown *rules.AdvertisedLimit) {
 	if shown.Slots {
 		return
 	}
@@ -510,7 +510,7 @@ func writeUsage(w *writer, u *limiter.Usage) {
 
 // writeLimitUsage writes what a key has used of one limit.
 func writeLimitUsage(w *writer, u *limiter.Usage, l *limiter.LimitUsage) {
-	shown := l.Limit.ShownAt(u.At)
+	shown := l.Limit.AdvertisedAt(u.At)
 	f := w.fields()
 	f.text("name", l.Limit.Name)
 	f.text("algorithm", l.Limit.Kind.String())

@@ -80,7 +80,7 @@ func (s *Server) Metrics(sink metrics.Sink) {
 }
 
 // begin serves a new connection.
-func (s *Server) begin(conn *api.Connection) api.Served {
+func (s *Server) begin(conn *api.Connection) api.Interrupter {
 	session := s.newSession(conn)
 	go func() {
 		defer func() { _ = session.stream.Close() }() // an error changes nothing

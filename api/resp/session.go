@@ -73,8 +73,8 @@ func (l *lender) Put([]byte) {
 type session struct {
 	*api.Connection
 	server *Server
-	stream net.Conn           // the Connection, or TLS on top of it
-	late   rawconn.LateReader // waits for input without a buffer; nil: there is no such way
+	stream net.Conn             // the Connection, or TLS on top of it
+	pooled rawconn.PooledReader // waits for input without a buffer; nil: there is no such way
 	lender lender
 	small  []byte // receives input with TLS
 	stripe *api.LatencyStripe
@@ -111,7 +111,7 @@ func (s *Server) newSession(conn *api.Connection) *session {
 		c.small = make([]byte, smallInput)
 		return c
 	}
-	c.late, _ = conn.Conn.(rawconn.LateReader)
+	c.pooled, _ = conn.Conn.(rawconn.PooledReader)
 	return c
 }
 
@@ -183,8 +183,8 @@ func (c *session) receive(now time.Time) (b []byte, err error) {
 	if err := c.setReadDeadline(now); err != nil {
 		return nil, err
 	}
-	if c.late != nil {
-		b, err = c.late.ReadLate(&c.lender, nil)
+	if c.pooled != nil {
+		b, err = c.pooled.ReadPooled(&c.lender, nil)
 		if err == nil && !c.NoteInput() {
 			c.lender.Put(b)
 			return nil, net.ErrClosed
@@ -245,7 +245,7 @@ func (c *session) setReadDeadline(now time.Time) error {
 	return nil
 }
 
-// Interrupt implements api.Served: it ends the wait for input.
+// Interrupt implements api.Interrupter: it ends the wait for input.
 func (c *session) Interrupt() { _ = c.Connection.Conn.SetReadDeadline(time.Unix(1, 0)) }
 
 // isStranger reports whether the caller must show a valid token, and has not.

@@ -455,7 +455,7 @@ func (c *Call) setStatusesOf(la *limiter.LimitAnswer, refused bool) {
 func (c *Call) setStatus(d *descriptor, la *limiter.LimitAnswer, remaining int64, overLimit bool) {
 	s := &d.status
 	s.hasLimit = true
-	s.requests = clampUint32(la.Limit.ShownAt(c.Answer.Now).Amount)
+	s.requests = clampUint32(la.Limit.AdvertisedAt(c.Answer.Now).Amount)
 	s.unit = d.unit
 	s.name = ""
 	if d.node != nil {
@@ -587,7 +587,7 @@ func (d *descriptor) setGivenStatus(u *limiter.Usage) {
 	l := &u.Limits[0]
 	s := &d.status
 	s.hasLimit = true
-	s.requests = clampUint32(l.Limit.ShownAt(u.At).Amount)
+	s.requests = clampUint32(l.Limit.AdvertisedAt(u.At).Amount)
 	s.unit = d.unit
 	if d.node != nil {
 		s.unit = unitOf(d.node.Unit)

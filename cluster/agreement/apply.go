@@ -78,7 +78,7 @@ func (e *stampedEntry) applyTo(next, s *State, p *Prepared) (Result, error) {
 	}
 
 	apply := func() Result {
-		write, isRules := e.Entry.(Rules)
+		write, isRules := e.Entry.(WriteRules)
 		if isRules && p.fits(s, write) {
 			return write.putInForce(next, p.after, p.writeErr)
 		}
@@ -88,7 +88,7 @@ func (e *stampedEntry) applyTo(next, s *State, p *Prepared) (Result, error) {
 		return apply(), nil
 	}
 
-	return e.transition.applyOn(s, next, apply)
+	return e.transition.applyVerified(s, next, apply)
 }
 
 // Prepared is the result of a change of rules or regions, computed in advance.
@@ -111,7 +111,7 @@ func (p *Prepared) IsCurrent(s *State) bool { return p.before == s.History && p.
 
 // Prepare computes the result of e in advance. Applying e then takes no time,
 // unless another change is applied first.
-func (s *State) Prepare(e Rules) *Prepared {
+func (s *State) Prepare(e WriteRules) *Prepared {
 	p := &Prepared{request: e.Request, before: s.History}
 	p.after, p.writeErr = e.write(s.History)
 	return p
@@ -119,7 +119,7 @@ func (s *State) Prepare(e Rules) *Prepared {
 
 // fits reports whether p was prepared for e and for the rules in s, and e has
 // no answer yet.
-func (p *Prepared) fits(s *State, e Rules) bool {
+func (p *Prepared) fits(s *State, e WriteRules) bool {
 	return p != nil && p.before == s.History && e.Request == p.request && !e.Request.IsZero() &&
 		s.answerTo(e.Request) == nil
 }
@@ -354,7 +354,7 @@ func (e Forget) apply(next *State) Result {
 	return Result{}
 }
 
-func (e Rules) apply(next *State) Result {
+func (e WriteRules) apply(next *State) Result {
 	if a := next.answerTo(e.Request); a != nil {
 		return a.Result
 	}
@@ -364,7 +364,7 @@ func (e Rules) apply(next *State) Result {
 
 // write returns the history with the change. It is slow: parsing and compiling
 // a document of 100,000 subjects takes about a second.
-func (e Rules) write(h *rules.History) (*rules.History, error) {
+func (e WriteRules) write(h *rules.History) (*rules.History, error) {
 	return h.Write(rules.Write{
 		Change: e.Change, IfMatch: e.IfMatch, OnlyFirst: e.OnlyFirst, By: e.By, Message: e.Message,
 		Via: e.Via, When: e.When,
@@ -372,7 +372,7 @@ func (e Rules) write(h *rules.History) (*rules.History, error) {
 }
 
 // putInForce puts the result of write in force, and remembers the answer.
-func (e Rules) putInForce(next *State, history *rules.History, err error) Result {
+func (e WriteRules) putInForce(next *State, history *rules.History, err error) Result {
 	var r Result
 	r.Version, r.Err = next.adoptHistory(history, err)
 	next.rememberAnswer(e.Request, r)

@@ -12,8 +12,8 @@ import (
 // A prepared entry has the same result as an unprepared one. The preparation is
 // used only for the entry and the history that it was made for.
 func TestApplyPrepared(t *testing.T) {
-	write := func(id byte, body string) Rules {
-		return Rules{
+	write := func(id byte, body string) WriteRules {
+		return WriteRules{
 			Request: RequestID{id}, By: "a test", When: time.UnixMilli(1000),
 			Change: document.Change{Part: document.WholeDocument, Body: []byte("version: 1\n" + body)},
 		}
@@ -21,7 +21,7 @@ func TestApplyPrepared(t *testing.T) {
 	good := write(1, "rules:\n  - {name: a, key: [k], limits: [{limit: 1, per: 1m}]}\n")
 	bad := write(2, "rulez: []\n")
 	index, plain, prepared := uint64(0), New(), New()
-	for _, e := range []Rules{good, bad, good, write(3, "")} {
+	for _, e := range []WriteRules{good, bad, good, write(3, "")} {
 		entry, err := ThisBuild.Encode(e)
 		expect.NoError(t, err)
 		index++

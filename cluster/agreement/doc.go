@@ -36,7 +36,7 @@
 //     state is settled.
 //
 // [Regions] contains the regions that share the rules, and the versions that
-// still count for the shares of global limits. Rules, Region, Mark,
+// still count for the shares of global limits. WriteRules, ChangeRegion, Mark,
 // ChangeEntries and ExpireEntries are for the primary region. Other regions copy
 // its state with Adopt and AdoptEntries. An entry can't tell in which region it
 // is applied, so its proposer must check that.

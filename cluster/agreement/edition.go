@@ -58,7 +58,7 @@ func decodeTransition(d *wire.Decoder) *Transition {
 // changesRules reports whether entries of this kind may change rules or regions.
 func changesRules(e Entry) bool {
 	switch e.(type) {
-	case Rules, Primary, Region, Mark, Adopt:
+	case WriteRules, SetPrimary, ChangeRegion, Mark, Adopt:
 		return true
 	}
 	return false
@@ -86,7 +86,7 @@ func (b *Build) Prepare(s *State, e Entry) ([]byte, *Prepared, error) {
 	next := *s
 	next.Index++
 	p := &Prepared{before: s.History}
-	write, isRules := e.(Rules)
+	write, isRules := e.(WriteRules)
 	// A repeated write changes nothing: it falls through both cases.
 	switch {
 	case !isRules:
@@ -107,9 +107,9 @@ func (b *Build) Prepare(s *State, e Entry) ([]byte, *Prepared, error) {
 	return out, p, err
 }
 
-// applyOn applies an entry with a transition. next is a copy of s with the
+// applyVerified applies an entry with a transition. next is a copy of s with the
 // entry's index. On an error, the caller must discard next.
-func (t *Transition) applyOn(s, next *State, apply func() Result) (Result, error) {
+func (t *Transition) applyVerified(s, next *State, apply func() Result) (Result, error) {
 	base, err := s.Edition()
 	if err != nil {
 		return Result{}, err

@@ -19,7 +19,7 @@ func proposed(t testing.TB, s *State, e Entry) []byte {
 // is made when it is proposed again.
 func TestAnotherBaseIsRejected(t *testing.T) {
 	s := do(t, New(), found, write(1, 5))
-	for _, e := range []Entry{write(7, 7), Primary{Region: "eu", World: WorldID{1}}, followed(t, moved(t))} {
+	for _, e := range []Entry{write(7, 7), SetPrimary{Region: "eu", World: WorldID{1}}, followed(t, moved(t))} {
 		late := proposed(t, s, e)
 		changed := do(t, s, write(byte(s.Index+9), 6))
 		next, r := changed.Apply(changed.Index+1, late)

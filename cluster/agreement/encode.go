@@ -41,8 +41,8 @@ const (
 // kinds has an entry of each kind at its number. The numbers are part of the
 // format, so append new kinds at the end.
 var kinds = [...]Entry{
-	1: FoundCluster{}, Empty{}, Ring{}, Leave{}, Settled{}, Ended{}, Forget{}, Rules{},
-	RegisterProcess{}, Reign{}, Primary{}, Region{}, Mark{},
+	1: FoundCluster{}, Empty{}, Ring{}, Leave{}, Settled{}, Ended{}, Forget{}, WriteRules{},
+	RegisterProcess{}, Reign{}, SetPrimary{}, ChangeRegion{}, Mark{},
 	Adopt{}, Skipped{}, Raise{}, ChangeEntries{}, ExpireEntries{}, AdoptEntries{}, Depart{},
 }
 
@@ -90,7 +90,7 @@ func appendBody(b []byte, e Entry) ([]byte, error) {
 	var tail []byte
 	most := math.MaxInt
 	switch x := e.(type) {
-	case Rules:
+	case WriteRules:
 		if !utf8.ValidString(x.Change.Name) {
 			// JSON would replace invalid bytes, and so change the name.
 			return nil, fmt.Errorf("%w: the name of a part of the rules must be valid UTF-8", ErrEntry)
@@ -214,7 +214,7 @@ func decodeBody(kind int, b []byte) (Entry, error) {
 	}
 
 	switch e := to.Interface().(type) {
-	case *Rules:
+	case *WriteRules:
 		if e.Change.Part > document.ListPart {
 			return nil, fmt.Errorf("%w: rules: unknown part %d", ErrEntry, e.Change.Part)
 		}

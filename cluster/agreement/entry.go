@@ -109,11 +109,11 @@ type Skipped struct {
 	Hash []byte `json:"hash"` // SHA-256 of the replaced entry
 }
 
-// Rules is a write of rules. Repeating it with the same Request writes nothing
-// and returns the first answer again, unless Request is zero. If the document
-// had many mistakes, the repeated answer has only the first ones and the number
-// of the others.
-type Rules struct {
+// WriteRules is a write of rules. Repeating it with the same Request writes
+// nothing and returns the first answer again, unless Request is zero. If the
+// document had many mistakes, the repeated answer has only the first ones and
+// the number of the others.
+type WriteRules struct {
 	Request   RequestID       `json:"request"`
 	Change    document.Change `json:"change"`               // its body has at most document.MaxDocument bytes
 	IfMatch   int64           `json:"if_match,omitempty"`   // the version that must be in force; 0 for any

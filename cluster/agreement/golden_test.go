@@ -28,15 +28,15 @@ func goldenEntries() []Entry {
 		RegisterProcess{Node: node(1), Boot: 11, Reign: 77, Level: 1, Release: "v1.0.0", Zones: "2025c"},
 		RegisterProcess{Node: node(1), Boot: 12},
 		Ring{Epoch: 1, Members: members(1, 2, 3), Settings: ring.DefaultSettings()},
-		Primary{Region: "eu", World: WorldID{3}, PrimaryEpoch: 4, When: when.UnixMilli()},
-		Rules{
+		SetPrimary{Region: "eu", World: WorldID{3}, PrimaryEpoch: 4, When: when.UnixMilli()},
+		WriteRules{
 			Request: RequestID{5}, By: "n1", When: when, OnlyFirst: true,
 			Change: document.Change{Body: []byte("version: 1\nrules:\n  - {name: day, key: [ip], scope: global, limits: [{limit: 9, per: day, tz: Europe/Berlin}]}\n")},
 		},
-		Region{Name: "us", By: "region us", When: when.UnixMilli()},
+		ChangeRegion{Name: "us", By: "region us", When: when.UnixMilli()},
 		Mark{Version: 2},
 		Mark{Version: 2, RecordedAt: when.UnixMilli()},
-		Rules{
+		WriteRules{
 			Request: RequestID{6}, By: "n2", When: when.Add(time.Second), IfMatch: 2,
 			Change: document.Change{Part: document.TierPart, Name: "free", Body: []byte("limits: [{limit: 1, per: 1m}]")},
 		},
@@ -48,7 +48,7 @@ func goldenEntries() []Entry {
 		Forget{Node: node(3)},
 		Raise{Level: 1},
 		Skipped{Hash: bytes.Repeat([]byte{9}, 32)},
-		Region{Name: "us", Remove: true},
+		ChangeRegion{Name: "us", Remove: true},
 		Ring{Epoch: 3, Members: members(1, 2), Settings: ring.DefaultSettings()},
 		ChangeEntries{Request: RequestID{7}, Changes: []entries.Change{
 			{When: when.UnixMilli(), By: "ops", Entry: &entries.Entry{

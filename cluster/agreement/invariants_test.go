@@ -30,7 +30,7 @@ func invariants(t failer, s *State) {
 	}
 	// Only every 13th partition, because this runs after every entry.
 	for p := 0; p < ring.Partitions; p += 13 {
-		from, to := s.Owner(p)
+		from, to := s.Owners(p)
 		if s.Epoch > 0 && (s.From.Rank(from) < 0 || s.To.Rank(to) < 0) || s.Settled && from != to {
 			t.Fatalf("partition %d belongs to %s and %s", p, from, to)
 		}
@@ -155,9 +155,9 @@ func regionEntryFor(t *rapid.T, s *State) Entry {
 	_, v := s.History.Current()
 	switch rapid.IntRange(0, 6).Draw(t, "about regions") {
 	case 0:
-		return Primary{Region: name.Draw(t, "primary"), World: WorldID{1}}
+		return SetPrimary{Region: name.Draw(t, "primary"), World: WorldID{1}}
 	case 1:
-		return Region{Name: name.Draw(t, "region"), Remove: rapid.IntRange(0, 3).Draw(t, "remove") == 0, When: 7}
+		return ChangeRegion{Name: name.Draw(t, "region"), Remove: rapid.IntRange(0, 3).Draw(t, "remove") == 0, When: 7}
 	case 2:
 		return Mark{Version: v.Number}
 	case 3:

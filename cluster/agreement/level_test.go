@@ -86,7 +86,7 @@ func TestRulesNeedALevel(t *testing.T) {
 		for at := Level(1); at <= 2; at++ {
 			begun := found
 			begun.Level = at
-			write := Rules{Change: document.Change{Body: []byte("version: 1\n" + body)}}
+			write := WriteRules{Change: document.Change{Body: []byte("version: 1\n" + body)}}
 			raw, err := ThisBuild.Encode(write)
 			expect.NoError(t, err)
 			s := do(t, New(), begun)

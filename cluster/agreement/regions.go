@@ -71,10 +71,10 @@ type regionCache struct {
 	followBytes []byte // nil: not computed yet
 }
 
-// Primary makes a region the primary, where rules are written. It begins a
+// SetPrimary makes a region the primary, where rules are written. It begins a
 // world if there is none yet, and commits the region. Repeating it changes
 // nothing, unless its PrimaryEpoch is later than the current one.
-type Primary struct {
+type SetPrimary struct {
 	Region string  `json:"region"`
 	World  WorldID `json:"world"` // used if there is none yet; not zero
 	// PrimaryEpoch is the lowest allowed value of the new primary epoch; 0 for any.
@@ -83,10 +83,10 @@ type Primary struct {
 	When         int64 `json:"when,omitempty"` // Unix ms
 }
 
-// Region commits a region, or removes a region other than the primary. If there
-// are rules, it makes a new version of them with the same document. Only the
-// primary region's leader proposes it.
-type Region struct {
+// ChangeRegion commits a region, or removes a region other than the primary. If
+// there are rules, it makes a new version of them with the same document. Only
+// the primary region's leader proposes it.
+type ChangeRegion struct {
 	Name   string `json:"name"`
 	Remove bool   `json:"remove,omitempty"`
 	By     string `json:"by,omitempty"`
@@ -175,7 +175,7 @@ func (r *Regions) shares(region string) *rules.Shares {
 	return shares
 }
 
-func (e Primary) apply(next *State) Result {
+func (e SetPrimary) apply(next *State) Result {
 	r := next.Regions
 	switch {
 	case !validRegion(e.Region):
@@ -217,7 +217,7 @@ func (e Primary) apply(next *State) Result {
 		return Result{}
 	}
 
-	return next.commitRegion(changed, Region{Name: e.Region, When: e.When})
+	return next.commitRegion(changed, ChangeRegion{Name: e.Region, When: e.When})
 }
 
 // markDoubtful marks the versions that are not recorded here: another primary
@@ -229,7 +229,7 @@ func (r *Regions) markDoubtful() {
 	}
 }
 
-func (e Region) apply(next *State) Result {
+func (e ChangeRegion) apply(next *State) Result {
 	r := next.Regions
 	committed := slices.Contains(r.Names, e.Name)
 	switch {
@@ -250,7 +250,7 @@ func (e Region) apply(next *State) Result {
 
 // commitRegion applies e to changed, and puts the result in force. If there are
 // rules, it writes a version with the same document: shares need a version.
-func (s *State) commitRegion(changed *Regions, e Region) Result {
+func (s *State) commitRegion(changed *Regions, e ChangeRegion) Result {
 	names := slices.Clone(changed.Names)
 	message := "region " + e.Name + " joins"
 	if e.Remove {

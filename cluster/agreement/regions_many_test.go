@@ -22,13 +22,13 @@ func TestManyVersionsAreRecorded(t *testing.T) {
 		return r.Err
 	}
 	write := func(limit int) error {
-		return apply(Rules{When: time.UnixMilli(now),
+		return apply(WriteRules{When: time.UnixMilli(now),
 			Change: document.Change{Body: fmt.Appendf(nil, "version: 1\nrules:\n  - name: a\n    key: [ip]\n"+
 				"    scope: global\n    limits:\n      - {limit: %d, per: 1m, algorithm: fixed-window}\n", limit)}})
 	}
 	for _, e := range []Entry{
 		FoundCluster{Cluster: ClusterID{1}, SigningKey: make([]byte, 32)},
-		Primary{Region: "eu", World: WorldID{1}}, Region{Name: "us"},
+		SetPrimary{Region: "eu", World: WorldID{1}}, ChangeRegion{Name: "us"},
 	} {
 		expect.NoError(t, apply(e))
 	}
@@ -72,17 +72,17 @@ func TestManyVersionsAreRecorded(t *testing.T) {
 func TestALaterPrimaryEpochIsTaken(t *testing.T) {
 	s := New()
 	for i, tt := range []struct {
-		have Primary
+		have SetPrimary
 		want int64
 		bad  bool
 	}{
-		{Primary{Region: "eu", World: WorldID{1}}, 1, false},
-		{Primary{Region: "eu", World: WorldID{2}}, 1, false},
-		{Primary{Region: "eu", World: WorldID{2}, PrimaryEpoch: 5}, 5, false},
-		{Primary{Region: "eu", World: WorldID{2}, PrimaryEpoch: 4}, 5, false},
-		{Primary{Region: "us", World: WorldID{2}, PrimaryEpoch: 4}, 6, false},
-		{Primary{Region: "us", World: WorldID{2}, PrimaryEpoch: -1}, 6, true},
-		{Primary{Region: "us", World: WorldID{2}, PrimaryEpoch: 1 << 62}, 6, true},
+		{SetPrimary{Region: "eu", World: WorldID{1}}, 1, false},
+		{SetPrimary{Region: "eu", World: WorldID{2}}, 1, false},
+		{SetPrimary{Region: "eu", World: WorldID{2}, PrimaryEpoch: 5}, 5, false},
+		{SetPrimary{Region: "eu", World: WorldID{2}, PrimaryEpoch: 4}, 5, false},
+		{SetPrimary{Region: "us", World: WorldID{2}, PrimaryEpoch: 4}, 6, false},
+		{SetPrimary{Region: "us", World: WorldID{2}, PrimaryEpoch: -1}, 6, true},
+		{SetPrimary{Region: "us", World: WorldID{2}, PrimaryEpoch: 1 << 62}, 6, true},
 	} {
 		b, err := ThisBuild.Encode(tt.have)
 		expect.NoError(t, err)

@@ -19,16 +19,16 @@ import (
 // begun returns a state with the primary region eu, and with other regions.
 func begun(t testing.TB, regions ...string) *State {
 	t.Helper()
-	s := do(t, New(), found, Primary{Region: "eu", World: WorldID{5}})
+	s := do(t, New(), found, SetPrimary{Region: "eu", World: WorldID{5}})
 	for _, name := range regions {
-		s = do(t, s, Region{Name: name, When: 1000})
+		s = do(t, s, ChangeRegion{Name: name, When: 1000})
 	}
 	return s
 }
 
 // global returns a write of one global limit, with some parts.
-func global(limit int, parts string) Rules {
-	return Rules{
+func global(limit int, parts string) WriteRules {
+	return WriteRules{
 		Change: document.Change{Body: fmt.Appendf(nil,
 			"version: 1\nrules:\n  - {name: w, key: [tenant], scope: global%s, limits: [{limit: %d, per: 1m, algorithm: fixed-window}]}\n",
 			parts, limit)},
@@ -43,7 +43,7 @@ func moved(t testing.TB) *State {
 	const at = int64(1_800_000_000_000)
 	return do(t, begun(t, "us"), global(100, ""), Mark{Version: 1}, Mark{1, at},
 		global(60, ", regions: {eu: 1}"), Mark{Version: 2}, Mark{2, at + 1}, global(90, ""),
-		Mark{Version: 3}, Region{Name: "ap", By: "ap", When: at})
+		Mark{Version: 3}, ChangeRegion{Name: "ap", By: "ap", When: at})
 }
 
 // held lists the held versions: r means recorded, c the candidate.
@@ -67,12 +67,12 @@ func limitIn(t testing.TB, s *State, region string, wall time.Time) int64 {
 	set := s.SetFor(region)
 	var m rules.Match
 	set.Match([]rules.Attribute{{Name: "tenant", Value: "x"}}, nil, &m)
-	set.Share(&m, wall.UnixNano())
+	set.ApplyShares(&m, wall.UnixNano())
 	return m.Hits[0].Limits[0].Amount
 }
 
 func TestPrimary(t *testing.T) {
-	s := do(t, founded(New()), Primary{Region: "eu", World: WorldID{5}}, Primary{Region: "eu", World: WorldID{6}})
+	s := do(t, founded(New()), SetPrimary{Region: "eu", World: WorldID{5}}, SetPrimary{Region: "eu", World: WorldID{6}})
 	if r := s.Regions; r.World != (WorldID{5}) || r.PrimaryEpoch != 1 || r.Primary != "eu" ||
 		!slices.Equal(r.Names, []string{"eu"}) || r.Revision != 1 {
 		t.Errorf("have %+v", r)
@@ -82,19 +82,19 @@ func TestPrimary(t *testing.T) {
 		limitIn(t, s, "eu", time.Now()) != 100 || limitIn(t, s, "us", time.Now()) != 0 {
 		t.Errorf("version %d, held %s", v.Number, held(s))
 	}
-	s = do(t, s, Region{Name: "us", When: 1000}, Primary{Region: "us", World: WorldID{7}})
+	s = do(t, s, ChangeRegion{Name: "us", When: 1000}, SetPrimary{Region: "us", World: WorldID{7}})
 	if r := s.Regions; r.World != (WorldID{5}) || r.PrimaryEpoch != 2 || r.Primary != "us" || held(s) != "1 2" {
 		t.Errorf("have %+v", r)
 	}
 	// A region that the old primary had not committed, with rules in force: they get a new version.
-	s = do(t, s, Primary{Region: "ap", World: WorldID{7}, When: 5000})
+	s = do(t, s, SetPrimary{Region: "ap", World: WorldID{7}, When: 5000})
 	_, v := s.History.Current()
 	if r := s.Regions; r.PrimaryEpoch != 3 || !slices.Equal(r.Names, []string{"ap", "eu", "us"}) ||
 		v.Number != 3 || v.What != "region ap joins" || v.When.UnixMilli() != 5000 {
 		t.Errorf("have %+v, %+v", r, v)
 	}
 	// Rules from before the first primary keep their number.
-	old := do(t, founded(New()), global(100, ""), Primary{Region: "eu", World: WorldID{5}})
+	old := do(t, founded(New()), global(100, ""), SetPrimary{Region: "eu", World: WorldID{5}})
 	if _, v := old.History.Current(); v.Number != 1 || limitIn(t, old, "eu", time.Now()) != 100 || held(old) != "1r" {
 		t.Errorf("version %d, held %s", v.Number, held(old))
 	}
@@ -102,7 +102,7 @@ func TestPrimary(t *testing.T) {
 
 func TestRegionsJoinAndLeave(t *testing.T) {
 	s := do(t, begun(t), global(90, ""))
-	next, r := s.Apply(s.Index+1, encoded(t, Region{Name: "us", By: "us", When: 77_000}))
+	next, r := s.Apply(s.Index+1, encoded(t, ChangeRegion{Name: "us", By: "us", When: 77_000}))
 	doc, v := next.History.Current()
 	if r.Err != nil || r.Version != 2 ||
 		v != (rules.Version{Number: 2, When: time.UnixMilli(77_000).UTC(), By: "us",
@@ -119,7 +119,7 @@ func TestRegionsJoinAndLeave(t *testing.T) {
 		t.Errorf("held %s: %d, %d", held(s), limitIn(t, s, "us", time.UnixMilli(200_000)),
 			limitIn(t, s, "us", time.UnixMilli(110_000)))
 	}
-	s = do(t, s, Region{Name: "us", Remove: true, When: 1})
+	s = do(t, s, ChangeRegion{Name: "us", Remove: true, When: 1})
 	if _, v := s.History.Current(); v.What != "region us leaves" || held(s) != "1r 2r 3" ||
 		limitIn(t, s, "eu", time.UnixMilli(200_000)) != 45 ||
 		limitIn(t, s, "us", time.UnixMilli(200_000)) != 0 {
@@ -138,9 +138,9 @@ func TestRegionsJoinAndLeave(t *testing.T) {
 	}
 	many := begun(t)
 	for i := range MaxRegions - 1 {
-		many = do(t, many, Region{Name: fmt.Sprintf("r%02d", i)})
+		many = do(t, many, ChangeRegion{Name: fmt.Sprintf("r%02d", i)})
 	}
-	rejects(t, many, encoded(t, Region{Name: "one more"}), "the most allowed")
+	rejects(t, many, encoded(t, ChangeRegion{Name: "one more"}), "the most allowed")
 	if len(many.Regions.Names) != MaxRegions || !slices.IsSorted(many.Regions.Names) {
 		t.Errorf("have %v", many.Regions.Names)
 	}
@@ -189,12 +189,12 @@ func TestRejectedRegions(t *testing.T) {
 		entry Entry
 		why   string
 	}{
-		{s, Primary{World: WorldID{1}}, "name has 1 to 64"},
-		{s, Primary{Region: long, World: WorldID{1}}, "name has 1 to 64"},
-		{s, Primary{Region: "eu"}, "no ID"},
-		{s, Region{}, "name has 1 to 64"}, {s, Region{Name: long}, "name has 1 to 64"},
-		{alone, Region{Name: "us"}, "no primary"}, {s, Region{Name: "us"}, "is already committed"},
-		{s, Region{Name: "eu", Remove: true}, "is the primary"},
+		{s, SetPrimary{World: WorldID{1}}, "name has 1 to 64"},
+		{s, SetPrimary{Region: long, World: WorldID{1}}, "name has 1 to 64"},
+		{s, SetPrimary{Region: "eu"}, "no ID"},
+		{s, ChangeRegion{}, "name has 1 to 64"}, {s, ChangeRegion{Name: long}, "name has 1 to 64"},
+		{alone, ChangeRegion{Name: "us"}, "no primary"}, {s, ChangeRegion{Name: "us"}, "is already committed"},
+		{s, ChangeRegion{Name: "eu", Remove: true}, "is the primary"},
 		{alone, Mark{Version: 1}, "no primary"}, {s, Mark{Version: 4}, "version 3 of the rules is the candidate"},
 		{s, Mark{4, 5}, "not the candidate"}, {s, Mark{2, 5}, "not the candidate"},
 		{s, Mark{3, -5}, "not a valid time"},
@@ -212,7 +212,7 @@ func TestRejectedRegions(t *testing.T) {
 	if err := s.Regions.Refuses(Mark{3, 5}); err != nil {
 		t.Error(err)
 	}
-	next, r := s.Apply(s.Index+1, encoded(t, Region{Name: "za", Remove: true}))
+	next, r := s.Apply(s.Index+1, encoded(t, ChangeRegion{Name: "za", Remove: true}))
 	if !errors.Is(r.Err, document.ErrNotFound) || next.Regions != s.Regions {
 		t.Errorf("have %v", r.Err)
 	}
@@ -234,7 +234,7 @@ func TestHeldVersionsAreBounded(t *testing.T) {
 	if !errors.As(r.Err, &wrong) || next.History != s.History || next.Regions != s.Regions {
 		t.Errorf("have %v", r.Err)
 	}
-	rejects(t, s, encoded(t, Region{Name: "za"}), "too many versions")
+	rejects(t, s, encoded(t, ChangeRegion{Name: "za"}), "too many versions")
 	reread(t, s)
 	if _, r := ahead(t, s, founded(New())); r.Err != nil {
 		t.Error(r.Err)
@@ -315,7 +315,7 @@ func TestFollow(t *testing.T) {
 		}
 		// Later versions are added.
 		later := do(t, s, Mark{3, 1_800_000_000_000},
-			Rules{Change: document.Change{Part: document.RulePart, Name: "w", Delete: true}})
+			WriteRules{Change: document.Change{Part: document.RulePart, Name: "w", Delete: true}})
 		next, r = ahead(t, later, reread(t, next))
 		if r.Err != nil || r.Version != 5 || held(next) != held(later) || len(next.History.Versions()) != 2 {
 			t.Errorf("have %+v, held %s", r, held(next))
@@ -324,7 +324,7 @@ func TestFollow(t *testing.T) {
 		if _, r := ahead(t, s, next); !errors.Is(r.Err, ErrRejected) {
 			t.Errorf("older: have %+v", r)
 		}
-		back, r := ahead(t, do(t, s, Primary{Region: "us", World: WorldID{5}}), next)
+		back, r := ahead(t, do(t, s, SetPrimary{Region: "us", World: WorldID{5}}), next)
 		if _, v := back.History.Current(); r.Err != nil || v.Number != 4 ||
 			len(back.History.Versions()) != 1 || back.Regions.PrimaryEpoch != 2 {
 			t.Errorf("another primary: have %+v, version %d", r, v.Number)
@@ -336,7 +336,7 @@ func TestFollow(t *testing.T) {
 		t.Errorf("have %+v, %+v", r, next.Regions)
 	}
 	// The same rules under another primary keep the same history.
-	kept, r := ahead(t, do(t, s, Primary{Region: "us", World: WorldID{5}}), s)
+	kept, r := ahead(t, do(t, s, SetPrimary{Region: "us", World: WorldID{5}}), s)
 	if r.Err != nil || kept.History != s.History {
 		t.Errorf("have %+v", r)
 	}
@@ -405,10 +405,10 @@ func TestFollowIsSmall(t *testing.T) {
 	for i := range 1000 {
 		fmt.Fprintf(&b, "    tenant-%x: {limits: {w: [{limit: %d, per: 1m, algorithm: fixed-window}]}}\n", i*i, i+1)
 	}
-	s := do(t, begun(t, "us"), Rules{Change: document.Change{Body: b.Bytes()}, When: time.UnixMilli(1)})
+	s := do(t, begun(t, "us"), WriteRules{Change: document.Change{Body: b.Bytes()}, When: time.UnixMilli(1)})
 	for i := range 6 {
 		s = do(t, s,
-			Rules{Change: document.Change{Part: document.RulePart, Name: "w",
+			WriteRules{Change: document.Change{Part: document.RulePart, Name: "w",
 				Body: fmt.Appendf(nil,
 					"{key: [tenant], scope: global, limits: [{limit: %d, per: 1m, algorithm: fixed-window}]}",
 					i+7)}})

@@ -27,7 +27,7 @@ func TestG9_RepeatedWriteIsAnsweredAsBefore(t *testing.T) {
 		return document.Change{Part: part, Name: name, Body: []byte(body)}
 	}
 	// Each fits the state before it.
-	writes := []Rules{
+	writes := []WriteRules{
 		write(1, 10),
 		{Request: RequestID{2}, Change: document.Change{Body: documentText(11)}, IfMatch: 7},
 		{Request: RequestID{3}, Change: document.Change{Body: documentText(12)}, OnlyFirst: true},
@@ -80,8 +80,8 @@ func TestWritesWithoutRequestAreAllMade(t *testing.T) {
 }
 
 func TestLastRequestsAreRemembered(t *testing.T) {
-	request := func(i int) Rules {
-		w := Rules{Change: document.Change{Part: document.RulePart, Name: "no", Delete: true}}
+	request := func(i int) WriteRules {
+		w := WriteRules{Change: document.Change{Part: document.RulePart, Name: "no", Delete: true}}
 		binary.BigEndian.PutUint32(w.Request[:], uint32(i+1))
 		return w
 	}
@@ -109,7 +109,7 @@ func TestLastRequestsAreRemembered(t *testing.T) {
 // once, and remembered in part.
 func TestRememberedMistakesAreBounded(t *testing.T) {
 	body := "version: 1\nrules:\n" + strings.Repeat("  - {nam: "+strings.Repeat("ä", 100)+"}\n", 500)
-	w := Rules{Request: RequestID{1}, Change: document.Change{Body: []byte(body)}}
+	w := WriteRules{Request: RequestID{1}, Change: document.Change{Body: []byte(body)}}
 	s, r := New().Apply(1, encoded(t, w))
 	var all, some document.Errors
 	if !errors.As(r.Err, &all) || len(all) < 500 {

@@ -236,16 +236,16 @@ func (w *world) step() {
 	case 0, 1:
 		text := w.document()
 		err := w.do(primary,
-			Rules{Change: document.Change{Body: []byte(text)}, When: time.UnixMilli(w.now + primary.leader + w.misread())})
+			WriteRules{Change: document.Change{Body: []byte(text)}, When: time.UnixMilli(w.now + primary.leader + w.misread())})
 		what = fmt.Sprintf("writes %s: %v", text, err)
 	case 2:
 		if !other.gone {
-			what = fmt.Sprintf("%s joins: %v", other.name, w.do(primary, Region{Name: other.name, When: w.now}))
+			what = fmt.Sprintf("%s joins: %v", other.name, w.do(primary, ChangeRegion{Name: other.name, When: w.now}))
 		}
 	case 3:
 		if w.rand.IntN(6) == 0 && slices.Contains(primary.state.Regions.Names, other.name) {
 			// An operator declares that the region is gone; it comes back as a new one.
-			err := w.do(primary, Region{Name: other.name, Remove: true, When: w.now})
+			err := w.do(primary, ChangeRegion{Name: other.name, Remove: true, When: w.now})
 			what = fmt.Sprintf("%s leaves: %v", other.name, err)
 			other.gone = err == nil
 		}
@@ -269,7 +269,7 @@ func (w *world) step() {
 		if w.rand.IntN(3) == 0 && w.current(other) {
 			// This region does not know what was recorded since. Perhaps no other region
 			// followed it, or all others did.
-			err := w.do(other, Primary{Region: other.name, World: primary.state.Regions.World})
+			err := w.do(other, SetPrimary{Region: other.name, World: primary.state.Regions.World})
 			what = fmt.Sprintf("%s is the primary: %v", other.name, err)
 			w.primary = other
 		}
@@ -371,7 +371,7 @@ func (w *world) limit(r *region, n *asker) (share *rules.Limit, whole algorithms
 		return nil, algorithms.Limit{Amount: unlimited, Burst: unlimited}
 	}
 	whole = m.Hits[0].Limits[0].Limit
-	set.Share(&m, (w.now+n.clock)*int64(time.Millisecond))
+	set.ApplyShares(&m, (w.now+n.clock)*int64(time.Millisecond))
 	return m.Hits[0].Limits[0], whole
 }
 
@@ -410,7 +410,7 @@ func (w *world) broken() string {
 
 // run runs the model once. It returns the broken promise, if any, and the steps that led to it.
 func (w *world) run(steps int) (string, []string) {
-	_ = w.do(w.regions[0], Primary{Region: "eu", World: WorldID{1}})
+	_ = w.do(w.regions[0], SetPrimary{Region: "eu", World: WorldID{1}})
 	for range steps {
 		w.step()
 		if w.bucket {

@@ -19,8 +19,8 @@ func rich(t testing.TB) *State {
 		RegisterProcess{Node: node(1), Boot: 8}, Reign{4}, Ended{Node: node(2), Generation: 0},
 		Ended{Node: node(77), Generation: 0}, write(1, 5), ringOf(2, 1, 2, 3, 4))
 	for _, e := range []Entry{
-		Rules{Request: RequestID{2}, Change: write(0, 0).Change, OnlyFirst: true},
-		Rules{Request: RequestID{3}, Change: write(0, 0).Change},
+		WriteRules{Request: RequestID{2}, Change: write(0, 0).Change, OnlyFirst: true},
+		WriteRules{Request: RequestID{3}, Change: write(0, 0).Change},
 	} {
 		s, _ = s.Apply(s.Index+1, encoded(t, e))
 	}
@@ -204,8 +204,8 @@ func FuzzApply(f *testing.F) {
 	for _, e := range []Entry{
 		found, Empty{}, ringOf(3, 1, 2), Leave{Epoch: 3, Node: node(1)}, Settled{Epoch: 2},
 		Ended{Node: node(2), Generation: 1}, Forget{node(3)}, write(5, 5),
-		RegisterProcess{Node: node(1), Boot: 7}, Primary{Region: "us", World: WorldID{1}},
-		Region{Name: "za", When: 5}, Region{Name: "us", Remove: true},
+		RegisterProcess{Node: node(1), Boot: 7}, SetPrimary{Region: "us", World: WorldID{1}},
+		ChangeRegion{Name: "za", When: 5}, ChangeRegion{Name: "us", Remove: true},
 		Mark{Version: 4}, Mark{3, 9}, Skipped{Hash: []byte("x")}, Raise{Level: 1}, global(70, ""),
 		followed(f, moved(f)), followed(f, begun(f, "us")),
 	} {

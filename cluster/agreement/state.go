@@ -109,10 +109,10 @@ func (s *State) Generation(id ring.NodeID) int64 { return s.Generations[id] }
 // Boot returns the boot of a node's registered process, or 0 if there is none.
 func (s *State) Boot(id ring.NodeID) uint64 { return s.Processes[id].Boot }
 
-// Owner returns the node where the token of partition p starts, and the node to
+// Owners returns the node where the token of partition p starts, and the node to
 // which the token moves. Both are zero before the first ring, and equal if p
 // doesn't move.
-func (s *State) Owner(p int) (from, to ring.NodeID) { return s.From.Owner(p), s.To.Owner(p) }
+func (s *State) Owners(p int) (from, to ring.NodeID) { return s.From.Owner(p), s.To.Owner(p) }
 
 // KnownLevel returns the newest feature level that a node's process knows, or 0
 // if no process is registered.

@@ -80,8 +80,8 @@ func documentText(n int) []byte {
 		"tiers:\n  free: {limits: [{limit: %d, per: 1h}]}\ndefault_tier: free\n", n)
 }
 
-func write(request byte, n int) Rules {
-	return Rules{
+func write(request byte, n int) WriteRules {
+	return WriteRules{
 		Request: RequestID{request}, Change: document.Change{Body: documentText(n)}, By: "test",
 		When: time.Date(2026, 1, 2, 3, 4, 5, 678, time.UTC),
 	}
@@ -98,7 +98,7 @@ func founded(s *State) *State {
 
 func TestNewState(t *testing.T) {
 	s := New()
-	if from, to := s.Owner(5); !from.IsZero() || !to.IsZero() || !s.Settled || s.Generation(node(1)) != 0 {
+	if from, to := s.Owners(5); !from.IsZero() || !to.IsZero() || !s.Settled || s.Generation(node(1)) != 0 {
 		t.Errorf("have %+v", s)
 	}
 	if doc, _ := s.History.Current(); doc != nil {
@@ -135,7 +135,7 @@ func TestRings(t *testing.T) {
 	}
 	moving := 0
 	for p := range ring.Partitions {
-		from, to := s.Owner(p)
+		from, to := s.Owners(p)
 		if from != s.From.Owner(p) || to != s.To.Owner(p) {
 			t.Fatalf("partition %d: %s to %s", p, from, to)
 		}
@@ -366,7 +366,7 @@ func TestUnreadableEntries(t *testing.T) {
 		return append(append(later.appendOrigin([]byte{entryMark, kind, format}, level), 0), text...)
 	}
 	body := func(text string) string { return string(wire.AppendText(nil, text)) }
-	emptyKind, ringKind, settledKind, rulesKind := byte(kindOf(Empty{})), byte(kindOf(Ring{})), byte(kindOf(Settled{})), byte(kindOf(Rules{}))
+	emptyKind, ringKind, settledKind, rulesKind := byte(kindOf(Empty{})), byte(kindOf(Ring{})), byte(kindOf(Settled{})), byte(kindOf(WriteRules{}))
 	const wrote = "release v9.1.0 wrote it"
 	for name, test := range map[string]struct {
 		entry []byte
@@ -456,8 +456,8 @@ func TestEntriesAreWrittenAndRead(t *testing.T) {
 	for _, want := range []Entry{
 		found, Empty{}, ringOf(7, 1, 2), Leave{Epoch: 3, Node: node(1)}, Settled{Epoch: 4},
 		Ended{Node: node(2), Generation: 5}, Forget{node(3)}, w,
-		RegisterProcess{Node: node(2), Boot: 1 << 63}, Primary{"eu", WorldID{1}, 3, 2},
-		Region{"us", true, "x", 3}, Mark{4, 5}, Skipped{Hash: []byte{1}}, Raise{Level: 1},
+		RegisterProcess{Node: node(2), Boot: 1 << 63}, SetPrimary{"eu", WorldID{1}, 3, 2},
+		ChangeRegion{"us", true, "x", 3}, Mark{4, 5}, Skipped{Hash: []byte{1}}, Raise{Level: 1},
 		followed(t, moved(t)), followed(t, begun(t)),
 	} {
 		have, err := ThisBuild.Decode(encoded(t, want))
@@ -473,8 +473,8 @@ func TestEntriesAreWrittenAndRead(t *testing.T) {
 	w.Change.Body = make([]byte, document.MaxDocument+1)
 	for name, e := range map[string]Entry{
 		"large body": w, "nil": nil, "pointer": &Empty{},
-		"name":      Rules{Change: document.Change{Name: "\xff"}},
-		"long name": Rules{Change: document.Change{Name: strings.Repeat("x", maxHead)}},
+		"name":      WriteRules{Change: document.Change{Name: "\xff"}},
+		"long name": WriteRules{Change: document.Change{Name: strings.Repeat("x", maxHead)}},
 	} {
 		if b, err := ThisBuild.Encode(e); !errors.Is(err, ErrEntry) || b != nil {
 			t.Errorf("%s: have %v", name, err)

@@ -39,21 +39,21 @@ const (
 	maxSuspended = 16
 	// suspensionReset is how long after the last suspension Times starts over.
 	suspensionReset = time.Hour
-	// minPatience and maxPatience bound Suspension.Patience.
-	minPatience = 10 * time.Second
-	maxPatience = 10 * time.Minute
+	// minRejoinDelay and maxRejoinDelay bound Suspension.RejoinDelay.
+	minRejoinDelay = 10 * time.Second
+	maxRejoinDelay = 10 * time.Minute
 	// KeptRemoved is how many removed processes are remembered.
 	KeptRemoved = 256
 )
 
-// Patience returns how long a node must stay healthy before it rejoins the
+// RejoinDelay returns how long a node must stay healthy before it rejoins the
 // ring: 10 s after the first suspension, doubling with each further one up to
 // 10 min, or 0 if the node was never suspended.
-func (sus Suspension) Patience() time.Duration {
+func (sus Suspension) RejoinDelay() time.Duration {
 	if sus.Times == 0 {
 		return 0
 	}
-	return min(minPatience<<(sus.Times-1), maxPatience)
+	return min(minRejoinDelay<<(sus.Times-1), maxRejoinDelay)
 }
 
 // suspend counts a suspension of a member with a process: see Suspension.

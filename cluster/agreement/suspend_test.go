@@ -20,7 +20,7 @@ func TestSuspensions(t *testing.T) {
 	}
 	patience := func(s *State, want time.Duration) {
 		t.Helper()
-		if have := s.Processes[node(2)].Suspension.Patience(); have != want {
+		if have := s.Processes[node(2)].Suspension.RejoinDelay(); have != want {
 			t.Fatalf("the node must stay healthy for %s, want %s", have, want)
 		}
 	}

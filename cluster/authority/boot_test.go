@@ -142,7 +142,7 @@ func TestClone(t *testing.T) {
 		if e := d.decide(); e != nil {
 			d.want(kind(e), "RegisterProcess")
 			d.apply(e)
-			d.reignState.outcomeKnown(e)
+			d.reignState.recordOutcome(e)
 		}
 	}
 	if d.state.Boot(id(2)) != 999 {
@@ -219,7 +219,7 @@ func TestNothingIsGrantedToAProcessThatIsBeingReplaced(t *testing.T) {
 		t.Errorf("have %+v", have)
 	}
 	d.apply(e)
-	d.reignState.outcomeKnown(e)
+	d.reignState.recordOutcome(e)
 	if have := d.ask(d.request(2)); !have.Granted {
 		t.Errorf("have %+v", have)
 	}

@@ -10,7 +10,7 @@ import (
 )
 
 // nextEntry updates the reignState and returns the entry to propose now, or
-// nil. The caller must report the entry's outcome with outcomeKnown before it
+// nil. The caller must report the entry's outcome with recordOutcome before it
 // calls nextEntry again, and must call nextEntry or detectStall at least every
 // tickInterval.
 func (rs *reignState) nextEntry(in *decisionInput) agreement.Entry {
@@ -82,7 +82,7 @@ func (rs *reignState) observeReports(in *decisionInput) {
 			rec.lastAsked != never && rec.applied < in.state.Revision)
 		track(&rec.healthySince, rec.notDirectSince == never && rs.hasAuthority(in.now, in.state, id))
 
-		if !proved || rs.silence(in.now, max(rec.lastAsked, rec.next.asked)) >= silencePatience {
+		if !proved || rs.silence(in.now, max(rec.lastAsked, rec.successor.asked)) >= silencePatience {
 			rec.ungrantedSince = never
 		}
 
@@ -134,7 +134,7 @@ func (rs *reignState) review(in *decisionInput, id ring.NodeID) {
 	case rec.ending:
 		// endEntry waits until the node's authority has expired. Until then, a node
 		// that is well again is spared.
-		rec.ending = !rec.isBack(in, id)
+		rec.ending = !rec.hasRecovered(in, id)
 	default:
 		rs.endIfUnwell(in, rec, id)
 	}
@@ -148,7 +148,7 @@ func (rs *reignState) endIfUnwell(in *decisionInput, rec *record, id ring.NodeID
 	}
 
 	if why == agreement.Behind {
-		rs.lastBehindEnd = in.now
+		rs.behindEndedAt = in.now
 		if id == rs.self {
 			// This leader can't end itself. The next one will, if it has to.
 			rs.transferLead()
@@ -166,18 +166,18 @@ func (rec *record) startEnding(now time.Duration, why agreement.Reason) {
 	rec.endingReason = why
 }
 
-// isBack reports whether id, the node of rec, is well again although the leader
-// had decided to end it.
-func (rec *record) isBack(in *decisionInput, id ring.NodeID) bool {
+// hasRecovered reports whether id, the node of rec, is well again although the
+// leader had decided to end it.
+func (rec *record) hasRecovered(in *decisionInput, id ring.NodeID) bool {
 	// A node that is Behind asks all the time, without success. So its requests are
 	// no sign that it is well.
-	hasAsked := max(rec.lastAsked, rec.next.asked) > rec.endingSince && rec.endingReason != agreement.Behind
+	hasAsked := max(rec.lastAsked, rec.successor.asked) > rec.endingSince && rec.endingReason != agreement.Behind
 	return hasAsked && !in.hasFailed(id) && rec.unreachableSince == never
 }
 
 // whyEnd returns why id, the node of rec, should be ended, or "" if it should not.
 func (rs *reignState) whyEnd(in *decisionInput, rec *record, id ring.NodeID) agreement.Reason {
-	isSilent := rs.silence(in.now, max(rec.lastAsked, rec.next.asked)) >= silencePatience
+	isSilent := rs.silence(in.now, max(rec.lastAsked, rec.successor.asked)) >= silencePatience
 	isUnreachable := rec.unreachableSince != never
 
 	switch {
@@ -185,7 +185,7 @@ func (rs *reignState) whyEnd(in *decisionInput, rec *record, id ring.NodeID) agr
 		return agreement.Silent
 	case isUnreachable && in.now-rec.unreachableSince >= unreachablePatience:
 		return agreement.Unreachable
-	case rs.isBehind(in, rec) && in.now-rs.lastBehindEnd >= behindPause && rs.canSpare(in, id):
+	case rs.isBehind(in, rec) && in.now-rs.behindEndedAt >= behindPause && rs.canSpare(in, id):
 		return agreement.Behind
 	}
 	return ""
@@ -204,7 +204,7 @@ func (rs *reignState) isBehind(in *decisionInput, rec *record) bool {
 	// save its term first. Such a node may be the former leader, which can go on
 	// leading for some seconds after its disk hangs. So this leader waits only
 	// unreachablePatience, not behindPatience.
-	silence := rs.silence(in.now, max(rec.lastAsked, rec.next.asked))
+	silence := rs.silence(in.now, max(rec.lastAsked, rec.successor.asked))
 	asksNothing := silence >= unreachablePatience && rs.leadIsConfirmed(in.now)
 
 	// It lags. Until it has applied the newest revision it begins no copies, so no
@@ -241,7 +241,7 @@ func (rs *reignState) dropStale(in *decisionInput) {
 
 		// The evidence against a former member must not end the node once it is back.
 		rec.ending = false
-		if rs.silence(in.now, max(rec.lastAsked, rec.next.asked)) >= recordTTL {
+		if rs.silence(in.now, max(rec.lastAsked, rec.successor.asked)) >= recordTTL {
 			delete(rs.records, id)
 		}
 	}
@@ -256,9 +256,9 @@ func (rs *reignState) registerEntry(in *decisionInput) agreement.Entry {
 			continue
 		}
 
-		e := rec.next.build
+		e := rec.successor.registration
 		e.Node = id
-		e.Boot = rec.next.boot
+		e.Boot = rec.successor.boot
 		e.Reign = rs.number
 
 		// A rejected entry would be proposed again and again, before all others.
@@ -279,8 +279,8 @@ func (rs *reignState) registerEntry(in *decisionInput) agreement.Entry {
 // alarmRejected alerts the operator, once, that the new process of id, the node
 // of rec, can't be registered.
 func (rs *reignState) alarmRejected(rec *record, id ring.NodeID, err error) {
-	if !rec.next.rejected {
-		rec.next.rejected = true
+	if !rec.successor.rejected {
+		rec.successor.rejected = true
 		rs.alarm("a node's process can't be registered: the node gets no authority", "node", id, "error", err)
 	}
 }
@@ -288,8 +288,8 @@ func (rs *reignState) alarmRejected(rec *record, id ring.NodeID, err error) {
 // wantsRegistration reports whether rec's node has a new process that still
 // asks and may be registered.
 func (rec *record) wantsRegistration(now time.Duration) bool {
-	isNew := rec.next.boot != 0 && rec.next.boot != rec.boot
-	return isNew && !rec.next.unfit && !rec.ending && now-rec.next.asked < Validity
+	isNew := rec.successor.boot != 0 && rec.successor.boot != rec.boot
+	return isNew && !rec.successor.unfit && !rec.ending && now-rec.successor.asked < Validity
 }
 
 // oldProcessIsDone reports whether the registered process of id, the node of
@@ -298,7 +298,7 @@ func (rs *reignState) oldProcessIsDone(in *decisionInput, id ring.NodeID, rec *r
 	if rec.boot == 0 || rec.gaveUp {
 		return true
 	}
-	if id == rs.self && rec.next.boot == rs.boot {
+	if id == rs.self && rec.successor.boot == rs.boot {
 		return true // this process holds the lock on the data directory
 	}
 	return rs.hasExpired(in.now, rec) && rs.silence(in.now, rec.lastAsked) >= silencePatience
@@ -393,8 +393,8 @@ func (rs *reignState) leaveEntry(in *decisionInput) agreement.Entry {
 		}
 
 		// This leader can't take itself out. The next one will.
-		if in.now-rs.lastBehindEnd >= behindPause {
-			rs.lastBehindEnd = in.now
+		if in.now-rs.behindEndedAt >= behindPause {
+			rs.behindEndedAt = in.now
 			rs.transferLead()
 		}
 	}
@@ -414,7 +414,7 @@ func (rs *reignState) observeRing(in *decisionInput) {
 		// A new member must be directly reachable. A node that was suspended must also
 		// stay healthy for a while.
 		if in.state.InRing(id) || rec.healthySince != never &&
-			in.now-rec.healthySince >= in.state.Processes[id].Suspension.Patience() {
+			in.now-rec.healthySince >= in.state.Processes[id].Suspension.RejoinDelay() {
 			wanted = append(wanted, id)
 		}
 	}
@@ -470,8 +470,9 @@ func (rs *reignState) ringEntry(in *decisionInput) agreement.Entry {
 	return e
 }
 
-// outcomeKnown records that an entry's outcome is known: it was applied or rejected.
-func (rs *reignState) outcomeKnown(e agreement.Entry) {
+// recordOutcome records that an entry's outcome is known: it was applied or
+// rejected.
+func (rs *reignState) recordOutcome(e agreement.Entry) {
 	switch e := e.(type) {
 	case agreement.RegisterProcess:
 		if rec := rs.records[e.Node]; rec != nil {

@@ -164,10 +164,10 @@ func (g *Granter) Answer(ctx context.Context, req Request) Reply {
 		}})
 }
 
-// Committed returns an index that includes everything agreed on before the
+// CommittedIndex returns an index that includes everything agreed on before the
 // call. Like Answer, it waits for a confirmation. The error is ErrNotLeading or
 // the context's.
-func (g *Granter) Committed(ctx context.Context) (uint64, error) {
+func (g *Granter) CommittedIndex(ctx context.Context) (uint64, error) {
 	reply := g.submit(ctx, &pendingRequest{buildReply: func(_ *reignState, _ time.Duration, s *agreement.State) Reply {
 		return Reply{Granted: true, Index: s.Index}
 	}})
@@ -489,7 +489,7 @@ func (g *Granter) startReignState() {
 // next one.
 func (g *Granter) finishProposal(o outcome) {
 	r := g.reign
-	r.state.outcomeKnown(o.entry)
+	r.state.recordOutcome(o.entry)
 	r.proposal = nil
 
 	if o.result.Err != nil {

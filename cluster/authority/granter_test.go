@@ -166,10 +166,10 @@ func TestADeposedLeaderGrantsNothing(t *testing.T) {
 		if have := one.Answer(ctx, s.request(1)); have.Granted {
 			t.Error("a deposed leader granted")
 		}
-		if _, err := one.Committed(ctx); !errors.Is(err, ErrNotLeading) {
+		if _, err := one.CommittedIndex(ctx); !errors.Is(err, ErrNotLeading) {
 			t.Errorf("have %v from a deposed leader", err)
 		}
-		index, err := two.Committed(ctx)
+		index, err := two.CommittedIndex(ctx)
 		if err != nil || index != s.state.Index {
 			t.Errorf("have %d, %v, want %d", index, err, s.state.Index)
 		}
@@ -245,14 +245,14 @@ func TestOneConfirmationForAllThatWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, g := leadingGranter(t)
 		before, began := s.confirmations(), time.Now()
-		if _, err := g.Committed(t.Context()); err != nil || time.Since(began) > s.took {
+		if _, err := g.CommittedIndex(t.Context()); err != nil || time.Since(began) > s.took {
 			t.Errorf("the first took %v: %v", time.Since(began), err)
 		}
 		var group sync.WaitGroup
 		for range 50 {
 			group.Go(func() {
 				for range 40 {
-					if _, err := g.Committed(t.Context()); err != nil {
+					if _, err := g.CommittedIndex(t.Context()); err != nil {
 						t.Error(err)
 					}
 				}

@@ -102,9 +102,9 @@ type reignState struct {
 	// leadConfirmedAt is when the outcome of this node's last confirmation was
 	// handled; at first, when the reign began.
 	leadConfirmedAt time.Duration
-	// lastBehindEnd is when a node that is behind was last marked to be ended, or
+	// behindEndedAt is when a node that is behind was last marked to be ended, or
 	// the lead was transferred instead.
-	lastBehindEnd time.Duration
+	behindEndedAt time.Duration
 	// behind are the nodes that ask without success, sorted. The slice is replaced, never modified.
 	behind []ring.NodeID
 
@@ -161,45 +161,45 @@ type record struct {
 	// outcome is unknown. The entry can't be withdrawn.
 	endProposed bool
 
-	next candidate
-	// bootProposed means that an entry that registers next has been proposed and its
-	// outcome is unknown.
+	successor newProcess
+	// bootProposed means that an entry that registers successor has been proposed
+	// and its outcome is unknown.
 	bootProposed bool
 	lastAlarm    time.Duration
 }
 
-// candidate is a node's process that asks but is not registered.
-type candidate struct {
-	boot  uint64        // 0 if there is none
-	since time.Duration // when it first asked
-	asked time.Duration // when it last asked; never if it has not
-	unfit bool          // it is stuck, or doesn't know the agreed feature level: don't register it
-	build agreement.RegisterProcess
+// newProcess is a node's process that asks but is not registered.
+type newProcess struct {
+	boot         uint64        // 0 if there is none
+	since        time.Duration // when it first asked
+	asked        time.Duration // when it last asked; never if it has not
+	unfit        bool          // it is stuck, or doesn't know the agreed feature level: don't register it
+	registration agreement.RegisterProcess
 	// rejected means that the agreed state would have rejected its registration, and
 	// that the operator was told.
 	rejected bool
 }
 
 // recordRequest records that the process boot asks at now.
-func (next *candidate) recordRequest(boot uint64, now time.Duration) {
-	if next.boot != boot {
-		*next = candidate{boot: boot, since: now}
+func (p *newProcess) recordRequest(boot uint64, now time.Duration) {
+	if p.boot != boot {
+		*p = newProcess{boot: boot, since: now}
 	}
-	next.asked = now
+	p.asked = now
 }
 
 func newReignState(self ring.NodeID, boot uint64, bootstrapExpect int, number uint64, now time.Duration) *reignState {
 	return &reignState{
 		self: self, boot: boot, bootstrapExpect: bootstrapExpect, number: number,
 		reignBegan: now, silenceFrom: now, lastTick: now, wantedSince: now, ringSince: now,
-		leadConfirmedAt: now, lastBehindEnd: never,
+		leadConfirmedAt: now, behindEndedAt: never,
 		records: make(map[ring.NodeID]*record),
 	}
 }
 
 func newRecord(boot uint64) *record {
 	return &record{
-		boot: boot, lastAsked: never, lastGranted: never, next: candidate{asked: never}, lastAlarm: never,
+		boot: boot, lastAsked: never, lastGranted: never, successor: newProcess{asked: never}, lastAlarm: never,
 		ungrantedSince: never, laggingSince: never, unreachableSince: never, notDirectSince: never, healthySince: never,
 	}
 }
@@ -230,8 +230,8 @@ func (rs *reignState) ensureRecord(s *agreement.State, id ring.NodeID) *record {
 
 		// The new process has asked before. Without the time of that request, it could
 		// count as silent at once.
-		if rec.next.boot == boot {
-			fresh.lastAsked = rec.next.asked
+		if rec.successor.boot == boot {
+			fresh.lastAsked = rec.successor.asked
 		}
 
 		rs.records[id] = fresh

@@ -127,7 +127,7 @@ func (d *desk) run(span time.Duration, healthy ...byte) []agreement.Entry {
 				}
 			}
 			d.apply(e)
-			d.reignState.outcomeKnown(e)
+			d.reignState.recordOutcome(e)
 			all = append(all, e)
 		}
 	}
@@ -260,7 +260,7 @@ func TestLeaving(t *testing.T) {
 		t.Fatalf("have %#v, want a Leave", e)
 	}
 	d.apply(e)
-	d.reignState.outcomeKnown(e)
+	d.reignState.recordOutcome(e)
 	if !leave(2).Granted {
 		t.Error("a node that leaves is not granted")
 	}
@@ -271,7 +271,7 @@ func TestLeaving(t *testing.T) {
 		d.ask(d.request(1))
 		if e := d.decide(); e != nil {
 			d.apply(e)
-			d.reignState.outcomeKnown(e)
+			d.reignState.recordOutcome(e)
 		}
 	}
 	if have := d.state.To.Members(); len(have) != 1 || have[0] != id(1) || !d.state.Settled {
@@ -422,7 +422,7 @@ func TestEndedIsNotTakenBack(t *testing.T) {
 		t.Fatal("it was granted authority while the entry that ends it was under way")
 	}
 	d.apply(e)
-	d.reignState.outcomeKnown(e)
+	d.reignState.recordOutcome(e)
 	if have := d.ask(q); have.Granted {
 		t.Fatal("it was granted authority for the generation that was ended")
 	}

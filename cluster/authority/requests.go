@@ -100,12 +100,12 @@ func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, 
 	}
 
 	isTooLow := max(1, req.Level) < s.Level
-	rec.next.recordRequest(req.Boot, now)
-	rec.next.unfit = req.Stuck || isTooLow
-	rec.next.build = agreement.RegisterProcess{Level: req.Level, Release: req.Release, Zones: req.Zones}
+	rec.successor.recordRequest(req.Boot, now)
+	rec.successor.unfit = req.Stuck || isTooLow
+	rec.successor.registration = agreement.RegisterProcess{Level: req.Level, Release: req.Release, Zones: req.Zones}
 
 	// The registered process still asks, so two processes are alive.
-	if rec.lastAsked > rec.next.since && now-rec.lastAsked < silencePatience {
+	if rec.lastAsked > rec.successor.since && now-rec.lastAsked < silencePatience {
 		rs.alarmClone(now, rec, req.Node)
 		return reasonClone
 	}
@@ -116,7 +116,7 @@ func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, 
 		reason = reasonStuck
 	case isTooLow:
 		reason = reasonLevel
-	case rec.next.rejected:
+	case rec.successor.rejected:
 		reason = reasonRejected
 	}
 

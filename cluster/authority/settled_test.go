@@ -43,7 +43,7 @@ func TestSettledNeedsReportsFromAfterAnEnd(t *testing.T) {
 				t.Fatalf("have %#v", e)
 			}
 			d.apply(e)
-			d.reignState.outcomeKnown(e)
+			d.reignState.recordOutcome(e)
 			break
 		}
 	}

@@ -29,10 +29,10 @@ var (
 // counts. Each sync with a member repeats the report.
 const twinMemory = time.Minute
 
-// events implements memberlist's callbacks. memberlist calls most of them with
+// delegates implements memberlist's callbacks. memberlist calls most of them with
 // its lock of members held, so they must neither block nor call memberlist:
 // they copy their arguments into the table, log, and signal.
-type events struct{ *Gossip }
+type delegates struct{ *Gossip }
 
 // parseMember returns the Member that memberlist's node describes.
 func parseMember(n *memberlist.Node) (Member, error) {
@@ -119,7 +119,7 @@ func (g *Gossip) logRefusal(n *memberlist.Node, m Member, err error) {
 
 // NotifyAlive decides whether memberlist handles a message that a node is
 // alive. It runs before memberlist checks whether the message is new.
-func (e events) NotifyAlive(n *memberlist.Node) error {
+func (e delegates) NotifyAlive(n *memberlist.Node) error {
 	if n.Name == e.name {
 		return nil // this node, or another one with its ID: see NotifyConflict
 	}
@@ -157,7 +157,7 @@ func (e events) NotifyAlive(n *memberlist.Node) error {
 // or that this one joins; it runs at both ends. It refuses a list without an
 // acceptable live member. From a mixed list, NotifyAlive admits or refuses each
 // member.
-func (e events) NotifyMerge(peers []*memberlist.Node) error {
+func (e delegates) NotifyMerge(peers []*memberlist.Node) error {
 	var refused error
 	for _, n := range peers {
 		if n.Name == e.name {
@@ -184,7 +184,7 @@ func (e events) NotifyMerge(peers []*memberlist.Node) error {
 
 // NotifyConflict is called when a process at another address claims a live
 // member's ID. memberlist keeps the process that was there first.
-func (e events) NotifyConflict(existing, other *memberlist.Node) {
+func (e delegates) NotifyConflict(existing, other *memberlist.Node) {
 	if existing.Name == e.name {
 		e.recordTwin(other)
 		return
@@ -255,12 +255,12 @@ func (g *Gossip) recordTwin(n *memberlist.Node) {
 
 // NotifyJoin is called after a node that was unknown or not alive is reported
 // alive. memberlist calls it for this node, too, before Create returns.
-func (e events) NotifyJoin(n *memberlist.Node) { e.put(n) }
+func (e delegates) NotifyJoin(n *memberlist.Node) { e.put(n) }
 
 // NotifyUpdate is called after a living member's metadata changed.
-func (e events) NotifyUpdate(n *memberlist.Node) { e.put(n) }
+func (e delegates) NotifyUpdate(n *memberlist.Node) { e.put(n) }
 
-func (e events) put(n *memberlist.Node) {
+func (e delegates) put(n *memberlist.Node) {
 	if n.Name == e.name {
 		return
 	}
@@ -331,7 +331,7 @@ func (g *Gossip) logMember(m *Member, did string, args ...any) {
 
 // NotifyLeave is called when a member has left or failed. memberlist doesn't
 // say which, so a node that leaves first announces it in its metadata.
-func (e events) NotifyLeave(n *memberlist.Node) {
+func (e delegates) NotifyLeave(n *memberlist.Node) {
 	id, err := ring.ParseNodeID(n.Name)
 	if err != nil || n.Name == e.name {
 		return
@@ -347,7 +347,7 @@ func (e events) NotifyLeave(n *memberlist.Node) {
 }
 
 // NodeMeta returns this node's metadata for its announcements.
-func (e events) NodeMeta(int) []byte {
+func (e delegates) NodeMeta(int) []byte {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return bytes.Clone(e.metadata)

@@ -107,7 +107,7 @@ func Open(c Config) (*Gossip, error) {
 	t := newTransport(inner, g.inspector(), g.recordRefusal)
 	m := c.memberlist(logger)
 	m.Transport = t
-	e := events{g}
+	e := delegates{g}
 	m.Delegate = e
 	m.Events = e
 	m.Alive = e

@@ -50,7 +50,7 @@ func parseState(b []byte) (departures []departure, news []byte, err error) {
 }
 
 // LocalState returns the state to send with the list of members.
-func (e events) LocalState(bool) []byte {
+func (e delegates) LocalState(bool) []byte {
 	var news []byte
 	if e.config.News != nil {
 		news = e.config.News.FullState()
@@ -61,7 +61,7 @@ func (e events) LocalState(bool) []byte {
 }
 
 // MergeRemoteState handles the state that another node sent with its list.
-func (e events) MergeRemoteState(b []byte, _ bool) {
+func (e delegates) MergeRemoteState(b []byte, _ bool) {
 	departures, news, err := parseState(b)
 	if err != nil {
 		e.config.Logger.Debug("malformed state with a list of members", "error", err)
@@ -80,7 +80,7 @@ func (e events) MergeRemoteState(b []byte, _ bool) {
 }
 
 // NotifyMsg handles another node's message.
-func (e events) NotifyMsg(b []byte) {
+func (e delegates) NotifyMsg(b []byte) {
 	if e.config.News == nil {
 		return
 	}
@@ -90,7 +90,7 @@ func (e events) NotifyMsg(b []byte) {
 }
 
 // GetBroadcasts returns messages for other nodes.
-func (e events) GetBroadcasts(overhead, limit int) [][]byte {
+func (e delegates) GetBroadcasts(overhead, limit int) [][]byte {
 	if e.config.News == nil {
 		return nil
 	}

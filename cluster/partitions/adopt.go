@@ -47,7 +47,7 @@ func (k *Keeper) forgetAll() {
 		hadCounters := k.parts[p].hasCounters()
 		// voided stays: an earlier flip may still arrive, and must be declined.
 		k.enterPhase(p, away)
-		k.parts[p] = partState{voided: k.parts[p].voided}
+		k.parts[p] = partState{declined: k.parts[p].declined}
 
 		// Without a token or a copy, the counters here come from a checkpoint. This
 		// process needs them once it is registered.
@@ -70,14 +70,14 @@ func (k *Keeper) updatePart(state *adoptedState, p int) {
 
 	self := k.config.Self
 	pt := &k.parts[p]
-	from, to := state.Owner(p)
+	from, to := state.Owners(p)
 
 	switch pt.phase {
 	case owning, freezing, recovering, doubtful:
 		if from != self && (to != self || pt.phase != owning) {
 			// The move has settled, or another node was promoted while this one was in
 			// doubt: the token is not here.
-			k.release(p)
+			k.markAway(p)
 			return
 		}
 
@@ -94,7 +94,7 @@ func (k *Keeper) updatePart(state *adoptedState, p int) {
 	case flipping, handedOver:
 		switch {
 		case from != self:
-			k.release(p)
+			k.markAway(p)
 		case to != pt.receiver || pt.receiverReplaced(state):
 			// The other node can no longer decide. If it took the token, it may have pushed
 			// changes to its standby that never arrived here. If it did not take it, the
@@ -116,7 +116,7 @@ func (k *Keeper) updatePart(state *adoptedState, p int) {
 // fetches one. The caller must hold mu.
 func (k *Keeper) beginOwnership(state *adoptedState, p int) {
 	pt := &k.parts[p]
-	from, to := state.Owner(p)
+	from, to := state.Owners(p)
 	if from != to {
 		// A late answer to an earlier flip or question must not count as the
 		// answer to the next question.

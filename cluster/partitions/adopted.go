@@ -30,7 +30,7 @@ func (state *adoptedState) isCurrent(from peer.Identity, generation int64) bool 
 // here: the standby and, during a move, the other side. If one side is lost,
 // the other continues from its copy.
 func (state *adoptedState) copyTargetsOf(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
-	from, to := state.Owner(p)
+	from, to := state.Owners(p)
 	switch {
 	case from == to:
 		// Before the ring is settled, the standby in from would take over.
@@ -45,7 +45,7 @@ func (state *adoptedState) copyTargetsOf(self ring.NodeID, p int, buf []ring.Nod
 // and their standbys. If one side was ended, its former standbys are now in its
 // place.
 func (state *adoptedState) copyHolders(self ring.NodeID, p int, buf []ring.NodeID) []ring.NodeID {
-	from, to := state.Owner(p)
+	from, to := state.Owners(p)
 	return appendOthers(self, buf, state.From.Standby(p), to, state.To.Standby(p), from)
 }
 

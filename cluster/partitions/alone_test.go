@@ -110,8 +110,8 @@ func TestG4_FallbackGoesOnFromWhatIsHere(t *testing.T) {
 		time.Sleep(400 * time.Millisecond)
 		c.table.Load().Put(now(), counters.Record{ // from a checkpoint
 			Key: keyOf(i), Kind: limit.Kind,
-			State:   algorithms.State{Count: 990, At: takeRecordNow(&limit, now()).Window},
-			FreshAt: time.Now().Add(time.Hour).Unix(),
+			State:     algorithms.State{Count: 990, At: takeRecordNow(&limit, now()).Window},
+			ExpiresAt: time.Now().Add(time.Hour).Unix(),
 		})
 		for _, n := range []*node{b, c} {
 			for range 10 {
@@ -242,11 +242,11 @@ func TestG7_DebtsOutliveTheProcess(t *testing.T) {
 		keys := f.keysOf(a, b, 10)
 		f.net.Isolate(c.ip)
 		time.Sleep(400 * time.Millisecond)
-		before := c.keeper.Load().DebtsChanged()
+		before := c.keeper.Load().DebtChanges()
 		for _, i := range keys {
 			decideAlone(t, c, i, counters.Admitted)
 		}
-		if c.keeper.Load().DebtsChanged() == before {
+		if c.keeper.Load().DebtChanges() == before {
 			t.Error("DebtsChanged has not changed")
 		}
 		text := c.keeper.Load().AppendDebts(nil)

@@ -18,9 +18,9 @@ type Calls interface {
 	Reachable(to ring.NodeID) bool
 }
 
-// singleCall is a kind of message to a node, of which at most one is in
-// flight. For MethodFlip it covers only questions.
-type singleCall struct {
+// callKey is a kind of message to a node, of which at most one is in
+// flight. For MethodTokens it covers only questions.
+type callKey struct {
 	node   ring.NodeID
 	method peer.Method
 }
@@ -29,7 +29,7 @@ type singleCall struct {
 func (k *Keeper) isPullingFrom(node ring.NodeID) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.callsInFlight[singleCall{node, MethodPull}]
+	return k.callsInFlight[callKey{node, MethodPull}]
 }
 
 // canSendTo reports whether this node may send to node now. The caller must hold mu.

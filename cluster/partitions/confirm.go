@@ -24,7 +24,7 @@ func (k *Keeper) CanConfirm(p int) bool {
 	var buf [3]ring.NodeID
 	nodes := k.adopted.Load().copyTargetsOf(k.config.Self, p, buf[:0])
 	for _, node := range nodes {
-		if !k.targets.isSynced(p, node) || !k.canSendTo(node) {
+		if !k.targets.hasCopy(p, node) || !k.canSendTo(node) {
 			return false
 		}
 	}
@@ -145,7 +145,7 @@ func (k *Keeper) pushForConfirms() {
 }
 
 // advanceConfirmations pushes the changes that new confirmations wait for, and
-// completes the confirmations whose result is known. The caller must hold
+// finishes the confirmations whose result is known. The caller must hold
 // sendMu.
 func (k *Keeper) advanceConfirmations() {
 	k.mu.Lock()
@@ -162,19 +162,19 @@ func (k *Keeper) advanceConfirmations() {
 
 	state := k.adopted.Load()
 	for _, c := range waiting {
-		if c.lastMessages == nil {
-			c.lastMessages = k.lastMessages(state, c.p)
+		if c.mustAck == nil {
+			c.mustAck = k.lastNumbers(state, c.p)
 		}
 	}
 
-	k.completeConfirms()
+	k.finishConfirmations()
 }
 
 // pushFor pushes the changes that new confirmations wait for. Debts concern
 // many partitions, so one pass over all changes takes less time than a pass
 // over each partition. The caller must hold sendMu.
 func (k *Keeper) pushFor(waiting []*confirmation) {
-	isNew := func(c *confirmation) bool { return c.lastMessages == nil }
+	isNew := func(c *confirmation) bool { return c.mustAck == nil }
 	if slices.ContainsFunc(waiting, func(c *confirmation) bool { return isNew(c) && c.forDebts }) {
 		k.pushChanges()
 		return
@@ -189,15 +189,15 @@ func (k *Keeper) pushFor(waiting []*confirmation) {
 	k.pushPartitions(&list)
 }
 
-// lastMessages returns, for each copy target of p, the number of the last
+// lastNumbers returns, for each copy target of p, the number of the last
 // message sent to it. The caller must hold mu.
-func (k *Keeper) lastMessages(state *adoptedState, p int) map[*copyProgress]uint64 {
+func (k *Keeper) lastNumbers(state *adoptedState, p int) map[*copyProgress]uint64 {
 	var buf [3]ring.NodeID
 	last := map[*copyProgress]uint64{}
 	for _, node := range state.copyTargetsOf(k.config.Self, p, buf[:0]) {
 		progress := k.targets.progressOf(p, node)
 		if progress != nil {
-			last[progress] = k.targets.nodes[node].lastMessage
+			last[progress] = k.targets.nodes[node].lastNumber
 		}
 	}
 	return last

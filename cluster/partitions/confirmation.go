@@ -28,10 +28,10 @@ var errNoCopyTargets = errors.New("the partition has no copy targets")
 type confirmation struct {
 	p       int
 	lineage uint64
-	// lastMessages holds the last message that each copy target must acknowledge;
+	// mustAck holds the last message that each copy target must acknowledge;
 	// nil until the changes are sent.
-	lastMessages map[*copyProgress]uint64
-	done         chan error // capacity 1
+	mustAck map[*copyProgress]uint64
+	done    chan error // capacity 1
 	// forDebts means that the confirmation is for debts: maxConfirms does not
 	// apply, and copy targets that can't be reached don't count.
 	forDebts bool
@@ -74,11 +74,12 @@ func (k *Keeper) dropConfirmations(list ...*confirmation) {
 	k.confirms = slices.DeleteFunc(k.confirms, func(c *confirmation) bool { return c.dropped })
 }
 
-// completeConfirms completes the confirmations whose result is known. The caller must hold mu.
-func (k *Keeper) completeConfirms() {
+// finishConfirmations finishes the confirmations whose result is known. The
+// caller must hold mu.
+func (k *Keeper) finishConfirmations() {
 	state := k.adopted.Load()
 	for _, c := range k.confirms {
-		if c.lastMessages == nil {
+		if c.mustAck == nil {
 			continue // what it waits for is not sent yet
 		}
 
@@ -96,7 +97,7 @@ func (k *Keeper) completeConfirms() {
 
 // checkConfirmation reports whether c's result is known, and returns the
 // result. The result is nil once all copy targets of the partition have a
-// complete copy and have acknowledged the messages up to c.lastMessages. A copy
+// complete copy and have acknowledged the messages up to c.mustAck. A copy
 // begun after these messages includes all changes, because the copy was read
 // after them. The caller must hold mu.
 func (k *Keeper) checkConfirmation(state *adoptedState, c *confirmation) (decided bool, err error) {
@@ -120,12 +121,12 @@ func (k *Keeper) checkConfirmation(state *adoptedState, c *confirmation) (decide
 		}
 
 		progress := k.targets.progressOf(c.p, node)
-		if progress == nil || !progress.complete {
+		if progress == nil || !progress.copied {
 			return false, nil
 		}
 
 		inFlight := k.targets.nodes[node].inFlight
-		if last, sent := c.lastMessages[progress]; sent && len(inFlight) > 0 && inFlight[0] <= last {
+		if last, sent := c.mustAck[progress]; sent && len(inFlight) > 0 && inFlight[0] <= last {
 			return false, nil
 		}
 	}

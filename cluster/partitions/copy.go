@@ -51,7 +51,7 @@ func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64
 	from := sender.Node
 	begins := s.flags&sectionBegins != 0
 
-	oldOwner, newOwner := state.Owner(s.p)
+	oldOwner, newOwner := state.Owners(s.p)
 	isSide := from == oldOwner || from == newOwner
 	// An equal number is no older push, but another section of the same message.
 	isOlder := pt.pusherBoot == sender.Boot && seq < pt.lastPush

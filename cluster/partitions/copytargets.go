@@ -25,10 +25,10 @@ type copyTarget struct {
 	node     ring.NodeID
 	progress [ring.Partitions]*copyProgress // nil if no copy was begun
 	unacked  int                            // bytes
-	// lastMessage is the number of the last message; inFlight are the numbers of
+	// lastNumber is the number of the last message; inFlight are the numbers of
 	// unacknowledged messages, in order.
-	lastMessage uint64
-	inFlight    []uint64
+	lastNumber uint64
+	inFlight   []uint64
 	// lastSent is when the last message was sent. silentSince is since when the
 	// target has owed an answer: since its last answer or, if it owed none then,
 	// since the next message. It is zero while no message is unanswered.
@@ -41,7 +41,7 @@ type copyTarget struct {
 
 // copyProgress is the state of a copy target's copy of one partition.
 type copyProgress struct {
-	complete bool // it has acknowledged the complete copy
+	copied   bool // it has acknowledged the complete copy
 	inFlight int  // unacknowledged messages about the partition
 }
 
@@ -69,10 +69,10 @@ func (ts *copyTargets) progressOf(p int, node ring.NodeID) *copyProgress {
 	return nil
 }
 
-// isSynced reports whether node has a complete copy of p; true if node is zero.
-func (ts *copyTargets) isSynced(p int, node ring.NodeID) bool {
+// hasCopy reports whether node has a complete copy of p; true if node is zero.
+func (ts *copyTargets) hasCopy(p int, node ring.NodeID) bool {
 	progress := ts.progressOf(p, node)
-	return node.IsZero() || progress != nil && progress.complete
+	return node.IsZero() || progress != nil && progress.copied
 }
 
 // forgetCopies forgets the copy targets' copies of p, so they get new ones.
@@ -99,7 +99,7 @@ func (ts *copyTargets) update(state, before *adoptedState, self ring.NodeID) {
 	var buf [3]ring.NodeID
 	current := map[ring.NodeID]bool{}
 	for p := range ring.Partitions {
-		from, to := state.Owner(p)
+		from, to := state.Owners(p)
 		if from != self && to != self {
 			continue
 		}
@@ -138,9 +138,9 @@ func (t *copyTarget) messageSent() uint64 {
 		t.silentSince = t.lastSent
 	}
 
-	t.lastMessage++
-	t.inFlight = append(t.inFlight, t.lastMessage)
-	return t.lastMessage
+	t.lastNumber++
+	t.inFlight = append(t.inFlight, t.lastNumber)
+	return t.lastNumber
 }
 
 // handleMessageReply records t's answer to a message. t gets a new copy of each
@@ -173,7 +173,7 @@ func (ts *copyTargets) handleMessageReply(
 			// would leave a gap.
 			ts.forgetCopy(t, section.p)
 		case section.ends:
-			section.progress.complete = true
+			section.progress.copied = true
 		}
 	}
 }

@@ -69,10 +69,10 @@ func (d *debt) costToDebit(noted debtorNote) int64 {
 	return d.lacking
 }
 
-// settleOwn drops the debts of a partition whose token is here: this node
+// dropOwn drops the debts of a partition whose token is here: this node
 // owes them to itself now. It first debits the parts that the counters lack,
 // and notes the numbers: the next process may find the debts on disk.
-func (ds *debts) settleOwn(p int, now algorithms.Instant) {
+func (ds *debts) dropOwn(p int, now algorithms.Instant) {
 	list := ds.inOrder(p)
 	if len(list) == 0 {
 		return
@@ -139,9 +139,9 @@ func (ds *debts) debitIntoCopy(p int, now algorithms.Instant) {
 	}
 }
 
-// accept debits a debt of node, unless it was debited before. It returns false
+// debitOnce debits a debt of node, unless it was debited before. It returns false
 // if there is no room for it.
-func (ds *debts) accept(node ring.NodeID, d *debt, now algorithms.Instant) bool {
+func (ds *debts) debitOnce(node ring.NodeID, d *debt, now algorithms.Instant) bool {
 	noted := ds.noteOf(d.key.Partition(), node, now)
 	if noted.covers(d) {
 		if !noted.lacksRoom {

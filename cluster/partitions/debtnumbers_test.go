@@ -56,7 +56,7 @@ func TestD8_DebtsThatAreToldAgain(t *testing.T) {
 		"the owner": func(*fleet, *node, *node) {},
 		"a hand-over": func(f *fleet, a, c *node) {
 			c.keeper.Load().mu.Lock()
-			c.keeper.Load().callsInFlight[singleCall{a.id, MethodDebts}] = true // c reports no more debts to a
+			c.keeper.Load().callsInFlight[callKey{a.id, MethodDebts}] = true // c reports no more debts to a
 			c.keeper.Load().mu.Unlock()
 			f.net.Rejoin(c.ip)
 			f.leave(a)
@@ -140,7 +140,7 @@ func TestAReportedDebtOfTheLastWindow(t *testing.T) {
 	ds.owe(key, &limit, last, 5)
 	first := ds.unreported(key)
 	ds.makeFinal(first)
-	ds.accept(ds.self, first, at)
+	ds.debitOnce(ds.self, first, at)
 	ds.owe(key, &limit, taken, 10)
 
 	n, err := next.restore(ds.append(nil, at), at)
@@ -148,7 +148,7 @@ func TestAReportedDebtOfTheLastWindow(t *testing.T) {
 		t.Errorf("got %d restored, %v: %+v, want one with a cost of 10", n, err, list)
 	}
 
-	ds.settleOwn(key.Partition(), at)
+	ds.dropOwn(key.Partition(), at)
 	if used, _ := ds.table.Usage(at, key, &limit); used != 10 {
 		t.Errorf("got %d used, want 10", used)
 	}
@@ -178,7 +178,7 @@ func TestOwnDebtsAfterACopyWasSent(t *testing.T) {
 
 			ds.debitIntoCopy(key.Partition(), at)
 			tt.since(ds)
-			ds.settleOwn(key.Partition(), at)
+			ds.dropOwn(key.Partition(), at)
 			if used, _ := ds.table.Usage(at, key, &limit); used != 3 || ds.total != 0 {
 				t.Errorf("%s, restored: %v: got %d used, %d debts left, want 3 and none", tt.name,
 					restored, used, ds.total)
@@ -230,7 +230,7 @@ func TestDebtsOfWhichAMessageHoldsAPart(t *testing.T) {
 		written := ds.append(nil, at)
 		for _, d := range ds.inOrder(p)[:debtsPerMessage] { // as reportDebts does
 			ds.makeFinal(d)
-			owner.accept(idOf(1), d, at)
+			owner.debitOnce(idOf(1), d, at)
 		}
 		ds.owe(ofKey(0), &limit, takeRecordNow(&limit, at), 1)
 		if isWritten {
@@ -240,7 +240,7 @@ func TestDebtsOfWhichAMessageHoldsAPart(t *testing.T) {
 		_, err := next.restore(written, at)
 		expect.NoError(t, err)
 		for _, d := range next.inOrder(p) {
-			owner.accept(idOf(1), d, at)
+			owner.debitOnce(idOf(1), d, at)
 		}
 
 		for i := range debtsPerMessage + 10 {
@@ -273,7 +273,7 @@ func TestD8_DebtsThatWereWrittenBeforeTheyWereTold(t *testing.T) {
 					actAsStandby(t, teller, i)
 				}
 				written := teller.keeper.Load().AppendDebts(nil)
-				if changed := teller.keeper.Load().DebtsChanged(); len(teller.keeper.Load().AppendDebts(nil)) != len(written) || teller.keeper.Load().DebtsChanged() != changed {
+				if changed := teller.keeper.Load().DebtChanges(); len(teller.keeper.Load().AppendDebts(nil)) != len(written) || teller.keeper.Load().DebtChanges() != changed {
 					t.Error("AppendDebts changed DebtsChanged")
 				}
 				if tt.pulled || tt.promoted {
@@ -420,14 +420,14 @@ func TestNoRoomForADebtTwice(t *testing.T) {
 		for range 2 {
 			noRoom := 0
 			for _, d := range list {
-				if !owner.accept(idOf(1), d, now()) {
+				if !owner.debitOnce(idOf(1), d, now()) {
 					noRoom++
 				}
 			}
 			expect.Equal(t, noRoom, want, "debts without room, of two with room for %d", room)
 			later := *list[0]
 			later.number.n = 9
-			if !owner.accept(idOf(1), &later, now()) && want > 0 {
+			if !owner.debitOnce(idOf(1), &later, now()) && want > 0 {
 				t.Error("no room for a later debt of a counter that is there")
 			}
 			if want == 0 {
@@ -515,7 +515,7 @@ func TestARestoredDebtWithoutRoom(t *testing.T) {
 	ds.unreported(key).fallback = true
 	ds.renumber(first)
 	expect.Equal(t, ds.unreported(key).fallback, false, "all of it was admitted in fallback")
-	ds.settleOwn(key.Partition(), at)
+	ds.dropOwn(key.Partition(), at)
 	used, _ := ds.table.Usage(at, key, &limit)
 	expect.Equal(t, used, 5, "used")
 }

@@ -52,14 +52,14 @@ func TestPulledDebtsThatWereReplacedStay(t *testing.T) {
 		}
 		time.Sleep(300 * time.Millisecond)
 		b.keeper.Load().mu.Lock()
-		b.keeper.Load().callsInFlight[singleCall{a.id, MethodDebts}] = true // the report is in flight when a is killed
+		b.keeper.Load().callsInFlight[callKey{a.id, MethodDebts}] = true // the report is in flight when a is killed
 		b.keeper.Load().mu.Unlock()
 		f.net.Rejoin(a.ip)
 		time.Sleep(250 * time.Millisecond) // a's pushes arrive
 		a.kill()
 		time.Sleep(50 * time.Millisecond)
 		b.keeper.Load().mu.Lock()
-		delete(b.keeper.Load().callsInFlight, singleCall{a.id, MethodDebts})
+		delete(b.keeper.Load().callsInFlight, callKey{a.id, MethodDebts})
 		b.keeper.Load().mu.Unlock()
 		a.restart()
 		time.Sleep(2100 * time.Millisecond)
@@ -183,7 +183,7 @@ func TestWhoHandedOverActs(t *testing.T) {
 			f.waitSettled()
 			var keys []int
 			for i := 0; len(keys) < 20; i++ {
-				if from, to := f.state.Owner(ringPartition(i)); from == a.id && to == d.id {
+				if from, to := f.state.Owners(ringPartition(i)); from == a.id && to == d.id {
 					keys = append(keys, i)
 				}
 			}

@@ -25,7 +25,7 @@ func (k *Keeper) dropIfUnneeded(state *adoptedState, p int) bool {
 	defer k.mu.Unlock()
 
 	pt := &k.parts[p]
-	owner, _ := state.Owner(p)
+	owner, _ := state.Owners(p)
 	switch {
 	case k.adopted.Load() != state:
 		return false

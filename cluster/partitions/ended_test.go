@@ -275,19 +275,19 @@ func TestACopyOfAnotherProcessIsNotWhole(t *testing.T) {
 				}
 
 				k.mu.Lock()
-				s := &search{since: time.Now(), found: map[ring.NodeID]finding{b.id: {complete: true, version: said}}}
+				s := &search{since: time.Now(), found: map[ring.NodeID]copyInfo{b.id: {whole: true, version: said}}}
 				k.parts[p].search = s
 				k.parts[p].complete = false
 				k.adoptCopy(b.id, &incomingCopy{section: section{p: p, version: sent}})
-				whole := s.hasComplete
+				whole := s.gotWhole
 				k.mu.Unlock()
 
 				// What its next process says of its copies changes nothing.
 				asked := copyRequest{[]int{p}, []*search{s}}
-				k.handleCopyInfo(b.id, 2, asked, map[int]finding{p: {}}, nil)
+				k.handleCopyInfo(b.id, 2, asked, map[int]copyInfo{p: {}}, nil)
 
 				k.mu.Lock()
-				later := s.hasComplete
+				later := s.gotWhole
 				k.parts[p].search = nil
 				k.mu.Unlock()
 
@@ -310,19 +310,19 @@ func TestAnAnswerToAnEarlierSearchIsOver(t *testing.T) {
 		p := ringPartition(f.keysOf(a, b, 1)[0])
 		k := a.keeper.Load()
 
-		earlier := copyRequest{[]int{p}, []*search{{since: time.Now(), found: map[ring.NodeID]finding{}}}}
-		found := map[ring.NodeID]finding{b.id: {boot: 1, complete: true}}
+		earlier := copyRequest{[]int{p}, []*search{{since: time.Now(), found: map[ring.NodeID]copyInfo{}}}}
+		found := map[ring.NodeID]copyInfo{b.id: {boot: 1, whole: true}}
 		k.mu.Lock()
 		k.parts[p].search = &search{since: time.Now(), found: found}
 		k.mu.Unlock()
 
 		k.handlePullReply(b.id, earlier, nil)
-		k.handleCopyInfo(b.id, 2, earlier, map[int]finding{}, nil)
+		k.handleCopyInfo(b.id, 2, earlier, map[int]copyInfo{}, nil)
 
 		k.mu.Lock()
 		got := found[b.id]
 		k.parts[p].search = nil
 		k.mu.Unlock()
-		expect.Equal(t, got, finding{boot: 1, complete: true}, "what the search knows of the node")
+		expect.Equal(t, got, copyInfo{boot: 1, whole: true}, "what the search knows of the node")
 	})
 }

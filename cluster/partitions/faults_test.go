@@ -166,7 +166,7 @@ func (f *fleet) deficit(l *load, step int) {
 		used := f.used(keyOf(i))
 		if used >= 0 {
 			f.mu.Lock()
-			from, _ := f.state.Owner(ringPartition(i))
+			from, _ := f.state.Owners(ringPartition(i))
 			f.mu.Unlock()
 			lost[f.byID(from).ip] += l.admitted[i].Load() - used
 		}

@@ -14,12 +14,12 @@ import (
 func TestGolden(t *testing.T) {
 	at := algorithms.Instant{Steady: 5_000_000_000_000, Wall: 1_800_000_000_000_000_000}
 	records := []counters.Record{
-		{Key: keyOf(1), Kind: algorithms.FixedWindow, State: algorithms.State{Count: 3, At: 9}, FreshAt: 5099},
+		{Key: keyOf(1), Kind: algorithms.FixedWindow, State: algorithms.State{Count: 3, At: 9}, ExpiresAt: 5099},
 		{Key: keyOf(1), Kind: algorithms.TokenBucket,
 			State: algorithms.State{Count: 3, Part: 7, At: at.Steady - 1000}, Fullness: 9,
-			FreshAt: 5099},
+			ExpiresAt: 5099},
 		{Key: keyOf(1), Kind: algorithms.SlidingLog,
-			Log: []algorithms.Entry{{At: at.Steady - 9, N: 2}, {At: at.Steady, N: 1}}, FreshAt: 5099},
+			Log: []algorithms.Entry{{At: at.Steady - 9, N: 2}, {At: at.Steady, N: 1}}, ExpiresAt: 5099},
 	}
 	lineage := version{lineage: 1 << 63, tenure: 2, round: 900}
 	whole, _ := (&section{p: records[0].Key.Partition(), version: lineage,
@@ -37,8 +37,8 @@ func TestGolden(t *testing.T) {
 				decodeSection(d, at, func(section) bool { return true }, func(counters.Record) { found++ })
 				expect.Equal(t, found, len(records), "records are read")
 			}},
-		{"finding", appendFinding(nil, 17, finding{complete: true, version: lineage}), func(d *wire.Decoder) {
-			if found, err := parseFindings(d.Rest()); err != nil || len(found) != 1 {
+		{"finding", appendCopyInfo(nil, 17, copyInfo{whole: true, version: lineage}), func(d *wire.Decoder) {
+			if found, err := parseCopyInfos(d.Rest()); err != nil || len(found) != 1 {
 				t.Errorf("have %v, %v", found, err)
 			}
 		}},

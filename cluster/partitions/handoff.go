@@ -13,8 +13,8 @@ import (
 const (
 	// maxFrozen bounds the partitions that are frozen at once, because their checks wait.
 	maxFrozen = 256
-	// flipTimeout bounds how long the answer to a flip or a question may take.
-	flipTimeout = 2 * time.Second
+	// tokenTimeout bounds how long the answer to a flip or a question may take.
+	tokenTimeout = 2 * time.Second
 )
 
 // handOver moves tokens to their owners in the next ring, once those have
@@ -28,10 +28,10 @@ func (k *Keeper) handOver() {
 		// No counter of a frozen partition changes: its gate is shut, and no debt is
 		// debited in phase freezing. So these are the last changes, also without
 		// debitMu.
-		k.pushTo(p, k.config.Table.ReplicatePartition(p, nil))
+		k.queueChanges(p, k.config.Table.ReplicatePartition(p, nil))
 	}
 	k.flushAll()
-	k.sendTokens(k.prepareFlips(state))
+	k.sendTokenMessages(k.prepareFlips(state))
 }
 
 // freeze shuts the gates of partitions whose receivers have complete copies, and returns them.
@@ -42,12 +42,12 @@ func (k *Keeper) freeze(state *adoptedState) (frozen []int) {
 	room := maxFrozen - k.inPhase[freezing] - k.inPhase[flipping]
 	for p := 0; p < ring.Partitions && len(frozen) < room; p++ {
 		pt := &k.parts[p]
-		from, to := state.Owner(p)
-		if pt.phase != owning || from != k.config.Self || to == from || !k.targets.isSynced(p, to) || !k.canSendTo(to) {
+		from, to := state.Owners(p)
+		if pt.phase != owning || from != k.config.Self || to == from || !k.targets.hasCopy(p, to) || !k.canSendTo(to) {
 			continue
 		}
 
-		k.settleOwnDebts(p)
+		k.includeOwnDebts(p)
 		pt.setReceiver(state, to)
 		pt.frozenAt = time.Now()
 		k.setPhase(p, freezing)
@@ -57,8 +57,9 @@ func (k *Keeper) freeze(state *adoptedState) (frozen []int) {
 	return frozen
 }
 
-// tokenMessage is a message about tokens to one process of a node: it either
-// offers tokens, or asks which ones that process has taken.
+// tokenMessage is a message about tokens to one process of a node: either a flip,
+// which offers tokens, or a question, which asks which ones that process has
+// taken.
 type tokenMessage struct {
 	boot        uint64
 	isQuestion  bool
@@ -67,8 +68,8 @@ type tokenMessage struct {
 	body        []byte // one entry for each partition
 }
 
-// addToken adds a partition to the message for node. The caller must hold mu.
-func (k *Keeper) addToken(messages map[ring.NodeID]*tokenMessage, state *adoptedState, node ring.NodeID, p int) {
+// addToMessage adds a partition to the message for node. The caller must hold mu.
+func (k *Keeper) addToMessage(messages map[ring.NodeID]*tokenMessage, state *adoptedState, node ring.NodeID, p int) {
 	pt := &k.parts[p]
 	t := messages[node]
 	if t == nil {
@@ -84,13 +85,13 @@ func (k *Keeper) addToken(messages map[ring.NodeID]*tokenMessage, state *adopted
 	}
 }
 
-// sendTokens sends offers or questions to other nodes. The caller must hold
+// sendTokenMessages sends flips or questions to other nodes. The caller must hold
 // sendMu.
-func (k *Keeper) sendTokens(messages map[ring.NodeID]*tokenMessage) {
+func (k *Keeper) sendTokenMessages(messages map[ring.NodeID]*tokenMessage) {
 	for node, t := range messages {
 		body := binary.LittleEndian.AppendUint64(k.nextHeader(nil), t.boot)
 		body = append(wire.AppendBool(body, t.isQuestion), t.body...)
-		k.config.Calls.Go(node, MethodFlip, body, flipTimeout, func(reply []byte, err error) {
+		k.config.Calls.Go(node, MethodTokens, body, tokenTimeout, func(reply []byte, err error) {
 			var taken map[int]bool
 			if err == nil {
 				taken, err = parsePartitions(reply)
@@ -100,8 +101,8 @@ func (k *Keeper) sendTokens(messages map[ring.NodeID]*tokenMessage) {
 	}
 }
 
-// prepareFlips returns, by receiver, offers of the frozen partitions whose last
-// changes are acknowledged. It sets their phase to flipping.
+// prepareFlips returns, by receiver, the flips of the frozen partitions whose
+// last changes are acknowledged. It sets their phase to flipping.
 func (k *Keeper) prepareFlips(state *adoptedState) map[ring.NodeID]*tokenMessage {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -112,7 +113,7 @@ func (k *Keeper) prepareFlips(state *adoptedState) map[ring.NodeID]*tokenMessage
 		return nil
 	}
 
-	offers := map[ring.NodeID]*tokenMessage{}
+	flips := map[ring.NodeID]*tokenMessage{}
 	for p := 0; k.inPhase[freezing] > 0 && p < ring.Partitions; p++ {
 		pt := &k.parts[p]
 		if pt.phase != freezing {
@@ -123,14 +124,14 @@ func (k *Keeper) prepareFlips(state *adoptedState) map[ring.NodeID]*tokenMessage
 		switch {
 		case progress == nil:
 			k.setPhase(p, owning) // the copy is not complete after all
-		case progress.complete && progress.inFlight == 0:
+		case progress.copied && progress.inFlight == 0:
 			pt.flipNumber++
 			k.setPhase(p, flipping)
-			k.addToken(offers, state, pt.receiver, p)
+			k.addToMessage(flips, state, pt.receiver, p)
 		}
 	}
 
-	return offers
+	return flips
 }
 
 // askDoubtful asks the other sides of moves whether they took the tokens that
@@ -145,32 +146,32 @@ func (k *Keeper) askDoubtful() (doubts bool) {
 			continue
 		}
 		doubts = true
-		_, to := state.Owner(p)
-		if !k.callsInFlight[singleCall{to, MethodFlip}] && k.canSendTo(to) {
-			k.addToken(questions, state, to, p)
+		_, to := state.Owners(p)
+		if !k.callsInFlight[callKey{to, MethodTokens}] && k.canSendTo(to) {
+			k.addToMessage(questions, state, to, p)
 		}
 	}
 
 	for node := range questions {
-		k.callsInFlight[singleCall{node, MethodFlip}] = true
+		k.callsInFlight[callKey{node, MethodTokens}] = true
 	}
 	k.mu.Unlock()
 
-	k.sendTokens(questions)
+	k.sendTokenMessages(questions)
 	return doubts
 }
 
-// handleTokensReply handles the answer to an offer or a question. Without an
+// handleTokensReply handles the answer to a flip or a question. Without an
 // answer, the tokens may or may not be taken.
 func (k *Keeper) handleTokensReply(node ring.NodeID, t *tokenMessage, taken map[int]bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
 	if t.isQuestion {
-		delete(k.callsInFlight, singleCall{node, MethodFlip})
+		delete(k.callsInFlight, callKey{node, MethodTokens})
 	}
 
-	// A message that is sent again at once would likely fail again, and each offer
+	// A message that is sent again at once would likely fail again, and each flip
 	// freezes partitions.
 	if err != nil || !t.isQuestion && len(taken) < len(t.partitions) {
 		k.backOff(node)
@@ -185,9 +186,9 @@ func (k *Keeper) handleTokensReply(node ring.NodeID, t *tokenMessage, taken map[
 
 		switch pt.phase {
 		case flipping:
-			k.handleOfferReply(node, p, taken[p], err)
+			k.handleFlipReply(node, p, taken[p], err)
 		case doubtful:
-			_, to := state.Owner(p)
+			_, to := state.Owners(p)
 			isOutdated := to != node || state.Boot(node) != t.boot
 			if err == nil && !isOutdated { // otherwise this node asks again
 				k.handleQuestionReply(state, node, p, taken[p])
@@ -196,9 +197,9 @@ func (k *Keeper) handleTokensReply(node ring.NodeID, t *tokenMessage, taken map[
 	}
 }
 
-// handleOfferReply handles the answer to the offer of p's token. The caller must
+// handleFlipReply handles the answer to the flip of p's token. The caller must
 // hold mu.
-func (k *Keeper) handleOfferReply(node ring.NodeID, p int, taken bool, err error) {
+func (k *Keeper) handleFlipReply(node ring.NodeID, p int, taken bool, err error) {
 	pt := &k.parts[p]
 
 	switch {
@@ -258,7 +259,7 @@ func (k *Keeper) recordHandOver(p int, node ring.NodeID) {
 	k.setPhase(p, handedOver)
 }
 
-// tokenRequest is the offer of a token to a process of this node, or a question
+// tokenRequest is the flip of a token to a process of this node, or a question
 // whether that process has taken the token.
 type tokenRequest struct {
 	p          int
@@ -269,8 +270,8 @@ type tokenRequest struct {
 	version    version // how new the receiver's copy must be; zero in a question
 }
 
-// acceptTokenRequests takes offered tokens, or answers which tokens are here.
-func (k *Keeper) acceptTokenRequests(state *adoptedState, c *peer.Call, d *wire.Decoder) {
+// acceptTokenMessage takes offered tokens, or answers which tokens are here.
+func (k *Keeper) acceptTokenMessage(state *adoptedState, c *peer.Call, d *wire.Decoder) {
 	boot, isQuestion := d.Uint64(), d.Bool()
 	var taken []int
 	k.mu.Lock()
@@ -299,12 +300,12 @@ func (k *Keeper) acceptTokenRequests(state *adoptedState, c *peer.Call, d *wire.
 }
 
 // handleTokenRequest takes the token if r offers it to this node, and reports
-// whether the token is here. If it is not, this node accepts no offer of the
+// whether the token is here. If it is not, this node accepts no flip of the
 // sender up to this one any more. An error means that the token does not move
 // from the sender to this node. The caller must hold mu.
 func (k *Keeper) handleTokenRequest(state *adoptedState, r *tokenRequest) (isHere bool, err error) {
 	pt := &k.parts[r.p]
-	from, to := state.Owner(r.p)
+	from, to := state.Owners(r.p)
 	switch {
 	case k.mayTake(state, r):
 		k.takeToken(r.p, from)
@@ -313,7 +314,7 @@ func (k *Keeper) handleTokenRequest(state *adoptedState, r *tokenRequest) (isHer
 	case from != r.sender.Node || to != k.config.Self:
 		return false, fmt.Errorf("partition %d does not move from the sender to this node", r.p)
 	default:
-		pt.voidFlips(r.sender.Boot, r.flipNumber)
+		pt.declineFlips(r.sender.Boot, r.flipNumber)
 	}
 	return pt.phase == owning, nil
 }
@@ -321,7 +322,7 @@ func (k *Keeper) handleTokenRequest(state *adoptedState, r *tokenRequest) (isHer
 // mayTake reports whether r offers a token that this node may take. The caller
 // must hold mu.
 func (k *Keeper) mayTake(state *adoptedState, r *tokenRequest) bool {
-	// A question offers nothing, and an offer to an earlier process of this node
+	// A question offers nothing, and a flip to an earlier process of this node
 	// is not for this one.
 	if r.isQuestion || r.boot != k.config.Boot {
 		return false
@@ -329,7 +330,7 @@ func (k *Keeper) mayTake(state *adoptedState, r *tokenRequest) bool {
 
 	// Both sides must follow the same state, and it must move the partition from
 	// the sender to here.
-	from, to := state.Owner(r.p)
+	from, to := state.Owners(r.p)
 	if k.adopted.Load() != state || from != r.sender.Node || to != k.config.Self || from == to {
 		return false
 	}
@@ -341,7 +342,7 @@ func (k *Keeper) mayTake(state *adoptedState, r *tokenRequest) bool {
 	}
 
 	// After the answer "not taken", the sender may have let another node decide.
-	if pt.voided.boot == r.sender.Boot && r.flipNumber <= pt.voided.flipNumber {
+	if pt.declined.boot == r.sender.Boot && r.flipNumber <= pt.declined.flipNumber {
 		return false
 	}
 
@@ -362,7 +363,7 @@ func (k *Keeper) takeToken(p int, from ring.NodeID) {
 	// other node gets a complete copy.
 	k.targets.forgetCopies(p)
 	if !k.collecting {
-		k.targets.targetOf(from).progress[p] = &copyProgress{complete: true}
+		k.targets.targetOf(from).progress[p] = &copyProgress{copied: true}
 	}
 
 	k.setPhase(p, owning)

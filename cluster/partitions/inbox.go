@@ -116,8 +116,8 @@ func (k *Keeper) handleMessage(c *peer.Call, arrived time.Time) {
 		// A copy that is here goes on, even if this node is behind for as long as its
 		// disk is full: the owner may have no other standby.
 		k.acceptPush(state, c, h, d, !hasRevision)
-	case MethodFlip:
-		k.acceptTokenRequests(state, c, d)
+	case MethodTokens:
+		k.acceptTokenMessage(state, c, d)
 	case MethodCopyInfo, MethodPull:
 		k.answerCopyRequest(state, c, ended, d)
 	case MethodCopies:

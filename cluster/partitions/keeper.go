@@ -19,9 +19,10 @@ type Keeper struct {
 	// adopted and phases are written under mu. Checks read them without a lock.
 	adopted atomic.Pointer[adoptedState]
 	phases  [ring.Partitions]atomic.Uint32
-	// movedAsOf[p] is the revision under which another node replied that the new
-	// owner has p's token. It counts only while that revision is the adopted one.
-	movedAsOf [ring.Partitions]atomic.Uint64
+	// movedRevision[p] is the revision under which another node replied that the
+	// new owner has p's token. It counts only while that revision is the adopted
+	// one.
+	movedRevision [ring.Partitions]atomic.Uint64
 
 	// Locks are taken in this order: receiveMu, sendMu, debitMu, mu, and then
 	// those of the table: a shard, a partition of notes. (setPhase,
@@ -44,7 +45,7 @@ type Keeper struct {
 	targets       copyTargets
 	changed       chan struct{} // closed and replaced when a phase or the adopted state changes
 	incoming      map[ring.NodeID]*incomingCopy
-	callsInFlight map[singleCall]bool
+	callsInFlight map[callKey]bool
 	// backoffUntil says, for a node whose last call failed, when something may be
 	// sent to it again.
 	backoffUntil     map[ring.NodeID]time.Time
@@ -100,7 +101,7 @@ func Open(config Config) (*Keeper, error) {
 	k := &Keeper{
 		config: config, standbyCounters: counters.New(config.StandbyCounters),
 		debts: newDebts(&config), targets: copyTargets{nodes: map[ring.NodeID]*copyTarget{}},
-		changed: make(chan struct{}), incoming: map[ring.NodeID]*incomingCopy{}, callsInFlight: map[singleCall]bool{},
+		changed: make(chan struct{}), incoming: map[ring.NodeID]*incomingCopy{}, callsInFlight: map[callKey]bool{},
 		backoffUntil: map[ring.NodeID]time.Time{}, reportFallbackAt: map[ring.NodeID]time.Time{},
 		saving: saving{turn: make(chan struct{}, 1)}, confirmWake: make(chan struct{}, 1),
 		loopWake: make(chan struct{}, 1),

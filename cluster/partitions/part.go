@@ -55,11 +55,11 @@ type partState struct {
 	// receiver is the node that this node froze the partition for, or recorded as
 	// having taken the token; zero if neither.
 	receiver           ring.NodeID
-	receiverBoot       uint64      // the receiver's boot when this node froze the partition or recorded its hand-over
-	receiverGeneration int64       // the receiver's generation at that time
-	flipNumber         uint64      // number of the last flip, or question about it
-	voided             voidedFlips // flips that this node no longer accepts
-	frozenAt           time.Time   // when the partition was frozen
+	receiverBoot       uint64        // the receiver's boot when this node froze the partition or recorded its hand-over
+	receiverGeneration int64         // the receiver's generation at that time
+	flipNumber         uint64        // number of the last flip, or question about it
+	declined           declinedFlips // flips that this node no longer accepts
+	frozenAt           time.Time     // when the partition was frozen
 
 	// source is the node whose counters these are a copy of: the node that pushes
 	// them, took the token, or sent them. It is zero if there is no copy.
@@ -116,36 +116,37 @@ func (pt *partState) receiverReplaced(state *adoptedState) bool {
 	return state.Boot(pt.receiver) != pt.receiverBoot || state.Generation(pt.receiver) != pt.receiverGeneration
 }
 
-// voidedFlips is the last flip or question that this node has answered with "not
-// taken". So it must not accept any flip of that process up to this number.
-type voidedFlips struct {
+// declinedFlips is the last flip or question that this node has answered with
+// "not taken". So it must not accept any flip of that process up to this
+// number.
+type declinedFlips struct {
 	boot       uint64 // of the sending process; boots are random
 	flipNumber uint64
 }
 
-// voidFlips records that this node accepts no flip of the process boot up to a
+// declineFlips records that this node accepts no flip of the process boot up to a
 // number, because it answers "not taken".
-func (pt *partState) voidFlips(boot, flipNumber uint64) {
-	if pt.voided.boot != boot {
-		pt.voided = voidedFlips{boot: boot}
+func (pt *partState) declineFlips(boot, flipNumber uint64) {
+	if pt.declined.boot != boot {
+		pt.declined = declinedFlips{boot: boot}
 	}
-	pt.voided.flipNumber = max(pt.voided.flipNumber, flipNumber)
+	pt.declined.flipNumber = max(pt.declined.flipNumber, flipNumber)
 }
 
 // search is the search for the newest counters of a partition: what this node
 // knows about the copies elsewhere.
 type search struct {
 	since time.Time
-	found map[ring.NodeID]finding // by holder
-	// hasComplete means that a complete copy has come here, from a node that was not
+	found map[ring.NodeID]copyInfo // by holder
+	// gotWhole means that a complete copy has come here, from a node that was not
 	// ended. That counts even if the process that sent it is gone by now.
-	hasComplete bool
+	gotWhole bool
 }
 
-// finding describes one holder's copy.
-type finding struct {
-	boot     uint64 // of its process
-	complete bool   // its copy is complete; only then is version compared
+// copyInfo describes one holder's copy.
+type copyInfo struct {
+	boot  uint64 // of its process
+	whole bool   // its copy is complete; only then is version compared
 	version
 	done     bool // nothing more is expected of it: its copy is here, it has none, or it timed out
 	timedOut bool // this node gave up waiting for it

@@ -30,7 +30,7 @@ func (k *Keeper) setPhase(p int, next phase) {
 	if next == owning {
 		// Before the gate opens: checks must not be admitted beside debts that the
 		// counters lack.
-		k.settleOwnDebts(p)
+		k.includeOwnDebts(p)
 	}
 	if next == owning && !k.isStopped() {
 		k.config.Table.Open(p, pt.lineage)
@@ -53,10 +53,10 @@ func (k *Keeper) enterPhase(p int, next phase) {
 	k.targets.mayLackCopies = k.targets.mayLackCopies || next.pushesChanges()
 }
 
-// release marks a partition whose token is no longer here. Without a source,
+// markAway marks a partition whose token is no longer here. Without a source,
 // the counters are this node's own: they are no copy, so they no longer count
 // as complete. The caller must hold mu.
-func (k *Keeper) release(p int) {
+func (k *Keeper) markAway(p int) {
 	pt := &k.parts[p]
 	if pt.source.IsZero() {
 		pt.complete = false
@@ -75,7 +75,7 @@ func (k *Keeper) ownOrSearch(state *adoptedState, p int, newest bool) {
 		return
 	}
 
-	k.parts[p].search = &search{since: time.Now(), found: map[ring.NodeID]finding{}}
+	k.parts[p].search = &search{since: time.Now(), found: map[ring.NodeID]copyInfo{}}
 	k.setPhase(p, recovering)
 }
 
@@ -96,16 +96,16 @@ func (k *Keeper) beginLineage(p int) {
 	k.stats.LineagesBegun++
 }
 
-// settleOwnDebts makes sure that the counters of p, whose token is here,
+// includeOwnDebts makes sure that the counters of p, whose token is here,
 // include this node's own debts, and that no node that continues from these
 // counters debits the debts again. With authority, this node owes the debts to
 // itself, and drops them. Without authority, this node may have been ended by
 // an entry that it has not applied. So it marks the counters with the debts
 // that they include, and still reports the debts later. The caller must hold
 // mu.
-func (k *Keeper) settleOwnDebts(p int) {
+func (k *Keeper) includeOwnDebts(p int) {
 	if k.config.Authority() {
-		k.debts.settleOwn(p, k.config.Now())
+		k.debts.dropOwn(p, k.config.Now())
 	} else {
 		k.debts.debitIntoCopy(p, k.config.Now())
 	}

@@ -33,9 +33,9 @@ func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool
 	}
 
 	if c.Method == MethodCopyInfo {
-		findings := k.appendFindings(nil, list, ended)
+		infos := k.appendCopyInfos(nil, list, ended)
 		k.mu.Unlock()
-		c.Reply(findings)
+		c.Reply(infos)
 		return
 	}
 
@@ -46,12 +46,12 @@ func (k *Keeper) answerCopyRequest(state *adoptedState, c *peer.Call, ended bool
 	k.loops.Go(func() { k.sendCopies(c, list, versions) })
 }
 
-// appendFindings appends the findings about the copies of list to b. The caller
+// appendCopyInfos appends the infos about the copies of list to b. The caller
 // must hold mu.
-func (k *Keeper) appendFindings(b []byte, list []int, ended bool) []byte {
+func (k *Keeper) appendCopyInfos(b []byte, list []int, ended bool) []byte {
 	for _, p := range list {
 		pt := &k.parts[p]
-		b = appendFinding(b, p, finding{complete: pt.isWhole(ended), version: pt.version})
+		b = appendCopyInfo(b, p, copyInfo{whole: pt.isWhole(ended), version: pt.version})
 	}
 	return b
 }
@@ -89,7 +89,7 @@ func (pt *partState) isWhole(ended bool) bool {
 // continue, as far as this node knows. The caller must hold mu.
 func (k *Keeper) anyNotOwnedBy(state *adoptedState, node ring.NodeID, list []int) bool {
 	return slices.ContainsFunc(list, func(p int) bool {
-		from, _ := state.Owner(p)
+		from, _ := state.Owners(p)
 		return from != node || k.parts[p].phase == owning
 	})
 }
@@ -205,7 +205,7 @@ func (k *Keeper) receiveCopy(from ring.NodeID, s section, records []counters.Rec
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
-	if k.parts[s.p].phase != recovering || !k.callsInFlight[singleCall{from, MethodPull}] {
+	if k.parts[s.p].phase != recovering || !k.callsInFlight[callKey{from, MethodPull}] {
 		return
 	}
 
@@ -245,8 +245,8 @@ func (k *Keeper) adoptCopy(from ring.NodeID, arriving *incomingCopy) {
 	// The copy of a node that was ended does not count as whole: others may have
 	// owned the partition since, and granted slots that this copy lacks.
 	f := pt.search.found[from]
-	if f.complete && (arriving.version == f.version || arriving.after(f.version)) && k.adopted.Load().InRing(from) {
-		pt.search.hasComplete = true
+	if f.whole && (arriving.version == f.version || arriving.after(f.version)) && k.adopted.Load().InRing(from) {
+		pt.search.gotWhole = true
 	}
 
 	switch {

@@ -32,7 +32,7 @@ func (k *Keeper) pushChanges() {
 	}
 	k.collect(func(pushing *partitionSet) {
 		_ = k.config.Table.Replicate(pushing.has, func(p int, records []counters.Record) error {
-			k.pushTo(p, records)
+			k.queueChanges(p, records)
 			return nil
 		})
 	})
@@ -90,7 +90,7 @@ func (k *Keeper) pushPartitions(list *partitionSet) {
 
 			records = k.config.Table.ReplicatePartition(p, records)
 			if len(records) > 0 {
-				k.pushTo(p, records)
+				k.queueChanges(p, records)
 			}
 		}
 	})
@@ -112,7 +112,7 @@ func (k *Keeper) collect(push func(pushing *partitionSet)) {
 	// Before counters leave this node, they are marked with its debts.
 	for p := range k.debts.byPartition {
 		if k.parts[p].phase == owning && k.reachesTarget(p) {
-			k.settleOwnDebts(p)
+			k.includeOwnDebts(p)
 		}
 	}
 	k.mu.Unlock()
@@ -134,9 +134,9 @@ func (k *Keeper) reachesTarget(p int) bool {
 	return slices.ContainsFunc(k.adopted.Load().copyTargetsOf(k.config.Self, p, buf[:0]), k.canSendTo)
 }
 
-// pushTo adds changes in p to the messages for the copy targets that have an
-// earlier copy, or are getting one. The caller must hold sendMu.
-func (k *Keeper) pushTo(p int, records []counters.Record) {
+// queueChanges adds changes in p to the messages for the copy targets that have
+// an earlier copy, or are getting one. The caller must hold sendMu.
+func (k *Keeper) queueChanges(p int, records []counters.Record) {
 	k.mu.Lock()
 	k.parts[p].round++
 	at := k.parts[p].version
@@ -213,7 +213,7 @@ func (k *Keeper) copyTo(state *adoptedState, node ring.NodeID, p int) {
 	// From here on, changes are sent, too; earlier ones are in the copy.
 	t.progress[p] = &copyProgress{}
 	if k.parts[p].phase == owning {
-		k.settleOwnDebts(p)
+		k.includeOwnDebts(p)
 	}
 	s := section{p: p, version: k.parts[p].version, flags: sectionCopy | sectionBegins}
 	k.mu.Unlock()
@@ -292,7 +292,7 @@ func (k *Keeper) flush(t *copyTarget) {
 		if !accepted {
 			k.backOff(t.node)
 		}
-		k.completeConfirms()
+		k.finishConfirmations()
 		k.mu.Unlock()
 
 		// While nothing moves, an acknowledgement of changes concerns only confirmations.

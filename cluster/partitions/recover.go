@@ -26,7 +26,7 @@ const (
 // hold sendMu.
 func (k *Keeper) continueSearches() (searching bool) {
 	state := k.adopted.Load()
-	requests := map[singleCall]copyRequest{}
+	requests := map[callKey]copyRequest{}
 	fromCheckpoint, fromLocalCopy := 0, 0
 	ended := k.endedNodes(state)
 	k.mu.Lock()
@@ -89,7 +89,7 @@ func (req *copyRequest) current(k *Keeper, found func(p int, s *search)) {
 func (k *Keeper) concludeSearch(state *adoptedState, p int) {
 	// Without a whole copy, slots granted since the checkpoint may be missing.
 	pt := &k.parts[p]
-	isWhole := pt.complete || pt.search.hasComplete
+	isWhole := pt.complete || pt.search.gotWhole
 	if !isWhole && state.mayHaveLost(k.config.Self, p) {
 		k.config.Table.MarkSlotsLost(k.config.Now(), p)
 	}
@@ -113,13 +113,13 @@ func (k *Keeper) logContinuations(fromCheckpoint, fromLocalCopy int) {
 
 // advanceSearch reports whether the search for p is over. If not, it adds p to
 // the requests to send now. The caller must hold mu.
-func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, requests map[singleCall]copyRequest) bool {
+func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, requests map[callKey]copyRequest) bool {
 	pt := &k.parts[p]
 	s := pt.search
 	var buf [8]ring.NodeID
 	nodes := append(state.copyHolders(k.config.Self, p, buf[:0]), ended...)
 	request := func(node ring.NodeID, m peer.Method) {
-		call := singleCall{node, m}
+		call := callKey{node, m}
 		if !k.callsInFlight[call] && k.canSendTo(node) {
 			req := requests[call]
 			req.partitions = append(req.partitions, p)
@@ -164,7 +164,7 @@ func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, 
 
 // giveUpOn records that the search no longer waits for node's process boot.
 func (s *search) giveUpOn(node ring.NodeID, boot uint64) {
-	s.found[node] = finding{boot: boot, done: true, timedOut: true}
+	s.found[node] = copyInfo{boot: boot, done: true, timedOut: true}
 }
 
 // shouldWaitFor reports whether to wait longer for node. The caller must hold mu.
@@ -172,12 +172,12 @@ func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 	waited := time.Since(pt.search.since)
 
 	// With a complete copy here, and none known there, wait only Patience.
-	if !k.config.Calls.Reachable(node) || pt.complete && !pt.search.found[node].complete {
+	if !k.config.Calls.Reachable(node) || pt.complete && !pt.search.found[node].whole {
 		return waited < k.config.Patience
 	}
 
 	// A copy that is arriving is worth the wait, which pullTimeout bounds.
-	return k.callsInFlight[singleCall{node, MethodPull}] || waited < slowPatience*k.config.Patience
+	return k.callsInFlight[callKey{node, MethodPull}] || waited < slowPatience*k.config.Patience
 }
 
 // nextToFetch returns the node to fetch a copy from next, or zero if there is
@@ -191,7 +191,7 @@ func (s *search) nextToFetch(state *adoptedState, pt *partState, nodes []ring.No
 	for i, node := range nodes {
 		f := s.found[node]
 		isNotNewer := pt.complete && f.lineage == pt.lineage && !f.after(pt.version)
-		if f.done || !f.complete || isNotNewer {
+		if f.done || !f.whole || isNotNewer {
 			continue
 		}
 
@@ -204,13 +204,13 @@ func (s *search) nextToFetch(state *adoptedState, pt *partState, nodes []ring.No
 		}
 	}
 
-	if pt.complete || s.hasComplete {
+	if pt.complete || s.gotWhole {
 		return ring.NodeID{}
 	}
 
 	for _, node := range nodes {
 		f := s.found[node]
-		if !f.done && !f.complete {
+		if !f.done && !f.whole {
 			return node
 		}
 	}
@@ -225,7 +225,7 @@ func (s *search) isSuperseded(nodes []ring.NodeID, i int) bool {
 	f := s.found[nodes[i]]
 	for j, other := range nodes {
 		better := s.found[other]
-		if !better.complete || better.timedOut {
+		if !better.whole || better.timedOut {
 			continue
 		}
 		isFirstEqual := better.version == f.version && j < i
@@ -245,7 +245,7 @@ func (s *search) isOutdated(v version, pt *partState) bool {
 		return true
 	}
 	for _, f := range s.found {
-		if f.complete && !f.timedOut && f.beganAt() > v.beganAt() {
+		if f.whole && !f.timedOut && f.beganAt() > v.beganAt() {
 			return true
 		}
 	}
@@ -264,7 +264,7 @@ func (s *search) outcome() (timedOut, answered bool) {
 
 // requestCopies asks a node how new its copies are, or asks for the copies,
 // which arrive before the answer.
-func (k *Keeper) requestCopies(state *adoptedState, call singleCall, req copyRequest) {
+func (k *Keeper) requestCopies(state *adoptedState, call callKey, req copyRequest) {
 	timeout := copyInfoTimeout
 	if call.method == MethodPull {
 		timeout = pullTimeout
@@ -282,9 +282,9 @@ func (k *Keeper) requestCopies(state *adoptedState, call singleCall, req copyReq
 			return
 		}
 
-		var found map[int]finding
+		var found map[int]copyInfo
 		if err == nil {
-			found, err = parseFindings(reply)
+			found, err = parseCopyInfos(reply)
 		}
 		k.handleCopyInfo(call.node, boot, req, found, err)
 	})
@@ -292,11 +292,11 @@ func (k *Keeper) requestCopies(state *adoptedState, call singleCall, req copyReq
 
 // handleCopyInfo handles the answer to the question how new node's copies are:
 // the findings found. boot is the process that was asked.
-func (k *Keeper) handleCopyInfo(node ring.NodeID, boot uint64, req copyRequest, found map[int]finding, err error) {
+func (k *Keeper) handleCopyInfo(node ring.NodeID, boot uint64, req copyRequest, found map[int]copyInfo, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
-	if !k.finishCall(singleCall{node, MethodCopyInfo}, err) {
+	if !k.finishCall(callKey{node, MethodCopyInfo}, err) {
 		return
 	}
 
@@ -315,7 +315,7 @@ func (k *Keeper) handlePullReply(node ring.NodeID, req copyRequest, err error) {
 	defer k.mu.Unlock()
 
 	delete(k.incoming, node) // if a copy is incomplete, the rest will not come any more
-	if !k.finishCall(singleCall{node, MethodPull}, err) {
+	if !k.finishCall(callKey{node, MethodPull}, err) {
 		return
 	}
 
@@ -330,7 +330,7 @@ func (k *Keeper) handlePullReply(node ring.NodeID, req copyRequest, err error) {
 
 // finishCall ends a call to a node about its copies, and reports whether the answer
 // counts. The caller must hold mu.
-func (k *Keeper) finishCall(call singleCall, err error) bool {
+func (k *Keeper) finishCall(call callKey, err error) bool {
 	delete(k.callsInFlight, call)
 	if k.isStopped() {
 		return false

@@ -46,7 +46,7 @@ func (k *Keeper) reportDebts() {
 	for p := range k.debts.byPartition {
 		if k.parts[p].phase == owning {
 			if k.config.Authority() {
-				k.settleOwnDebts(p)
+				k.includeOwnDebts(p)
 			}
 			continue
 		}
@@ -67,7 +67,7 @@ func (k *Keeper) reportDebts() {
 
 	messages := map[ring.NodeID][]byte{}
 	for owner, list := range reports {
-		k.callsInFlight[singleCall{owner, MethodDebts}] = true
+		k.callsInFlight[callKey{owner, MethodDebts}] = true
 		messages[owner] = k.encodeDebts(list, now)
 	}
 	k.mu.Unlock()
@@ -82,8 +82,8 @@ func (k *Keeper) reportDebts() {
 // debtOwner returns the node to report the debts of p to. While p moves, the
 // token may be at the new owner already. The caller must hold mu.
 func (k *Keeper) debtOwner(state *adoptedState, p int) ring.NodeID {
-	from, to := state.Owner(p)
-	if from != to && (k.movedAsOf[p].Load() == state.Revision || k.parts[p].phase == handedOver) {
+	from, to := state.Owners(p)
+	if from != to && (k.movedRevision[p].Load() == state.Revision || k.parts[p].phase == handedOver) {
 		return to
 	}
 	return from
@@ -92,7 +92,7 @@ func (k *Keeper) debtOwner(state *adoptedState, p int) ring.NodeID {
 // mayReportTo reports whether debts may be reported to owner now. The caller
 // must hold mu.
 func (k *Keeper) mayReportTo(state *adoptedState, owner ring.NodeID) bool {
-	return !owner.IsZero() && owner != k.config.Self && !k.callsInFlight[singleCall{owner, MethodDebts}] &&
+	return !owner.IsZero() && owner != k.config.Self && !k.callsInFlight[callKey{owner, MethodDebts}] &&
 		state.registered && k.canSendTo(owner)
 }
 
@@ -160,7 +160,7 @@ func (k *Keeper) handleDebtsReply(owner ring.NodeID, list []*debt, answers []byt
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
-	delete(k.callsInFlight, singleCall{owner, MethodDebts})
+	delete(k.callsInFlight, callKey{owner, MethodDebts})
 
 	if err != nil || len(answers) != len(list) {
 		k.backOff(owner)
@@ -290,7 +290,7 @@ func (k *Keeper) acceptDebt(node ring.NodeID, d *debt, now algorithms.Instant, m
 	switch {
 	case ph != owning && !(merging && ph == recovering):
 		return debtRefused
-	case !k.debts.accept(node, d, now):
+	case !k.debts.debitOnce(node, d, now):
 		return debtNoRoom
 	}
 	return debtTaken
@@ -327,8 +327,8 @@ func (k *Keeper) reportDebtsFirst(node ring.NodeID, list []int) {
 	}
 }
 
-// DebtsChanged returns a number that changes whenever the debts do.
-func (k *Keeper) DebtsChanged() uint64 {
+// DebtChanges returns a number that changes whenever the debts do.
+func (k *Keeper) DebtChanges() uint64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.debts.changes

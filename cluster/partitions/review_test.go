@@ -256,7 +256,7 @@ func TestNoActingForAnOwnerThatHandedOver(t *testing.T) {
 		acted := 0
 		for i := range 2000 {
 			p := ringPartition(i)
-			if from, to := f.state.Owner(p); from != a.id || to != d.id || !d.table.Load().IsOpen(p) {
+			if from, to := f.state.Owners(p); from != a.id || to != d.id || !d.table.Load().IsOpen(p) {
 				continue
 			}
 			for _, n := range []*node{b, c} {

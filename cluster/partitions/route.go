@@ -32,7 +32,7 @@ func (k *Keeper) Route(p int) Route {
 	ph := phase(k.phases[p].Load())
 	state := k.adopted.Load()
 	r := Route{Epoch: state.Epoch, Revision: int64(state.Revision)}
-	from, to := state.Owner(p)
+	from, to := state.Owners(p)
 	if from.IsZero() {
 		return r
 	}
@@ -52,7 +52,7 @@ func (k *Keeper) Route(p int) Route {
 		r.Location = Elsewhere
 		if from == k.config.Self {
 			r.Location = Pending // this node has not taken it over yet
-		} else if from != to && k.movedAsOf[p].Load() == state.Revision {
+		} else if from != to && k.movedRevision[p].Load() == state.Revision {
 			r.Owner = to
 		}
 	}
@@ -75,13 +75,13 @@ func (k *Keeper) Route(p int) Route {
 // Replies for another revision are ignored.
 func (k *Keeper) LearnOwner(p int, revision int64, owner ring.NodeID) {
 	state := k.adopted.Load()
-	from, to := state.Owner(p)
+	from, to := state.Owners(p)
 	switch {
 	case revision != int64(state.Revision) || from == to:
 	case owner == to:
-		k.movedAsOf[p].Store(state.Revision)
+		k.movedRevision[p].Store(state.Revision)
 	case owner == from:
-		k.movedAsOf[p].Store(0)
+		k.movedRevision[p].Store(0)
 	}
 }
 
@@ -132,9 +132,9 @@ func (k *Keeper) SettledEpoch() int64 {
 // partition still has to move or to be copied.
 func (k *Keeper) isUnsettled(state *adoptedState) bool {
 	for p := range ring.Partitions {
-		from, to := state.Owner(p)
+		from, to := state.Owners(p)
 		ph := k.parts[p].phase
-		if to == k.config.Self && (ph != owning || !k.targets.isSynced(p, state.To.Standby(p))) {
+		if to == k.config.Self && (ph != owning || !k.targets.hasCopy(p, state.To.Standby(p))) {
 			return true
 		}
 		if to != k.config.Self && from == k.config.Self && ph != handedOver {
@@ -174,7 +174,7 @@ func (k *Keeper) LacksCopies() bool {
 			continue
 		}
 
-		owner, _ := state.Owner(p)
+		owner, _ := state.Owners(p)
 		if k.config.Calls.Reachable(owner) {
 			return true
 		}

@@ -105,7 +105,7 @@ func shareOpsOf(ops []counters.Op, shares []algorithms.Limit) (shareOps []counte
 func (k *Keeper) giveBackShare(now algorithms.Instant, op *counters.Op) {
 	taken := op.TakeRecord()
 	// The cost was taken a moment ago under mu, so nothing has drained faster since.
-	taken.Fastest = op.Limit.Amount
+	taken.MaxRate = op.Limit.Amount
 	life := k.standbyCounters.Life(op.Key.Partition())
 	_ = k.standbyCounters.GiveBack(now, op.Key, op.Limit, taken, op.Cost, life) // the gates are always open
 }
@@ -128,7 +128,7 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 			return false
 		}
 
-		owner, other := state.Owner(p)
+		owner, other := state.Owners(p)
 		if pt.phase == handedOver {
 			owner, other = other, owner
 		}

@@ -90,7 +90,7 @@ func (k *Keeper) Stats() Stats {
 func (k *Keeper) isUncopied(state *adoptedState, p int) bool {
 	var buf [3]ring.NodeID
 	for _, node := range state.copyTargetsOf(k.config.Self, p, buf[:0]) {
-		if !k.targets.isSynced(p, node) {
+		if !k.targets.hasCopy(p, node) {
 			return true
 		}
 	}

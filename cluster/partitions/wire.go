@@ -15,9 +15,9 @@ const (
 	// MethodPush brings copies and changes; the reply lists the partitions that the
 	// receiver declined.
 	MethodPush peer.Method = 48 + iota
-	// MethodFlip offers tokens, or asks whether the receiver has taken them; the
+	// MethodTokens offers tokens, or asks whether the receiver has taken them; the
 	// reply lists those that it has.
-	MethodFlip
+	MethodTokens
 	// MethodCopyInfo asks how new the receiver's copies of partitions are; the
 	// reply has findings.
 	MethodCopyInfo
@@ -184,16 +184,16 @@ func parsePartitions(b []byte) (map[int]bool, error) {
 	return list, d.Done("list of partitions")
 }
 
-func appendFinding(b []byte, p int, f finding) []byte {
-	return appendVersion(wire.AppendBool(binary.AppendUvarint(b, uint64(p)), f.complete), f.version)
+func appendCopyInfo(b []byte, p int, f copyInfo) []byte {
+	return appendVersion(wire.AppendBool(binary.AppendUvarint(b, uint64(p)), f.whole), f.version)
 }
 
-func parseFindings(b []byte) (map[int]finding, error) {
+func parseCopyInfos(b []byte) (map[int]copyInfo, error) {
 	d := wire.NewDecoder(b)
-	found := map[int]finding{}
+	found := map[int]copyInfo{}
 	for d.More() {
 		p := decodePartition(d)
-		found[p] = finding{complete: d.Bool(), version: decodeVersion(d)}
+		found[p] = copyInfo{whole: d.Bool(), version: decodeVersion(d)}
 	}
 	return found, d.Err()
 }

@@ -30,11 +30,11 @@ func TestDebtsKeepTheirLimits(t *testing.T) {
 // Decoding any message ends, and yields nothing out of bounds.
 func FuzzMessages(f *testing.F) {
 	records := []counters.Record{{Key: keyOf(1), Kind: algorithms.FixedWindow,
-		State: algorithms.State{Count: 3, At: 9}, FreshAt: 99}}
+		State: algorithms.State{Count: 3, At: 9}, ExpiresAt: 99}}
 	b, _ := (&section{p: 17, version: version{5, 1, 9},
 		flags: sectionCopy | sectionBegins | sectionEnds}).append(nil, records, now())
 	f.Add(b)
-	f.Add(appendFinding(nil, 17, finding{complete: true, version: version{5, 1, 9}}))
+	f.Add(appendCopyInfo(nil, 17, copyInfo{whole: true, version: version{5, 1, 9}}))
 	f.Add((&debt{key: keyOf(1), number: debtNumber{7, 3},
 		owedCost: owedCost{limit: limit, cost: 2}}).append(nil, 0, now()))
 	f.Add(appendPartitions(nil, []int{0, 4095}))
@@ -51,7 +51,7 @@ func FuzzMessages(f *testing.F) {
 		if list, err := parsePartitions(b); err == nil && len(list) > 4096 {
 			t.Errorf("%d partitions", len(list))
 		}
-		if found, err := parseFindings(b); err == nil && len(found) > 4096 {
+		if found, err := parseCopyInfos(b); err == nil && len(found) > 4096 {
 			t.Errorf("%d findings", len(found))
 		}
 		d = wire.NewDecoder(b)

@@ -125,16 +125,16 @@ func (p *Peers) newConn(s *socket, calls bool) *conn {
 // returns the reason. It reads on the goroutine that calls it.
 func (c *conn) run(ctx context.Context) error {
 	defer close(c.done)
-	defer context.AfterFunc(ctx, func() { c.breakOff(ErrClosed) })()
+	defer context.AfterFunc(ctx, func() { c.closeWithError(ErrClosed) })()
 
 	ended, end := context.WithCancel(context.Background())
 	go func() {
 		defer close(c.writerDone)
-		c.breakOff(c.write(ended))
+		c.closeWithError(c.write(ended))
 	}()
 
 	c.peers.watch(c)
-	c.breakOff(c.read())
+	c.closeWithError(c.read())
 
 	// The order matters: the writer ends, the queue is dropped, the callbacks end.
 	// Only then is done closed, and no callback runs after that.
@@ -147,10 +147,10 @@ func (c *conn) run(ctx context.Context) error {
 	return c.endReason()
 }
 
-// breakOff ends the connection and fails the waiting calls with err. Only its
-// first call has an effect.
-func (c *conn) breakOff(err error) {
-	wasIntact := c.takeDown(err, true)
+// closeWithError ends the connection and fails the waiting calls with err. Only
+// its first call has an effect.
+func (c *conn) closeWithError(err error) {
+	wasIntact := c.failCalls(err, true)
 	if !wasIntact {
 		return
 	}
@@ -165,15 +165,15 @@ func (c *conn) breakOff(err error) {
 	c.socket.Close()
 }
 
-// lastWriteTime bounds how long queued messages may still be sent to a remote that
-// has closed its side.
-const lastWriteTime = 100 * time.Millisecond
+// lastWriteTimeout bounds how long queued messages may still be sent to a
+// remote that has closed its side.
+const lastWriteTimeout = 100 * time.Millisecond
 
-// awaitWriter gives the writer up to lastWriteTime to send what is queued: a remote
-// that has closed its side still handles one-way messages.
+// awaitWriter gives the writer up to lastWriteTimeout to send what is queued: a
+// remote that has closed its side still handles one-way messages.
 func (c *conn) awaitWriter() {
 	wake.Signal(c.queue.wake)
-	for end := time.Now().Add(lastWriteTime); !c.queue.isEmpty() && time.Now().Before(end); {
+	for end := time.Now().Add(lastWriteTimeout); !c.queue.isEmpty() && time.Now().Before(end); {
 		select {
 		case <-c.writerDone: // the remote no longer reads
 			return
@@ -182,10 +182,10 @@ func (c *conn) awaitWriter() {
 	}
 }
 
-// takeDown fails the waiting calls, and new ones until the connection
-// recovers. With forGood, it never recovers. takeDown returns false if the
+// failCalls fails the waiting calls, and new ones until the connection
+// recovers. With forGood, it never recovers. failCalls returns false if the
 // connection was broken already.
-func (c *conn) takeDown(why error, forGood bool) (wasIntact bool) {
+func (c *conn) failCalls(why error, forGood bool) (wasIntact bool) {
 	if c.endReason() != nil {
 		return false // what the link learns now would concern another connection
 	}
@@ -193,7 +193,7 @@ func (c *conn) takeDown(why error, forGood bool) (wasIntact bool) {
 	// The link learns of the loss before the calls fail: a caller that tries again
 	// at once must not get the direct connection again.
 	if c.link != nil && !errors.Is(why, errReplaced) {
-		c.link.onLoss(c, forGood)
+		c.link.stopUsing(c, forGood)
 	}
 
 	c.mu.Lock()
@@ -256,9 +256,9 @@ func (c *conn) checkSilence(now int64, gap time.Duration) (next time.Duration) {
 	after := c.limits.unreachable
 	switch {
 	case c.silence >= c.limits.closed:
-		c.breakOff(errSilentTooLong)
+		c.closeWithError(errSilentTooLong)
 	case c.silence >= after && !c.down.Load():
-		c.takeDown(errSilentNow, false)
+		c.failCalls(errSilentNow, false)
 	}
 
 	if c.silence < after/2 {
@@ -385,7 +385,7 @@ func (c *conn) serve(m message) error {
 	}
 
 	call := &Call{From: c.remote, Method: Method(m.methodOrCode), Body: m.body, conn: c, id: m.id}
-	if call.Method == methodReceivesFrom && c.socket.kind == kindPeer {
+	if call.Method == methodReceivesFrom && c.socket.kind == kindNear {
 		c.peers.answerReceivesFrom(call)
 		return nil
 	}
@@ -583,7 +583,7 @@ func (c *conn) sendError() error {
 // retire ends a replaced connection after retireTime, in which calls in flight
 // may finish. Only senders that had picked this connection before still start
 // calls on it. If such a call is not sent, sendOver sends it on the new one.
-func (c *conn) retire() { time.AfterFunc(retireTime, func() { c.breakOff(errReplaced) }) }
+func (c *conn) retire() { time.AfterFunc(retireTime, func() { c.closeWithError(errReplaced) }) }
 
 // endReason returns the reason why the connection ended, or nil if it has not.
 func (c *conn) endReason() error {

@@ -81,7 +81,7 @@ func TestStuckConnectionIsReplaced(t *testing.T) {
 		within := 600 * time.Millisecond
 		if lasted > maxSilence {
 			// the connection was closed, and either end may have begun its pause
-			within = lastPause + 100*time.Millisecond
+			within = maxPause + 100*time.Millisecond
 		}
 		onVirtualTime(t, func(t *testing.T, w *world) {
 			a, b := w.pair()

@@ -100,7 +100,7 @@ func (h *hostile) attack(t *testing.T, address string, messages int) {
 func (h *hostile) preamble() []byte {
 	var b bytes.Buffer
 	self := Identity{Node: ring.NodeID{9, byte(h.Uint32())}, Name: "x"}
-	kinds := []connKind{kindPeer, kindPeer, kindPeer, kindRaft, kindFar, connKind(h.Uint32())}
+	kinds := []connKind{kindNear, kindNear, kindNear, kindRaft, kindFar, connKind(h.Uint32())}
 	_ = preamble{supportedVersions, byte(kinds[h.IntN(len(kinds))]), self.appendBinary(nil)}.write(&b)
 	if h.IntN(2) == 0 {
 		return b.Bytes()

@@ -18,9 +18,9 @@ import (
 
 const (
 	firstPause = 100 * time.Millisecond // jitter takes off up to half of it
-	lastPause  = time.Second
-	// lastFarPause is shorter than lastPause, because a far dial itself takes longer.
-	lastFarPause = 500 * time.Millisecond
+	maxPause   = time.Second
+	// maxFarPause is shorter than maxPause, because a far dial itself takes longer.
+	maxFarPause = 500 * time.Millisecond
 	// stableTime is how long a connection must last for the pauses to start over.
 	stableTime = time.Second
 	// quietAfterClose is how long failed dials are not logged after a node has closed its
@@ -33,7 +33,7 @@ type link struct {
 	peers   *Peers
 	node    ring.NodeID
 	address string
-	kind    connKind        // kindPeer or kindFar
+	kind    connKind        // kindNear or kindFar
 	ctx     context.Context // ends when the node is no longer known here
 	cancel  context.CancelFunc
 
@@ -51,17 +51,17 @@ type link struct {
 	probation      atomic.Int64         // how long, in ns, the direct connection must work before it is used again
 	directSince    atomic.Int64         // when the direct connection was last used again, as Peers.now
 	losses         atomic.Int64         // how often the direct connection was abandoned
-	findingPath    atomic.Bool          // findPath is running
-	seek           chan struct{}        // capacity 1: findPath goes on at once
+	tunnelling     atomic.Bool          // provideTunnel is running
+	searchNow      chan struct{}        // capacity 1: provideTunnel goes on at once
 	needsAllRelays atomic.Bool          // a tunnel was lost: a search fails only once every possible relay was asked
 	searchUntil    atomic.Int64         // until then a search for a relay makes the path unsure; 0: it has failed
 	dialUntil      atomic.Int64         // until then dialling makes the path unsure; 0: it has failed. Both as Peers.now
-	nextRelay      int                  // used by findPath only: the next node to ask for a relay
+	nextRelay      int                  // used by provideTunnel only: the next node to ask for a relay
 
 	// The log.
-	name    atomic.Pointer[string]
-	warned  atomic.Bool // the log says that there is no connection
-	relayed relayLog
+	name      atomic.Pointer[string]
+	warned    atomic.Bool // the log says that there is no connection
+	tunnelLog tunnelLog
 }
 
 // label returns the node's name for the log; its ID before the first connection.
@@ -72,12 +72,12 @@ func (l *link) label() string {
 	return l.node.String()
 }
 
-// relayPeriod is the time in which at most one tunnel is logged for each link:
-// on a busy machine, tunnels may come and go in seconds.
-const relayPeriod = time.Minute
+// tunnelLogPeriod is the time in which at most one tunnel is logged for each
+// link: on a busy machine, tunnels may come and go in seconds.
+const tunnelLogPeriod = time.Minute
 
-// relayLog decides which tunnels of one link are logged.
-type relayLog struct {
+// tunnelLog decides which tunnels of one link are logged.
+type tunnelLog struct {
 	mu    sync.Mutex // guards the fields below
 	last  time.Time  // when a tunnel was last logged
 	times int        // how many there were since then
@@ -86,12 +86,12 @@ type relayLog struct {
 
 // begin counts a tunnel. It returns how many there were since the last one that
 // was logged, with this one, and whether to log this one.
-func (r *relayLog) begin() (times int, due bool) {
+func (r *tunnelLog) begin() (times int, due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
 	r.times++
-	if time.Since(r.last) < relayPeriod {
+	if time.Since(r.last) < tunnelLogPeriod {
 		return 0, false
 	}
 
@@ -103,7 +103,7 @@ func (r *relayLog) begin() (times int, due bool) {
 }
 
 // end returns whether to log that a tunnel has ended: only if its beginning was.
-func (r *relayLog) end() (due bool) {
+func (r *tunnelLog) end() (due bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	due = r.open
@@ -114,9 +114,9 @@ func (r *relayLog) end() (due bool) {
 // run keeps a connection to the node until ctx ends: when one ends, it redials.
 func (l *link) run(ctx context.Context) {
 	pause := firstPause
-	longest := lastPause
+	longest := maxPause
 	if l.kind == kindFar {
-		longest = lastFarPause
+		longest = maxFarPause
 	}
 
 	var logged loggedOnce
@@ -170,7 +170,7 @@ func (l *link) handleEnd(connected bool, err error) {
 	if !connected {
 		l.lastDialFailure.Store(l.peers.boottime())
 		l.dialUntil.Store(0)
-		l.abandonDirect(nil)
+		l.stopUsingDirect(nil)
 	}
 }
 
@@ -272,7 +272,7 @@ func (l *link) dialSecond(ctx context.Context, c *conn) {
 		// over c, and replacing c would lose the messages that it has not read yet.
 		sleep(ctx, c.limits.unreachable/5)
 		return !c.isReachable()
-	}, func(old *conn) { old.breakOff(errOutlived) })
+	}, func(old *conn) { old.closeWithError(errOutlived) })
 }
 
 // replace dials a second connection, unless one is being dialled already. If
@@ -348,8 +348,8 @@ func (l *link) onIncoming(remote Identity) {
 	if c := l.conn.Load(); c != nil && !c.isReachable() {
 		switch {
 		case c.remote.Boot != remote.Boot:
-			c.breakOff(errRestarted) // the process at its other end is gone
-		case l.kind == kindPeer:
+			c.closeWithError(errRestarted) // the process at its other end is gone
+		case l.kind == kindNear:
 			l.dialSecond(l.ctx, c) // the network works again
 		}
 	}

@@ -147,7 +147,7 @@ func (p *Peers) checkPreamble(s *socket, theirs preamble) (err error) {
 	s.kind = connKind(theirs.tag) &^ viaTunnel
 	s.tunnelled = connKind(theirs.tag)&viaTunnel != 0
 	switch {
-	case s.kind < kindPeer || s.kind > kindTunnel:
+	case s.kind < kindNear || s.kind > kindTunnel:
 		return errKind
 	case s.tunnelled && (s.kind == kindTunnel || s.kind == kindFar):
 		return errTunnelOver

@@ -21,15 +21,15 @@ import (
 const (
 	// firstProbation is how long a broken direct connection must work before it is
 	// used again. If it breaks again within flapTime after its return to use, the
-	// time doubles, up to lastProbation. A direct connection to a new process is
+	// time doubles, up to maxProbation. A direct connection to a new process is
 	// used at once.
 	firstProbation = 5 * time.Second
-	lastProbation  = 5 * time.Minute
+	maxProbation   = 5 * time.Minute
 	flapTime       = time.Minute
 	// relaysTried is the number of nodes that are tried as the relay before a pause.
 	relaysTried = 3
-	// lastSeekPause is the longest pause between two searches for a path.
-	lastSeekPause = 2 * time.Second
+	// maxSeekPause is the longest pause between two searches for a path.
+	maxSeekPause = 2 * time.Second
 	// receivesFromTimeout is how long a node may take to answer whether it can be the relay.
 	receivesFromTimeout = 100 * time.Millisecond
 )
@@ -59,7 +59,7 @@ func (l *link) currentConn() *conn {
 // receivesDirectly reports whether the direct connection has just brought data.
 func (l *link) receivesDirectly() bool {
 	c := l.conn.Load()
-	return l.kind == kindPeer && c != nil && c.isReachable() &&
+	return l.kind == kindNear && c != nil && c.isReachable() &&
 		l.peers.now()-c.lastReceived.Load() < int64(c.limits.unreachable*2/5)
 }
 
@@ -67,19 +67,19 @@ func (l *link) receivesDirectly() bool {
 // second connection. The pulse calls onQuiet once c has been silent for at
 // least half of the time that makes it unreachable.
 func (l *link) onQuiet(c *conn) {
-	if l.conn.Load() != c || l.kind != kindPeer {
+	if l.conn.Load() != c || l.kind != kindNear {
 		return
 	}
-	l.startFindPath()
+	l.startTunnelling()
 	if c.silence >= secondDialAfter*c.limits.unreachable {
 		l.dialSecond(l.ctx, c)
 	}
 }
 
-// onLoss stops the use of c, which is silent or, if broken is true, has ended.
-func (l *link) onLoss(c *conn, broken bool) {
+// stopUsing stops the use of c, which is silent or, if broken is true, has ended.
+func (l *link) stopUsing(c *conn, broken bool) {
 	isTunnel := l.tunnel.Load() == c
-	if l.kind != kindPeer || !isTunnel && l.conn.Load() != c {
+	if l.kind != kindNear || !isTunnel && l.conn.Load() != c {
 		return // it was not in use any more
 	}
 
@@ -102,9 +102,9 @@ func (l *link) onLoss(c *conn, broken bool) {
 		l.tunnel.CompareAndSwap(c, nil)
 		l.closeRaft(func(s *socket) bool { return s.relay == c.socket.relay })
 	} else {
-		l.abandonDirect(c)
+		l.stopUsingDirect(c)
 	}
-	wake.Signal(l.seek)
+	wake.Signal(l.searchNow)
 }
 
 // isUnsure reports whether a connection to the node has just been lost, and the
@@ -113,16 +113,16 @@ func (l *link) isUnsure() bool {
 	return l.peers.now() < max(l.searchUntil.Load(), l.dialUntil.Load())
 }
 
-// abandonDirect stops the use of the direct connection c, which is silent or
+// stopUsingDirect stops the use of the direct connection c, which is silent or
 // broken; a nil c means that no connection could be made. Calls that fail
 // because of that are sent again through a tunnel, if there is one.
-func (l *link) abandonDirect(c *conn) {
-	if l.kind != kindPeer || l.conn.Load() != c || l.ctx.Err() != nil {
+func (l *link) stopUsingDirect(c *conn) {
+	if l.kind != kindNear || l.conn.Load() != c || l.ctx.Err() != nil {
 		return
 	}
 
 	l.losses.Add(1)
-	defer l.startFindPath()
+	defer l.startTunnelling()
 
 	// If c is nil, this node can't dial the other one. Raft may still have a
 	// connection that the other one has made.
@@ -141,7 +141,7 @@ func (l *link) abandonDirect(c *conn) {
 
 	back := l.directSince.Load()
 	if back != 0 && l.peers.now()-back < int64(flapTime) {
-		probation = min(max(probation, 2*time.Duration(l.probation.Load())), lastProbation)
+		probation = min(max(probation, 2*time.Duration(l.probation.Load())), maxProbation)
 	}
 
 	l.probation.Store(int64(probation))
@@ -157,32 +157,33 @@ func (l *link) closeRaft(isUnused func(*socket) bool) {
 	})
 }
 
-// startFindPath starts findPath in the background, unless it is running or the
-// link has ended.
-func (l *link) startFindPath() {
-	if l.kind != kindPeer || l.ctx.Err() != nil || l.findingPath.Swap(true) {
+// startTunnelling starts provideTunnel in the background, unless it is running
+// or the link has ended.
+func (l *link) startTunnelling() {
+	if l.kind != kindNear || l.ctx.Err() != nil || l.tunnelling.Swap(true) {
 		return
 	}
 
 	started := l.peers.spawn(func() {
-		losses := l.findPath()
-		l.findingPath.Store(false)
+		losses := l.provideTunnel()
+		l.tunnelling.Store(false)
 
-		// The direct connection was lost just when findPath ended. abandonDirect may have
-		// found findPath still running, and useDirect may have undone what it did.
+		// The direct connection was lost just when provideTunnel ended. stopUsingDirect
+		// may have found provideTunnel still running, and useDirect may have undone
+		// what it did.
 		if l.losses.Load() != losses {
 			l.avoidDirect.Store(true)
-			l.startFindPath()
+			l.startTunnelling()
 		}
 	})
 	if !started {
-		l.findingPath.Store(false)
+		l.tunnelling.Store(false)
 	}
 }
 
-// findPath provides a tunnel until the direct connection has worked throughout
-// its probation. It returns how often that had been lost by then.
-func (l *link) findPath() (losses int64) {
+// provideTunnel provides a tunnel until the direct connection has worked
+// throughout its probation. It returns how often that had been lost by then.
+func (l *link) provideTunnel() (losses int64) {
 	ctx, cancel := context.WithCancel(l.ctx)
 	// At most some twenty run at once: each ends within about handshakeTime, and
 	// the pauses between them grow.
@@ -232,7 +233,7 @@ func (l *link) findPath() (losses int64) {
 
 		select {
 		case <-time.After(wait):
-		case <-l.seek: // a connection was lost, and checks wait for the outcome of a search
+		case <-l.searchNow: // a connection was lost, and checks wait for the outcome of a search
 			search.restart(time.Now())
 		case <-l.ctx.Done():
 		}
@@ -240,8 +241,8 @@ func (l *link) findPath() (losses int64) {
 	return losses
 }
 
-// searchSchedule says when findPath searches for a relay. The pauses between its
-// searches grow.
+// searchSchedule says when provideTunnel searches for a relay. The pauses
+// between its searches grow.
 type searchSchedule struct {
 	firstPause time.Duration
 	pause      time.Duration // after the next search
@@ -258,7 +259,7 @@ func (s *searchSchedule) restart(at time.Time) {
 // or goes on in the background.
 func (s *searchSchedule) delayNext() {
 	s.next = time.Now().Add(s.pause - rand.N(s.pause/2))
-	s.pause = min(2*s.pause, lastSeekPause)
+	s.pause = min(2*s.pause, maxSeekPause)
 }
 
 // directTrial says for how long the direct connection has worked.
@@ -300,7 +301,7 @@ func (l *link) useDirect() {
 		l.tunnel.CompareAndSwap(t, nil)
 		l.closeRaft(func(s *socket) bool { return !s.relay.IsZero() })
 
-		if l.relayed.end() {
+		if l.tunnelLog.end() {
 			l.peers.log.Info("a node is reached directly again", "name", l.label(), "address", l.address)
 		}
 	}
@@ -391,7 +392,7 @@ func (l *link) openTunnel(ctx context.Context, relay *link) (answer relayAnswer)
 		return answer
 	}
 
-	s, err := l.peers.dialVia(ctx, relay, l, kindPeer)
+	s, err := l.peers.dialVia(ctx, relay, l, kindNear)
 	if err != nil {
 		return answer
 	}
@@ -412,11 +413,11 @@ func (l *link) openTunnel(ctx context.Context, relay *link) (answer relayAnswer)
 		}
 	})
 	if !started {
-		c.breakOff(ErrClosed)
+		c.closeWithError(ErrClosed)
 		return answer
 	}
 
-	times, due := l.relayed.begin()
+	times, due := l.tunnelLog.begin()
 	if due {
 		l.peers.log.Info("a node is reached through a relay", "name", l.label(),
 			"address", l.address, "relay", relay.label(), "times", times)

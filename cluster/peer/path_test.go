@@ -440,7 +440,7 @@ func TestPathWhenADirectConnectionComesBackAndGoes(t *testing.T) {
 
 		// The search has not ended yet.
 		w.net.Cut(a.ip, b.ip)
-		(*a.links.Load())[b.id].conn.Load().breakOff(errors.New("the test breaks it"))
+		(*a.links.Load())[b.id].conn.Load().closeWithError(errors.New("the test breaks it"))
 		close(proceed)
 
 		time.Sleep(500 * time.Millisecond)
@@ -459,12 +459,12 @@ func TestNoPathForALinkThatHasEnded(t *testing.T) {
 		w.net.Cut(a.ip, b.ip)
 		w.until("there is a relay", func() bool { _, ok := a.Via(b.id); return ok })
 		a.SetNodes(map[ring.NodeID]string{nodes[2].id: nodes[2].address})
-		for l.findingPath.Load() { // until its search has ended
+		for l.tunnelling.Load() { // until its search has ended
 			time.Sleep(10 * time.Millisecond)
 		}
 
-		l.startFindPath()
-		expect.Equal(t, l.findingPath.Load(), false, "a search is running")
+		l.startTunnelling()
+		expect.Equal(t, l.tunnelling.Load(), false, "a search is running")
 	})
 }
 

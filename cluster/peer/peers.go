@@ -218,7 +218,7 @@ func (p *Peers) spawn(f func()) bool {
 // SetNodes sets the other nodes of this region and their addresses, host:port.
 // It closes connections to all other nodes, and to a node whose address has
 // changed. The map may be reused. After Close, SetNodes has no effect.
-func (p *Peers) SetNodes(nodes map[ring.NodeID]string) { p.setLinks(kindPeer, nodes) }
+func (p *Peers) SetNodes(nodes map[ring.NodeID]string) { p.setLinks(kindNear, nodes) }
 
 // SetFarNodes is SetNodes for other regions. It skips the nodes of SetNodes.
 func (p *Peers) SetFarNodes(nodes map[ring.NodeID]string) { p.setLinks(kindFar, nodes) }
@@ -237,7 +237,7 @@ func (p *Peers) setLinks(k connKind, nodes map[ring.NodeID]string) {
 		isObsolete := l.kind == k && (!wanted || address != l.address)
 		// A node that seemed to be of another region, but is in this one, gets a near
 		// link instead.
-		isNear := l.kind == kindFar && k == kindPeer && wanted
+		isNear := l.kind == kindFar && k == kindNear && wanted
 		if isObsolete || isNear {
 			l.cancel()
 			delete(links, node)
@@ -248,7 +248,7 @@ func (p *Peers) setLinks(k connKind, nodes map[ring.NodeID]string) {
 		if links[node] == nil {
 			ctx, cancel := context.WithCancel(p.ctx)
 			l := &link{peers: p, node: node, address: address, kind: k, ctx: ctx, cancel: cancel,
-				wake: make(chan struct{}, 1), seek: make(chan struct{}, 1)}
+				wake: make(chan struct{}, 1), searchNow: make(chan struct{}, 1)}
 			links[node] = l
 			p.group.Go(func() {
 				defer cancel()
@@ -283,7 +283,7 @@ func (p *Peers) Reachable(to ring.NodeID) bool { return p.pathTo(to) != nil }
 // not ended.
 func (p *Peers) ProcessGone(node ring.NodeID) bool {
 	l := (*p.links.Load())[node]
-	return l != nil && l.kind == kindPeer && l.processGone.Load() && p.pathTo(node) == nil
+	return l != nil && l.kind == kindNear && l.processGone.Load() && p.pathTo(node) == nil
 }
 
 // pathTo returns the connection for calls to a node, or nil if the node is unreachable.
@@ -348,7 +348,7 @@ func (p *Peers) CallAt(ctx context.Context, address string, m Method, body []byt
 	defer cancel()
 	defer context.AfterFunc(p.ctx, cancel)()
 
-	s, err := p.dial(ctx, address, kindPeer, func(Identity) error { return nil })
+	s, err := p.dial(ctx, address, kindNear, func(Identity) error { return nil })
 	switch {
 	case p.ctx.Err() != nil:
 		err = ErrClosed

@@ -53,9 +53,9 @@ func (v versions) highestCommon(w versions) uint8 {
 type connKind uint8
 
 const (
-	kindPeer connKind = 1
+	kindNear connKind = 1
 	kindRaft connKind = 2
-	kindFar  connKind = 3 // like kindPeer, between nodes of different regions
+	kindFar  connKind = 3 // like kindNear, between nodes of different regions
 	// kindTunnel asks a relay for a tunnel. The target node's ID follows, and all
 	// bytes after it are for that node.
 	kindTunnel connKind = 4

@@ -21,11 +21,11 @@ func TestGolden(t *testing.T) {
 		name string
 		preamble
 	}{
-		{"peer", preamble{versions{2, 2}, byte(kindPeer), node.appendBinary(nil)}},
+		{"peer", preamble{versions{2, 2}, byte(kindNear), node.appendBinary(nil)}},
 		{"raft", preamble{versions{2, 3}, byte(kindRaft), node.appendBinary(nil)}},
 		{"far", preamble{versions{2, 3}, byte(kindFar), node.appendBinary(nil)}},
 		{"tunnel", preamble{versions{2, 3}, byte(kindTunnel), node.appendBinary(nil)}},
-		{"via", preamble{versions{2, 3}, byte(kindPeer | viaTunnel), node.appendBinary(nil)}},
+		{"via", preamble{versions{2, 3}, byte(kindNear | viaTunnel), node.appendBinary(nil)}},
 		{"welcome", preamble{versions{3, 255}, answerWelcome, node.appendBinary(nil)}},
 		{"later",
 			preamble{versions{3, 4}, answerWelcome, append(node.appendBinary(nil), "what later releases add"...)}},

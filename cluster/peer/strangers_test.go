@@ -123,7 +123,7 @@ func TestSlowPreambles(t *testing.T) {
 func hostileConn(t *testing.T, w *world, to *node) net.Conn {
 	t.Helper()
 	raw := w.dialer()(to.address)
-	if _, _, err := exchangePreambles(raw, kindPeer, Identity{Node: ring.NodeID{7}}, supportedVersions); err != nil {
+	if _, _, err := exchangePreambles(raw, kindNear, Identity{Node: ring.NodeID{7}}, supportedVersions); err != nil {
 		t.Fatal(err)
 	}
 	return raw

@@ -85,7 +85,7 @@ func (p *Peers) relay(s *socket) {
 		return
 	}
 
-	onward, err := p.onward(target)
+	onward, err := p.dialTarget(target)
 	if err != nil {
 		_, _ = s.Write([]byte{tunnelNotNow}) // if it fails, the other end gives up by itself
 		return
@@ -106,8 +106,9 @@ func (p *Peers) relay(s *socket) {
 	back.Wait()
 }
 
-// onward dials the target; after success, the caller decrements relayedTunnels.
-func (p *Peers) onward(target ring.NodeID) (*socket, error) {
+// dialTarget dials the target; after success, the caller decrements
+// relayedTunnels.
+func (p *Peers) dialTarget(target ring.NodeID) (*socket, error) {
 	l := (*p.links.Load())[target]
 	if l == nil || !l.receivesDirectly() {
 		return nil, errNoTunnel

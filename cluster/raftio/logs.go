@@ -9,10 +9,10 @@ import (
 	"github.com/rlnode/rlnode/internal/wake"
 )
 
-// Logs is a log store that tracks whether writes fail. It can also probe the
+// LogStore is a log store that tracks whether writes fail. It can also probe the
 // store: a leader that writes nothing would not notice a failing store, because
 // heartbeats alone keep it in the lead.
-type Logs struct {
+type LogStore struct {
 	raft.LogStore
 	probe       func() error
 	writeFailed atomic.Bool   // the last write failed
@@ -24,16 +24,16 @@ type Logs struct {
 	waiter      chan struct{} // closed after the next entry is written; nil without waiters
 }
 
-// NewLogs watches a log store. probe writes a test record.
-func NewLogs(store raft.LogStore, probe func() error) *Logs {
-	return &Logs{LogStore: store, probe: probe, changed: make(chan struct{}, 1)}
+// NewLogStore watches a log store. probe writes a test record.
+func NewLogStore(store raft.LogStore, probe func() error) *LogStore {
+	return &LogStore{LogStore: store, probe: probe, changed: make(chan struct{}, 1)}
 }
 
 // StoreLog stores one entry. It implements raft.LogStore.
-func (w *Logs) StoreLog(l *raft.Log) error { return w.StoreLogs([]*raft.Log{l}) }
+func (w *LogStore) StoreLog(l *raft.Log) error { return w.StoreLogs([]*raft.Log{l}) }
 
 // StoreLogs stores entries and records whether that failed. It implements raft.LogStore.
-func (w *Logs) StoreLogs(logs []*raft.Log) error {
+func (w *LogStore) StoreLogs(logs []*raft.Log) error {
 	err := w.setFailed(&w.writeFailed, w.LogStore.StoreLogs(logs))
 
 	n := len(logs)
@@ -51,7 +51,7 @@ func (w *Logs) StoreLogs(logs []*raft.Log) error {
 
 // WrittenAfter returns a channel that is closed at the next write of entries,
 // or at once if an entry after index has been written already.
-func (w *Logs) WrittenAfter(index uint64) <-chan struct{} {
+func (w *LogStore) WrittenAfter(index uint64) <-chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.waiter == nil {
@@ -69,7 +69,7 @@ func (w *Logs) WrittenAfter(index uint64) <-chan struct{} {
 }
 
 // setFailed records whether err is nil, signals a change, and returns err.
-func (w *Logs) setFailed(failed *atomic.Bool, err error) error {
+func (w *LogStore) setFailed(failed *atomic.Bool, err error) error {
 	if failed.Swap(err != nil) != (err != nil) {
 		wake.Signal(w.changed)
 	}
@@ -77,12 +77,12 @@ func (w *Logs) setFailed(failed *atomic.Bool, err error) error {
 }
 
 // Probe writes a test record to check whether the store works.
-func (w *Logs) Probe() {
+func (w *LogStore) Probe() {
 	_ = w.setFailed(&w.probeFailed, w.probe()) // the store logs the error
 }
 
 // Changed returns a channel that has a value if IsFailing may have changed.
-func (w *Logs) Changed() <-chan struct{} { return w.changed }
+func (w *LogStore) Changed() <-chan struct{} { return w.changed }
 
 // IsFailing reports whether the last write or the last probe failed.
-func (w *Logs) IsFailing() bool { return w.writeFailed.Load() || w.probeFailed.Load() }
+func (w *LogStore) IsFailing() bool { return w.writeFailed.Load() || w.probeFailed.Load() }

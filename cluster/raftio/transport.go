@@ -24,7 +24,8 @@ const (
 	storeRetry = 500 * time.Millisecond
 	// maxRepetitionHold is how long a message without news for a follower is held.
 	maxRepetitionHold = 500 * time.Millisecond
-	// heartbeatsPerTimeout is how many heartbeats a follower gets within Config.Heartbeat.
+	// heartbeatsPerTimeout is how many heartbeats a follower gets within
+	// Config.HeartbeatTimeout.
 	heartbeatsPerTimeout = 4
 )
 
@@ -45,9 +46,9 @@ const (
 // followers learn a new commit index soon. To let idle nodes sleep, Transport
 // holds repetitions until there is an entry to send, or for half a second.
 //
-// Raft sends about seven heartbeats within Config.Heartbeat. To wake nodes less
-// often, Transport sends fewer, and sends them together with this node's other
-// heartbeats.
+// Raft sends about seven heartbeats within Config.HeartbeatTimeout. To wake
+// nodes less often, Transport sends fewer, and sends them together with this
+// node's other heartbeats.
 //
 // While this node leads, heartbeats also prove which nodes still follow it; see
 // [authority.Confirmations].
@@ -79,11 +80,11 @@ type sentHeartbeat struct {
 
 // Config configures a Transport.
 type Config struct {
-	Peers     *peer.Peers
-	Addresses raft.ServerAddressProvider
-	Heartbeat time.Duration // how long a follower goes without hearing from the leader before it stands for election
-	RPC       time.Duration // bounds one RPC
-	Logger    *slog.Logger
+	Peers            *peer.Peers
+	Addresses        raft.ServerAddressProvider
+	HeartbeatTimeout time.Duration // how long a follower goes without hearing from the leader before it stands for election
+	RPC              time.Duration // bounds one RPC
+	Logger           *slog.Logger
 	// StillReplicatesTo reports whether this node must still send entries of the
 	// term to the node.
 	StillReplicatesTo func(to raft.ServerID, term uint64) bool
@@ -109,7 +110,7 @@ func NewTransport(config Config) *Transport {
 	return &Transport{
 		NetworkTransport: raft.NewNetworkTransportWithConfig(&network),
 		config:           config,
-		heartbeatEvery:   config.Heartbeat / heartbeatsPerTimeout,
+		heartbeatEvery:   config.HeartbeatTimeout / heartbeatsPerTimeout,
 		acceptedNotices:  map[raft.ServerID]commitNotice{},
 		lastHeartbeats:   map[raft.ServerID]sentHeartbeat{},
 		closing:          closing,

@@ -17,7 +17,7 @@ import (
 const maxCallTime = 30 * time.Second
 
 // Go calls an entry node of another region. done runs exactly once, with the
-// reply, which is valid only during done, or with an error: ErrAway or
+// reply, which is valid only during done, or with an error: ErrNoRoute or
 // ErrClosed if certainly nothing was sent; peer.ErrTooLarge; a
 // *peer.RemoteError from the called node; or peer.ErrUnreachable or
 // peer.ErrTimeout if nobody knows whether the call was served. done may run
@@ -36,7 +36,7 @@ func (p *Pool) Go(
 	}
 
 	v := p.view.Load()
-	if r := v.region(region); r != nil && p.callEntry(r, m, body, timeout, done) {
+	if r := v.region(region); r != nil && p.callEntryNode(r, m, body, timeout, done) {
 		return
 	}
 	p.forward(v, region, m, body, timeout, done)
@@ -78,23 +78,23 @@ func contextError(err error) error {
 	return fmt.Errorf("wait for a reply from another region: %w", err)
 }
 
-// callEntry calls r's nextEntry or, if that node can't be reached, another entry
-// node, which then becomes nextEntry. It reports whether a node may have received
-// the call. If not, done does not run.
-func (p *Pool) callEntry(r *region, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) bool {
+// callEntryNode calls r's nextEntryNode or, if that node can't be reached,
+// another entry node, which then becomes nextEntryNode. It reports whether a
+// node may have received the call. If not, done does not run.
+func (p *Pool) callEntryNode(r *region, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error)) bool {
 	var first ring.NodeID
-	if id := r.nextEntry.Load(); id != nil && slices.Contains(r.entries, *id) {
+	if id := r.nextEntryNode.Load(); id != nil && slices.Contains(r.entryNodes, *id) {
 		first = *id
 		if p.callNode(first, m, body, timeout, r.withFailover(first, done)) {
 			return true
 		}
 	}
 
-	start := rand.IntN(maxEntries) // spreads the load of this region's nodes
-	for i := range r.entries {
-		id := r.entries[(start+i)%len(r.entries)]
+	start := rand.IntN(maxEntryNodes) // spreads the load of this region's nodes
+	for i := range r.entryNodes {
+		id := r.entryNodes[(start+i)%len(r.entryNodes)]
 		if id != first && p.callNode(id, m, body, timeout, r.withFailover(id, done)) {
-			r.nextEntry.Store(&id)
+			r.nextEntryNode.Store(&id)
 			return true
 		}
 	}
@@ -108,10 +108,10 @@ func (p *Pool) callEntry(r *region, m peer.Method, body []byte, timeout time.Dur
 func (r *region) withFailover(id ring.NodeID, done func([]byte, error)) func([]byte, error) {
 	return func(reply []byte, err error) {
 		failed := errors.Is(err, peer.ErrTimeout) || errors.As(err, new(*peer.RemoteError))
-		if current := r.nextEntry.Load(); failed && current != nil && *current == id {
-			next := r.entries[(slices.Index(r.entries, id)+1)%len(r.entries)]
+		if current := r.nextEntryNode.Load(); failed && current != nil && *current == id {
+			next := r.entryNodes[(slices.Index(r.entryNodes, id)+1)%len(r.entryNodes)]
 			// Another call may have chosen another node meanwhile.
-			r.nextEntry.CompareAndSwap(current, &next)
+			r.nextEntryNode.CompareAndSwap(current, &next)
 		}
 		done(reply, err)
 	}

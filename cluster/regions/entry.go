@@ -57,7 +57,7 @@ func (w *wanState) changed() <-chan struct{} {
 // addresses.
 func (p *Pool) step(now time.Time) {
 	p.mu.Lock()
-	isWanted := p.wantEntry
+	isWanted := p.wantEntryNode
 	members := p.members
 	leaving := p.leaving
 	learned := p.learnedAddresses

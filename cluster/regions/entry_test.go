@@ -242,7 +242,7 @@ func TestLeaveAndClose(t *testing.T) {
 
 // TestNeverServedTwice breaks links and entry nodes, and makes some leave,
 // while all nodes call. Each call is served at most once, not at all after
-// ErrAway, and exactly once if it was answered.
+// ErrNoRoute, and exactly once if it was answered.
 func TestNeverServedTwice(t *testing.T) {
 	seeds := 3
 	if testing.Short() {

@@ -81,13 +81,13 @@ func (p *Pool) forward(
 	v *wanView, region string, m peer.Method, body []byte, timeout time.Duration, done func([]byte, error),
 ) {
 	if len(region) > maxRegionLen || region == "" || region == p.config.Self.Region {
-		done(nil, fmt.Errorf("%w: %q is not another region", ErrAway, region))
+		done(nil, fmt.Errorf("%w: %q is not another region", ErrNoRoute, region))
 		return
 	}
 
 	relays := p.forwarders(v, region)
 	if len(relays) == 0 {
-		done(nil, ErrAway)
+		done(nil, ErrNoRoute)
 		return
 	}
 
@@ -102,7 +102,7 @@ func (p *Pool) forward(
 // region as reachable.
 func (p *Pool) forwarders(v *wanView, region string) []ring.NodeID {
 	p.mu.Lock()
-	find, last := p.ownEntries, p.lastOwnEntry
+	find, last := p.ownEntryNodes, p.lastOwnEntry
 	p.mu.Unlock()
 
 	reaching := p.reports.Load().reaching(region)
@@ -112,7 +112,7 @@ func (p *Pool) forwarders(v *wanView, region string) []ring.NodeID {
 		case id == p.config.Self.ID:
 		case slices.Contains(reaching, id):
 			reporting = append(reporting, id)
-		case !v.isEntry:
+		case !v.isEntryNode:
 			others = append(others, id)
 		}
 	}
@@ -144,7 +144,7 @@ func (f *forwardedCall) tryNext() {
 		}
 	}
 
-	f.done(nil, ErrAway)
+	f.done(nil, ErrNoRoute)
 }
 
 // handleReply handles an entry node's reply to MethodForward.
@@ -161,7 +161,7 @@ func (f *forwardedCall) handleReply(reply []byte, err error) {
 	}
 
 	reply, err = parseOutcome(reply)
-	if errors.Is(err, ErrAway) {
+	if errors.Is(err, ErrNoRoute) {
 		f.tryNext()
 		return
 	}
@@ -177,7 +177,7 @@ func appendOutcome(b, reply []byte, err error) []byte {
 		return append(append(b, outcomeReply), reply...)
 	case failed:
 		return append(append(b, outcomeFailure, byte(remote.Code)), remote.Detail...)
-	case errors.Is(err, ErrAway), errors.Is(err, peer.ErrTooLarge):
+	case errors.Is(err, ErrNoRoute), errors.Is(err, peer.ErrTooLarge):
 		return append(b, outcomeNotSent)
 	case errors.Is(err, peer.ErrTimeout):
 		return append(b, outcomeTimeout)
@@ -199,7 +199,7 @@ func parseOutcome(b []byte) ([]byte, error) {
 		}
 		return nil, &peer.RemoteError{Code: peer.Code(rest[0]), Detail: string(rest[1:])}
 	case outcomeNotSent:
-		return nil, ErrAway
+		return nil, ErrNoRoute
 	case outcomeUnknown:
 		return nil, fmt.Errorf("regions: forward a call: %w", peer.ErrUnreachable)
 	case outcomeTimeout:
@@ -227,7 +227,7 @@ func (p *Pool) serveForward(c *peer.Call) {
 
 	if p.forwarding.Add(1) > maxForwarding {
 		p.forwarding.Add(-1)
-		c.Reply(appendOutcome(nil, nil, ErrAway))
+		c.Reply(appendOutcome(nil, nil, ErrNoRoute))
 		return
 	}
 
@@ -237,7 +237,7 @@ func (p *Pool) serveForward(c *peer.Call) {
 	}
 
 	r := p.view.Load().region(name)
-	if r == nil || p.ctx.Err() != nil || !p.callEntry(r, m, body, timeout, done) {
-		done(nil, ErrAway)
+	if r == nil || p.ctx.Err() != nil || !p.callEntryNode(r, m, body, timeout, done) {
+		done(nil, ErrNoRoute)
 	}
 }

@@ -33,7 +33,7 @@ func FuzzPass(f *testing.F) {
 }
 
 func FuzzPassed(f *testing.F) {
-	for _, err := range []error{nil, ErrAway, peer.ErrTimeout, peer.ErrUnreachable,
+	for _, err := range []error{nil, ErrNoRoute, peer.ErrTimeout, peer.ErrUnreachable,
 		&peer.RemoteError{Code: 3, Detail: "no"}} {
 		f.Add(appendOutcome(nil, []byte("reply"), err))
 	}
@@ -137,7 +137,7 @@ func TestNonsenseFromWithin(t *testing.T) {
 	})
 }
 
-// TestPassingIsBounded: calls beyond maxForwarding fail with ErrAway at once,
+// TestPassingIsBounded: calls beyond maxForwarding fail with ErrNoRoute at once,
 // and all slots are freed again.
 func TestPassingIsBounded(t *testing.T) {
 	onVirtualTime(t, func(t *testing.T, w *world) {

@@ -108,7 +108,7 @@ func (p *Pool) runPolls() {
 			last = time.Time{}
 		}
 
-		all := p.view.Load().isEntry && time.Since(last) > pollAllInterval
+		all := p.view.Load().isEntryNode && time.Since(last) > pollAllInterval
 		if all {
 			last = time.Now()
 		}
@@ -133,7 +133,7 @@ func (p *Pool) allReachable() bool {
 // and all regions can be reached. If all is true, it does not stop before.
 func (p *Pool) pollOwnEntries(all bool) {
 	p.mu.Lock()
-	find, last := p.ownEntries, p.lastOwnEntry
+	find, last := p.ownEntryNodes, p.lastOwnEntry
 	p.mu.Unlock()
 
 	entries := slices.DeleteFunc(slices.Clone(find()), func(id ring.NodeID) bool { return id == p.config.Self.ID })
@@ -143,7 +143,7 @@ func (p *Pool) pollOwnEntries(all bool) {
 	}
 
 	// An entry node knows the other regions itself, and needs no report.
-	answered := p.view.Load().isEntry
+	answered := p.view.Load().isEntryNode
 	for _, id := range entries[:min(len(entries), maxOwnEntries)] {
 		if !all && answered && p.allReachable() {
 			return
@@ -190,7 +190,7 @@ func (p *Pool) pollOwnEntry(id ring.NodeID) bool {
 // serveRegions replies with what this node knows itself, without any reports.
 func (p *Pool) serveRegions(c *peer.Call) {
 	v := p.view.Load()
-	report := entryReport{IsEntryNode: v.isEntry, Addresses: v.addresses}
+	report := entryReport{IsEntryNode: v.isEntryNode, Addresses: v.addresses}
 	for _, r := range v.regions {
 		report.Regions = append(report.Regions, p.describe(r))
 	}

@@ -17,8 +17,9 @@ import (
 )
 
 var (
-	// ErrAway means that the region can't be reached. Certainly nothing was sent.
-	ErrAway = errors.New("the region can't be reached")
+	// ErrNoRoute means that the region can't be reached. Certainly nothing was
+	// sent.
+	ErrNoRoute = errors.New("the region can't be reached")
 	// ErrClosed means that Close has been called. Nothing was sent.
 	ErrClosed = errors.New("the WAN pool is closed")
 
@@ -57,9 +58,9 @@ type Pool struct {
 	reports atomic.Pointer[reports] // reports of this region's entry nodes
 
 	mu               sync.Mutex // guards the fields below
-	wantEntry        bool       // this node shall be an entry node
+	wantEntryNode    bool       // this node shall be an entry node
 	members          int
-	ownEntries       func() []ring.NodeID
+	ownEntryNodes    func() []ring.NodeID
 	learnedAddresses []string // gossip addresses of entry nodes, from a report; at most maxAddresses
 	signalled        []Region // Regions at the last signal on changed
 	leaving          bool     // for good
@@ -76,7 +77,7 @@ func Open(c Config) (*Pool, error) {
 	p := &Pool{
 		config: c, log: c.Logger, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		pollNow: make(chan struct{}, 1),
-		left:    make(chan struct{}), ownEntries: func() []ring.NodeID { return nil },
+		left:    make(chan struct{}), ownEntryNodes: func() []ring.NodeID { return nil },
 	}
 
 	p.ctx, p.cancel = context.WithCancel(context.Background())
@@ -107,7 +108,7 @@ func (p *Pool) Close() error {
 // SetEntryNode has no effect.
 func (p *Pool) Leave(ctx context.Context) error {
 	p.mu.Lock()
-	p.leaving, p.wantEntry = true, false
+	p.leaving, p.wantEntryNode = true, false
 	p.mu.Unlock()
 
 	if p.ctx.Err() != nil {
@@ -130,10 +131,10 @@ func (p *Pool) Leave(ctx context.Context) error {
 // pool that other regions call. It returns at once.
 func (p *Pool) SetEntryNode(yes bool) {
 	p.change(func() bool {
-		if p.leaving || p.wantEntry == yes {
+		if p.leaving || p.wantEntryNode == yes {
 			return false
 		}
-		p.wantEntry = yes
+		p.wantEntryNode = yes
 		return true
 	})
 }
@@ -163,7 +164,7 @@ func (p *Pool) change(set func() bool) {
 // itself. find is called from several goroutines, and must not block.
 func (p *Pool) SetOwnEntryNodes(find func() []ring.NodeID) {
 	p.mu.Lock()
-	p.ownEntries = find
+	p.ownEntryNodes = find
 	p.mu.Unlock()
 	wake.Signal(p.pollNow)
 }
@@ -175,7 +176,7 @@ func (p *Pool) Changed() <-chan struct{} { return p.changed }
 // peer.Config.AcceptFar. An error refuses the node.
 func (p *Pool) Accept(remote peer.Identity) error {
 	p.mu.Lock()
-	isWanted := p.wantEntry && !p.closed
+	isWanted := p.wantEntryNode && !p.closed
 	p.mu.Unlock()
 
 	if !isWanted {
@@ -197,7 +198,7 @@ func (p *Pool) Accept(remote peer.Identity) error {
 	}
 
 	for _, other := range v.regions {
-		if other.name != remote.Region && slices.Contains(other.entries, remote.Node) {
+		if other.name != remote.Region && slices.Contains(other.entryNodes, remote.Node) {
 			return fmt.Errorf("%w: its handshake names %q, gossip %q", errOtherRegion, remote.Region, other.name)
 		}
 	}
@@ -229,7 +230,7 @@ func (p *Pool) Regions() []Region {
 		// An entry node trusts its own view. It uses reports only for regions that
 		// its view lacks, and only while the newest report is recent.
 		if v.region(r.Name) == nil && len(all) < maxRegions &&
-			(!v.isEntry || time.Since((*reported)[0].at) < 3*pollAllInterval) {
+			(!v.isEntryNode || time.Since((*reported)[0].at) < 3*pollAllInterval) {
 			r.Reachable = p.isReachableViaOwnEntry(*reported, r.Name)
 			all = append(all, r)
 		}
@@ -243,8 +244,8 @@ func (p *Pool) Regions() []Region {
 func (p *Pool) describe(r *region) Region {
 	out := Region{Name: r.name, Primary: r.follows == r.name, Follows: r.follows,
 		Members: r.members, Reachable: p.hasLinkTo(r)}
-	if len(r.entries) > 0 {
-		out.Address = p.view.Load().links[r.entries[0]]
+	if len(r.entryNodes) > 0 {
+		out.Address = p.view.Load().links[r.entryNodes[0]]
 	}
 	return out
 }
@@ -259,7 +260,7 @@ func (p *Pool) Reachable(region string) bool {
 
 // hasLinkTo reports whether this node has a link to an entry node of a region.
 func (p *Pool) hasLinkTo(r *region) bool {
-	return slices.ContainsFunc(r.entries, p.config.Peers.Reachable)
+	return slices.ContainsFunc(r.entryNodes, p.config.Peers.Reachable)
 }
 
 // signalChange signals Changed, and returns true, if Regions has changed.

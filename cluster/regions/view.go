@@ -17,31 +17,31 @@ import (
 const (
 	// maxRegions bounds the other regions. With its own, a node knows 32.
 	maxRegions = 31
-	// maxEntries bounds the entry nodes of a region that this node links to: a
+	// maxEntryNodes bounds the entry nodes of a region that this node links to: a
 	// region has 5, and some more while they are replaced.
-	maxEntries = 8
+	maxEntryNodes = 8
 )
 
 // wanView is what an entry node knows about other regions from the WAN pool. It
-// is immutable, except for region.nextEntry.
+// is immutable, except for region.nextEntryNode.
 type wanView struct {
-	isEntry   bool                   // this node is an entry node, in the pool
-	regions   []*region              // sorted by name
-	links     map[ring.NodeID]string // peer addresses of the entry nodes in regions
-	addresses []string               // gossip addresses of entry nodes, this node's first; at most maxAddresses
+	isEntryNode bool                   // this node is an entry node, in the pool
+	regions     []*region              // sorted by name
+	links       map[ring.NodeID]string // peer addresses of the entry nodes in regions
+	addresses   []string               // gossip addresses of entry nodes, this node's first; at most maxAddresses
 }
 
 // region is another region as the WAN pool shows it.
 type region struct {
-	name    string
-	follows string   // see Region.Follows
-	cluster [16]byte // zero: not known yet
-	members int
-	alive   bool          // the pool has live entry nodes of it
-	entries []ring.NodeID // at most maxEntries; live ones first
-	// nextEntry is the entry node that the next call tries first. The next view
+	name       string
+	follows    string   // see Region.Follows
+	cluster    [16]byte // zero: not known yet
+	members    int
+	alive      bool          // the pool has live entry nodes of it
+	entryNodes []ring.NodeID // at most maxEntryNodes; live ones first
+	// nextEntryNode is the entry node that the next call tries first. The next view
 	// shares it.
-	nextEntry *atomic.Pointer[ring.NodeID]
+	nextEntryNode *atomic.Pointer[ring.NodeID]
 }
 
 var emptyView = &wanView{}
@@ -68,7 +68,7 @@ func buildView(self Node, all []gossip.Member, before *wanView) (*wanView, []tro
 		}
 	}
 
-	v := &wanView{isEntry: true, links: make(map[ring.NodeID]string)}
+	v := &wanView{isEntryNode: true, links: make(map[ring.NodeID]string)}
 
 	var troubles []trouble
 	for _, name := range prioritize(named, before) {
@@ -84,7 +84,7 @@ func buildView(self Node, all []gossip.Member, before *wanView) (*wanView, []tro
 		}
 
 		for _, m := range named[name] {
-			if slices.Contains(r.entries, m.ID) {
+			if slices.Contains(r.entryNodes, m.ID) {
 				v.links[m.ID] = net.JoinHostPort(m.Address, strconv.Itoa(m.PeerPort))
 			}
 		}
@@ -117,13 +117,13 @@ func prioritize(named map[string][]gossip.Member, before *wanView) []string {
 // cluster if they belong to several. before is its previous form; nil if it is
 // new.
 func buildRegion(name string, all []gossip.Member, before *region) (*region, trouble) {
-	r := &region{name: name, nextEntry: new(atomic.Pointer[ring.NodeID])}
+	r := &region{name: name, nextEntryNode: new(atomic.Pointer[ring.NodeID])}
 
 	var known []ring.NodeID
 	if before != nil {
 		r.cluster = before.cluster
-		r.nextEntry = before.nextEntry
-		known = before.entries
+		r.nextEntryNode = before.nextEntryNode
+		known = before.entryNodes
 	}
 
 	conflict := r.chooseCluster(all)
@@ -161,8 +161,8 @@ func buildRegion(name string, all []gossip.Member, before *region) (*region, tro
 	}
 	r.follows = mostFrequent(follows)
 
-	for _, m := range chosen[:min(len(chosen), maxEntries)] {
-		r.entries = append(r.entries, m.ID)
+	for _, m := range chosen[:min(len(chosen), maxEntryNodes)] {
+		r.entryNodes = append(r.entryNodes, m.ID)
 	}
 	return r, conflict
 }

@@ -39,8 +39,8 @@ func says(members int, primary string) func(*gossip.Member) {
 func (v *wanView) text() string {
 	var all []string
 	for _, r := range v.regions {
-		entries := make([]string, 0, len(r.entries))
-		for _, id := range r.entries {
+		entries := make([]string, 0, len(r.entryNodes))
+		for _, id := range r.entryNodes {
 			_, port, _ := strings.Cut(v.links[id], ":")
 			entries = append(entries, port)
 		}
@@ -121,7 +121,7 @@ func TestLookIsBounded(t *testing.T) {
 		}
 	}
 	v, troubles := buildView(self, all[20:], emptyView) // r01 to r39
-	if len(v.regions) != maxRegions || len(v.links) != maxRegions*maxEntries || len(troubles) != 39-maxRegions {
+	if len(v.regions) != maxRegions || len(v.links) != maxRegions*maxEntryNodes || len(troubles) != 39-maxRegions {
 		t.Errorf("have %d regions, %d links, %d troubles", len(v.regions), len(v.links), len(troubles))
 	}
 	again, _ := buildView(self, all, v) // adds r00, which comes too late
@@ -129,12 +129,12 @@ func TestLookIsBounded(t *testing.T) {
 		t.Errorf("have %s, want %s", again.text(), v.text())
 	}
 	// Links stay when other nodes appear, and so does the node of the last call.
-	id := v.region("r01").entries[0]
-	v.region("r01").nextEntry.Store(&id)
+	id := v.region("r01").entryNodes[0]
+	v.region("r01").nextEntryNode.Store(&id)
 	more := append([]gossip.Member{member("r01", 0, func(m *gossip.Member) { m.ID = ring.NodeID{} })}, all...)
 	again, _ = buildView(self, more, v)
-	if !slices.Equal(again.region("r01").entries, v.region("r01").entries) ||
-		*again.region("r01").nextEntry.Load() != id {
-		t.Errorf("have %v, want %v", again.region("r01").entries, v.region("r01").entries)
+	if !slices.Equal(again.region("r01").entryNodes, v.region("r01").entryNodes) ||
+		*again.region("r01").nextEntryNode.Load() != id {
+		t.Errorf("have %v, want %v", again.region("r01").entryNodes, v.region("r01").entryNodes)
 	}
 }

@@ -165,7 +165,7 @@ func (w *world) introduce(r int) {
 	}
 }
 
-// ownEntries returns the entry nodes of this node's region that it can reach.
+// ownEntryNodes returns the entry nodes of this node's region that it can reach.
 func (n *node) ownEntries() (entries []ring.NodeID) {
 	n.world.mu.Lock()
 	defer n.world.mu.Unlock()
@@ -288,7 +288,7 @@ func (n *node) call(region int, body string, timeout time.Duration) (by string, 
 }
 
 // isAway reports whether an error means that certainly nothing was sent.
-func isAway(err error) bool { return errors.Is(err, ErrAway) }
+func isAway(err error) bool { return errors.Is(err, ErrNoRoute) }
 
 // cutRegions cuts the links between two regions.
 func (w *world) cutRegions(a, b int) {

@@ -137,7 +137,7 @@ func newLoader(seed uint64, c *benchCmd, target *url.URL, config *tls.Config) *l
 				return net.DialTimeout("tcp", addr, timeout)
 			},
 		},
-		rule: quoteRule(c.Rule), keys: c.Keys, batch: c.Batch, wait: c.patience(usualTimeout),
+		rule: quoteRule(c.Rule), keys: c.Keys, batch: c.Batch, wait: c.timeoutOr(defaultTimeout),
 		random: rand.New(rand.NewPCG(seed, 1)),
 	}
 	l.request.SetRequestURI(target.Scheme + "://" + target.Host + path)

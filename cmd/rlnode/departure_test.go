@@ -251,7 +251,7 @@ func TestEitherPlaneIsEnough(t *testing.T) {
 		t.Errorf("no token: got %d %s, %v", status, text, err)
 	}
 	if n := figure(t, s, `rlnode_requests_total{door="admin"}`); n < 5 {
-		t.Errorf("got %g requests at the admin plane's desk, want 5 or more", n)
+		t.Errorf("got %g requests at the admin plane, want 5 or more", n)
 	}
 }
 

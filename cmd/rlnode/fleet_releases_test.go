@@ -44,7 +44,7 @@ func newRollingCluster(t *testing.T, n int) *rollingCluster {
 		head: filepath.Join(dir, "rlnode-head")}
 	began := time.Now()
 	buildCommit(t, baseCommit(t), r.base)
-	if err := process.Build(r.head, "-tags", "faults"); err != nil { // see tune
+	if err := process.Build(r.head, "-tags", "faults"); err != nil { // see node's applyFaultSettings
 		t.Fatal(err)
 	}
 	t.Logf("both were built in %v", time.Since(began).Round(time.Second))

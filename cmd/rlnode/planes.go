@@ -18,11 +18,11 @@ type connection struct {
 	Timeout *time.Duration `placeholder:"DURATION" help:"How long to wait for an answer (default 10s; leave and remove: 1m)."`
 }
 
-// usualTimeout is how long most commands wait for an answer without --timeout.
-const usualTimeout = 10 * time.Second
+// defaultTimeout is how long most commands wait for an answer without --timeout.
+const defaultTimeout = 10 * time.Second
 
-// patience returns how long to wait for an answer; usual without --timeout.
-func (c *connection) patience(usual time.Duration) time.Duration {
+// timeoutOr returns how long to wait for an answer; usual without --timeout.
+func (c *connection) timeoutOr(usual time.Duration) time.Duration {
 	if c.Timeout == nil {
 		return usual
 	}
@@ -128,7 +128,7 @@ func (c *connection) newRemote(flag, env, address string, token, tokenFile *stri
 	}
 
 	return &remote{
-		base: base.Scheme + "://" + base.Host, flag: flag, token: *token, tokenVar: env, patience: c.patience,
+		base: base.Scheme + "://" + base.Host, flag: flag, token: *token, tokenVar: env, timeoutOr: c.timeoutOr,
 		transport: &http.Transport{TLSClientConfig: config},
 	}, nil
 }

@@ -221,8 +221,8 @@ func (pr *proxiedApp) proxy(patient bool) *runningProxy {
 	write := func(name, text string) {
 		text = strings.NewReplacer("127.0.0.1", pr.ip, "/etc/haproxy", dir).Replace(text)
 		if patient {
-			text = strings.NewReplacer("100ms", "15s", "200ms", "15s", "patience = 400",
-				"patience = 15000", "timeout: 1s", "timeout: 15s").Replace(text)
+			text = strings.NewReplacer("100ms", "15s", "200ms", "15s", "timeout = 400",
+				"timeout = 15000", "timeout: 1s", "timeout: 15s").Replace(text)
 		}
 		path := filepath.Join(dir, name)
 		expect.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))

@@ -66,7 +66,7 @@ type remote struct {
 	flag      string // the flag that set base
 	token     string
 	tokenVar  string                                  // the variable that may hold the token
-	patience  func(usual time.Duration) time.Duration // how long to wait for an answer
+	timeoutOr func(usual time.Duration) time.Duration // how long to wait for an answer
 	transport *http.Transport
 }
 
@@ -83,12 +83,12 @@ type request struct {
 	accept      string
 	ifMatch     string
 	body        []byte
-	timeout     time.Duration // how long to wait for the answer without --timeout; 0: usualTimeout
+	timeout     time.Duration // how long to wait for the answer without --timeout; 0: defaultTimeout
 }
 
-// patience returns how long rm waits for the answer.
-func (r *request) patience(rm *remote) time.Duration {
-	return rm.patience(cmp.Or(r.timeout, usualTimeout))
+// timeoutFor returns how long rm waits for the answer.
+func (r *request) timeoutFor(rm *remote) time.Duration {
+	return rm.timeoutOr(cmp.Or(r.timeout, defaultTimeout))
 }
 
 // reply is a node's answer of any status.
@@ -141,13 +141,13 @@ func (rm *remote) problem(answer *reply) *problem {
 
 // exchange makes a call and returns the answer, regardless of its status.
 func (rm *remote) exchange(ctx context.Context, r request) (*reply, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.patience(rm))
+	ctx, cancel := context.WithTimeout(ctx, r.timeoutFor(rm))
 	defer cancel()
 	resp, err := rm.open(ctx, r)
 	if err != nil {
 		return nil, err
 	}
-	return rm.read(resp, r.patience(rm))
+	return rm.read(resp, r.timeoutFor(rm))
 }
 
 // open makes a call and returns the answer before its body is read.
@@ -182,19 +182,19 @@ func (rm *remote) open(ctx context.Context, r request) (*http.Response, error) {
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, rm.unreachable(err, r.patience(rm))
+		return nil, rm.unreachable(err, r.timeoutFor(rm))
 	}
 
 	return resp, nil
 }
 
-// read reads an answer to its end. patience is how long the call waits for the
+// read reads an answer to its end. timeout is how long the call waits for the
 // answer, for messages.
-func (rm *remote) read(resp *http.Response, patience time.Duration) (*reply, error) {
+func (rm *remote) read(resp *http.Response, timeout time.Duration) (*reply, error) {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxReply+1))
 	if err != nil {
-		return nil, rm.unreachable(err, patience)
+		return nil, rm.unreachable(err, timeout)
 	}
 	if len(body) > maxReply {
 		return nil, fmt.Errorf("ask %s: the answer is longer than %d bytes", rm.base, maxReply)
@@ -202,13 +202,13 @@ func (rm *remote) read(resp *http.Response, patience time.Duration) (*reply, err
 	return &reply{status: resp.StatusCode, header: resp.Header, body: body}, nil
 }
 
-// unreachable explains in one line why no answer arrived within patience.
-func (rm *remote) unreachable(err error, patience time.Duration) error {
+// unreachable explains in one line why no answer arrived within timeout.
+func (rm *remote) unreachable(err error, timeout time.Duration) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("no answer from %s within %v", rm.base, patience)
+		return fmt.Errorf("no answer from %s within %v", rm.base, timeout)
 	}
 	return fmt.Errorf("can't reach a node at %s: %w%s", rm.base, err, rm.hint(err))
 }

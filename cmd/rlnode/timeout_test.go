@@ -32,5 +32,5 @@ func TestTimeoutIsAsGiven(t *testing.T) {
 	}
 
 	var c connection
-	expect.Equal(t, c.patience(departTimeout), time.Minute, "without --timeout")
+	expect.Equal(t, c.timeoutOr(departTimeout), time.Minute, "without --timeout")
 }

@@ -225,10 +225,10 @@ func printRows(table *tabwriter.Writer, d *json.Decoder) (n int, err error) {
 
 // stream makes a call whose answer may be long and slow: only its header has to arrive in time.
 func (rm *remote) stream(ctx context.Context, r request) (*http.Response, error) {
-	patience := r.patience(rm)
-	rm.transport.DialContext = (&net.Dialer{Timeout: patience}).DialContext
-	rm.transport.TLSHandshakeTimeout = patience
-	rm.transport.ResponseHeaderTimeout = patience
+	timeout := r.timeoutFor(rm)
+	rm.transport.DialContext = (&net.Dialer{Timeout: timeout}).DialContext
+	rm.transport.TLSHandshakeTimeout = timeout
+	rm.transport.ResponseHeaderTimeout = timeout
 	resp, err := rm.open(ctx, r)
 	if err != nil {
 		return nil, err
@@ -236,7 +236,7 @@ func (rm *remote) stream(ctx context.Context, r request) (*http.Response, error)
 	if resp.StatusCode < 300 {
 		return resp, nil
 	}
-	answer, err := rm.read(resp, patience)
+	answer, err := rm.read(resp, timeout)
 	if err == nil {
 		err = rm.problem(answer)
 	}

@@ -67,54 +67,54 @@ func (k Kind) purpose() purpose {
 
 // budget counts what the notes of one purpose take. Store.mu guards it, except for refused.
 type budget struct {
-	most   int64
-	used   int64
-	inline int64 // of used: notes of subjects that came with their limits
-	open   int64 // reservations that are Open
-	// made and madeInline list the notes that this node made and may drop to make
-	// room: madeInline those that are inline, made the others.
-	made, madeInline madeNotes
+	capacity int64
+	used     int64
+	inline   int64 // of used: notes of subjects that came with their limits
+	open     int64 // reservations that are Open
+	// evictable and evictableInline list the notes that this node made and may drop
+	// to make room: evictableInline those that are inline, evictable the others.
+	evictable, evictableInline evictableNotes
 
 	byRule    map[uint32]int64 // of reservations, rates and slots: bytes by rule
 	bySubject map[uint64]int64 // of reservations, rates and slots: bytes by subject
 	refused   atomic.Int64
 }
 
-// madeOf returns the notes made here with the given Inline.
-func (b *budget) madeOf(inline bool) *madeNotes {
+// evictableOf returns the notes made here with the given Inline.
+func (b *budget) evictableOf(inline bool) *evictableNotes {
 	if inline {
-		return &b.madeInline
+		return &b.evictableInline
 	}
-	return &b.made
+	return &b.evictable
 }
 
-// madeNotes lists notes by group, oldest first. Some may be gone already.
+// evictableNotes lists notes by group, oldest first. Some may be gone already.
 // Others were made anew since, and are listed twice.
-type madeNotes struct {
-	byGroup map[uint32][]madeNote
+type evictableNotes struct {
+	byGroup map[uint32][]evictableNote
 	count   int
-	// isPartial is true while compactMade sorts out older notes. No note gives way
+	// isPartial is true while compactList sorts out older notes. No note gives way
 	// meanwhile: the oldest one listed could be the newest.
 	isPartial bool
 }
 
-// madeNote is a note that was made at a steady time.
-type madeNote struct {
+// evictableNote is a note that was made at a steady time.
+type evictableNote struct {
 	Key
 	at int64
 }
 
 // add adds the newest note of a group.
-func (m *madeNotes) add(group uint32, newest madeNote) {
+func (m *evictableNotes) add(group uint32, newest evictableNote) {
 	if m.byGroup == nil {
-		m.byGroup = make(map[uint32][]madeNote)
+		m.byGroup = make(map[uint32][]evictableNote)
 	}
 	m.byGroup[group] = append(m.byGroup[group], newest)
 	m.count++
 }
 
 // takeFirst removes the oldest note of a group and returns it, or nil if there is none.
-func (m *madeNotes) takeFirst(group uint32) *madeNote {
+func (m *evictableNotes) takeFirst(group uint32) *evictableNote {
 	list := m.byGroup[group]
 	if len(list) == 0 {
 		return nil
@@ -139,7 +139,7 @@ const groupsSeen = 64
 // own oldest note goes, and otherwise the oldest of a group that has more. So a
 // group with few notes loses none to others. evict looks at no more than
 // groupsSeen groups, in random order.
-func (m *madeNotes) evict(group uint32) *madeNote {
+func (m *evictableNotes) evict(group uint32) *evictableNote {
 	if m.isPartial {
 		return nil
 	}
@@ -159,7 +159,7 @@ func (m *madeNotes) evict(group uint32) *madeNote {
 }
 
 // hasShare reports whether a group has at least as many notes as groups have on average.
-func (m *madeNotes) hasShare(group uint32) bool {
+func (m *evictableNotes) hasShare(group uint32) bool {
 	return len(m.byGroup[group])*len(m.byGroup) >= m.count
 }
 
@@ -199,15 +199,15 @@ func addTo[K comparable](sums *map[K]int64, key K, n int64) {
 // have. One subject alone may have two thirds of the budget, and a second one a
 // part of what is left.
 const (
-	maxTimesFree = 4    // one may have that many times what is free
-	spare        = 10   // one part in that many is the reserve
-	littlePart   = 1024 // those with less than one part in that many have little
+	maxTimesFree   = 4    // one may have that many times what is free
+	reserveDivisor = 10   // one part in that many is the reserve
+	littleDivisor  = 1024 // those with less than one part in that many have little
 )
 
 // mayTake returns how much one rule, or one subject of a rule, may have of a
 // total, given how much of it is free.
 func mayTake(total, free int64) int64 {
-	return max(maxTimesFree*(free-total/spare), total/littlePart)
+	return max(maxTimesFree*(free-total/reserveDivisor), total/littleDivisor)
 }
 
 // allows reports whether the rule and the subject of n may have size more
@@ -218,15 +218,15 @@ func (b *budget) allows(n *Note, size int64) bool {
 		return true
 	}
 
-	free := b.most - b.used - size
+	free := b.capacity - b.used - size
 	if n.Inline {
-		free = min(free, b.most/2-b.inline-size)
+		free = min(free, b.capacity/2-b.inline-size)
 	}
 	if free < 0 {
 		return false
 	}
 
-	rule := mayTake(b.most, free)
+	rule := mayTake(b.capacity, free)
 	ruleFree := rule - b.byRule[n.Group] - size
 	return ruleFree >= 0 && b.bySubject[n.Subject]+size <= mayTake(rule, ruleFree)
 }

@@ -10,9 +10,9 @@ import (
 
 // Copy returns all notes of p.
 func (s *Store) Copy(p int) []Note {
-	// copied is set before the notes are read, so every change from now on is
+	// replicated is set before the notes are read, so every change from now on is
 	// listed for replicas.
-	s.copied.Store(true)
+	s.replicated.Store(true)
 	part := s.partitions[p].Load()
 	if part == nil {
 		return nil
@@ -33,7 +33,7 @@ func (s *Store) Copy(p int) []Note {
 // for a later call.
 func (s *Store) Changes(p int, reader Readers, wanted func(Kind) bool, list []Note) []Note {
 	if reader == Replicas {
-		s.copied.Store(true)
+		s.replicated.Store(true)
 	}
 	part := s.partitions[p].Load()
 	if part == nil {
@@ -192,18 +192,18 @@ func (s *Store) Drop(p int) bool {
 }
 
 // forget removes a note without telling any reader.
-func (lp Locked) forget(k Key) {
+func (lp LockedPartition) forget(k Key) {
 	e := lp.part.notes[k]
 	lp.count(e.note(k), -1)
 	delete(lp.part.notes, k)
 }
 
 // Sweep drops expired notes from the next fraction (0…1) of the partitions, and
-// the answers of settlements that are older than AnswerLife. While reservations
-// take more than half of their room, Sweep also drops those that are over but
-// were not settled, and shortens the life of rates that only late settlements
-// need. If this node owns a partition, Sweep also ends its slots, and counts
-// them as expired.
+// the answers of settlements that are older than AnswerRetention. While
+// reservations take more than half of their room, Sweep also drops those that
+// are over but were not settled, and shortens the life of rates that only late
+// settlements need. If this node owns a partition, Sweep also ends its slots,
+// and counts them as expired.
 func (s *Store) Sweep(steady int64, fraction float64, owned func(p int) bool) {
 	for range int(fraction * ring.Partitions) {
 		p := int(uint64(s.sweepNext.Add(1)) % ring.Partitions)
@@ -211,7 +211,7 @@ func (s *Store) Sweep(steady int64, fraction float64, owned func(p int) bool) {
 			s.sweep(p, steady, owned(p))
 		}
 	}
-	s.forgetMade(steady)
+	s.compactEvictable(steady)
 }
 
 func (s *Store) sweep(p int, steady int64, owned bool) {
@@ -240,12 +240,12 @@ func (s *Store) sweep(p int, steady int64, owned bool) {
 // sweepReservation drops the answer of a reservation once it is old, or the
 // whole reservation if others need its room. An old answer is dropped without
 // telling the standby, which sweeps its copy by itself.
-func (lp Locked) sweepReservation(n Note, steady int64) {
+func (lp LockedPartition) sweepReservation(n Note, steady int64) {
 	isOver := n.Status() == Ended || n.IsDue(steady) && n.Body == ""
 	switch {
 	case isOver && lp.isCrowdedFor(&n):
 		lp.Remove(n.Key)
-	case n.Status() != Open && n.Body != "" && steady-n.At > AnswerLife:
+	case n.Status() != Open && n.Body != "" && steady-n.At > AnswerRetention:
 		n.Body = ""
 		lp.put(&n, 0)
 	}
@@ -253,8 +253,8 @@ func (lp Locked) sweepReservation(n Note, steady int64) {
 
 // sweepRate shortens the life of a rate that only late settlements need, if
 // others need its room. What those settlements would put back is then lost.
-func (lp Locked) sweepRate(n Note, steady int64) {
-	shorter := lp.second + RateMemory
+func (lp LockedPartition) sweepRate(n Note, steady int64) {
+	shorter := lp.second + RateRetention
 	isLate := n.MaxRate() > 0 && n.Until-LateSettling <= lp.second && n.Until > shorter
 	if !isLate || !lp.isCrowdedFor(&n) {
 		return
@@ -267,11 +267,11 @@ func (lp Locked) sweepRate(n Note, steady int64) {
 // isCrowdedFor reports whether n, which is kept for late settlements, must give
 // way: more than half of the room is taken, and n's rule has more than a little
 // of it.
-func (lp Locked) isCrowdedFor(n *Note) bool {
+func (lp LockedPartition) isCrowdedFor(n *Note) bool {
 	lp.store.mu.Lock()
 	defer lp.store.mu.Unlock()
 	b := &lp.store.budgets[n.Kind.purpose()]
-	return b.used > b.most/2 && b.byRule[n.Group] > b.most/littlePart
+	return b.used > b.capacity/2 && b.byRule[n.Group] > b.capacity/littleDivisor
 }
 
 // smallPartition is the number of notes up to which a partition's memory is not worth freeing.
@@ -280,44 +280,44 @@ const smallPartition = 64
 // shrink frees the memory that a flood of notes has left, once the map is
 // nearly empty. The caller must hold p.
 func (p *partition) shrink() {
-	if p.most > smallPartition && p.most > 4*len(p.notes) {
+	if p.peak > smallPartition && p.peak > 4*len(p.notes) {
 		smaller := make(map[Key]entry, len(p.notes))
 		maps.Copy(smaller, p.notes)
 		p.notes = smaller
-		p.most = len(smaller)
+		p.peak = len(smaller)
 	}
 }
 
-// forgetMade compacts the lists of what this node made, once about half of the
-// notes listed are gone or were made anew since. So the cost for each note
-// stays small.
-func (s *Store) forgetMade(steady int64) {
+// compactEvictable compacts the lists of what this node made, once about half
+// of the notes listed are gone or were made anew since. So the cost for each
+// note stays small.
+func (s *Store) compactEvictable(steady int64) {
 	for i := range s.budgets {
 		b := &s.budgets[i]
 		s.mu.Lock()
-		isDue := int64(b.made.count+b.madeInline.count) > 2*b.used/Bytes
+		isDue := int64(b.evictable.count+b.evictableInline.count) > 2*b.used/Bytes
 		s.mu.Unlock()
 
 		if isDue {
-			s.compactMade(&b.made, steady)
-			s.compactMade(&b.madeInline, steady)
+			s.compactList(&b.evictable, steady)
+			s.compactList(&b.evictableInline, steady)
 		}
 	}
 }
 
-// compactMade drops from m what is gone or was made anew since.
-func (s *Store) compactMade(m *madeNotes, steady int64) {
+// compactList drops from m what is gone or was made anew since.
+func (s *Store) compactList(m *evictableNotes, steady int64) {
 	s.mu.Lock()
 	old := m.byGroup
-	*m = madeNotes{byGroup: make(map[uint32][]madeNote), isPartial: true}
+	*m = evictableNotes{byGroup: make(map[uint32][]evictableNote), isPartial: true}
 	s.mu.Unlock()
 
 	for group, list := range old {
 		// The store is unlocked here, because has locks a partition, which must come
 		// first.
-		var kept []madeNote
+		var kept []evictableNote
 		for _, one := range list {
-			if s.has(one, steady) {
+			if s.isUnchanged(one, steady) {
 				kept = append(kept, one)
 			}
 		}
@@ -336,8 +336,8 @@ func (s *Store) compactMade(m *madeNotes, steady int64) {
 	s.mu.Unlock()
 }
 
-// has reports whether a note is stored as it was made then.
-func (s *Store) has(one madeNote, steady int64) bool {
+// isUnchanged reports whether a note is stored as it was made then.
+func (s *Store) isUnchanged(one evictableNote, steady int64) bool {
 	lp := s.Lock(one.Partition(), steady)
 	defer lp.Unlock()
 	n, found := lp.Get(one.Key)
@@ -363,7 +363,7 @@ func (s *Store) Stats() (st Stats) {
 	defer s.mu.Unlock()
 	st.Open = s.budgets[reservations].open
 	st.Reservations = s.budgets[reservations].used
-	st.MaxReservations = s.budgets[reservations].most
+	st.MaxReservations = s.budgets[reservations].capacity
 	st.Answers = s.budgets[answers].used
 	st.WritesAndRetries = s.budgets[writes].used + s.budgets[retries].used
 	st.RefusedReserves = s.budgets[reservations].refused.Load()

@@ -12,5 +12,5 @@
 // another's budget. Budgets bound only what a node makes itself: a copy or a
 // hand-over always finds room. At the bound, the oldest answers and resets go,
 // while a reservation, a slot or a write is refused. Reservations and the rates
-// of their buckets are shared fairly: see [Locked.PutIfRoom].
+// of their buckets are shared fairly: see [LockedPartition.PutIfRoom].
 package notes

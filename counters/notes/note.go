@@ -17,7 +17,7 @@ const (
 	// Settled. While it is open, Minor is how long after At it ends, in
 	// nanoseconds, and Body says what to do at its end, if that is more than to
 	// charge it. Once it is settled or its end was carried out, Body is the
-	// answer, for AnswerLife, and Minor is 1 if it was settled late.
+	// answer, for AnswerRetention, and Minor is 1 if it was settled late.
 	Reservation Kind = iota
 	// Rate: the part of a bucket's past that the bucket's state lacks. Rank is the
 	// highest rate, in units per window, at which the bucket has drained since the

@@ -114,7 +114,7 @@ func TestAnswersOfRulesThatHaveFewStay(t *testing.T) {
 		lp := s.Lock(n.Partition(), begin)
 		defer lp.Unlock()
 		lp.Put(n)
-		s.RecordMade(n)
+		s.AddEvictable(n)
 	}
 	kept := func(from, to uint64) (n int) {
 		for id := from; id < to; id++ {
@@ -149,7 +149,7 @@ func TestAnswersOfRulesThatHaveFewStay(t *testing.T) {
 
 	s.Sweep(begin+61e9, 1, func(int) bool { return true })
 	for _, inline := range []bool{false, true} {
-		if m := s.budgets[answers].madeOf(inline); m.count != 0 || len(m.byGroup) != 0 {
+		if m := s.budgets[answers].evictableOf(inline); m.count != 0 || len(m.byGroup) != 0 {
 			t.Errorf("after a minute, %d notes of %d groups are listed", m.count, len(m.byGroup))
 		}
 	}
@@ -158,19 +158,19 @@ func TestAnswersOfRulesThatHaveFewStay(t *testing.T) {
 // A note of a new group gives way fast, however many groups have less than their share.
 func BenchmarkGiveAmongManyGroups(b *testing.B) {
 	const groups = 60_000
-	var m madeNotes
+	var m evictableNotes
 	for group := range uint32(groups) {
-		m.add(group, madeNote{})
+		m.add(group, evictableNote{})
 	}
 	for range groups / 6 {
-		m.add(groups, madeNote{})
+		m.add(groups, evictableNote{})
 	}
 
 	next := uint32(groups)
 	for b.Loop() {
 		next++
 		m.evict(next)
-		m.add(next, madeNote{})
+		m.add(next, evictableNote{})
 	}
 }
 
@@ -190,7 +190,7 @@ func TestBudgets(t *testing.T) {
 		lp := s.Lock(n.Partition(), begin)
 		defer lp.Unlock()
 		lp.Put(n)
-		s.RecordMade(n)
+		s.AddEvictable(n)
 		return nil
 	}
 	has := func(kind Kind, id uint64) bool {
@@ -256,7 +256,7 @@ func TestResets(t *testing.T) {
 		expect.NoError(t, s.MakeRoom(n, begin))
 		lp := s.Lock(n.Partition(), begin)
 		defer lp.Unlock()
-		lp.Reset(n.Key, false, begin, begin/1e9+100)
+		lp.RecordReset(n.Key, false, begin, begin/1e9+100)
 	}
 	since := func(subject, resets uint64) bool {
 		lp := s.Lock(Key{Subject: subject}.Partition(), begin)
@@ -324,10 +324,10 @@ func TestResetsOfOneSubject(t *testing.T) {
 		expect.NoError(t, s.MakeRoom(n, at))
 		lp := s.Lock(n.Partition(), at)
 		defer lp.Unlock()
-		lp.Reset(n.Key, false, at, at/1e9+100)
+		lp.RecordReset(n.Key, false, at, at/1e9+100)
 	}
 	const again, other = 1, 1 << 62
-	m := &s.budgets[resets].made
+	m := &s.budgets[resets].evictable
 
 	reset(again, begin-2)
 	reset(other, begin-1)

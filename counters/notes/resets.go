@@ -9,11 +9,11 @@ package notes
 // or, if counter is 0, of all of them.
 func ResetKey(subject, counter uint64) Key { return Key{Subject: subject, ID: counter, Kind: Reset} }
 
-// Reset records a reset at steady, under a ResetKey, for which MakeRoom made
-// room. The note is kept until the given time, in Unix seconds on the steady
-// clock. By then, nothing can come back any more that was taken before the
-// reset.
-func (lp Locked) Reset(k Key, inline bool, steady, until int64) {
+// RecordReset records a reset at steady, under a ResetKey, for which MakeRoom
+// made room. The note is kept until the given time, in Unix seconds on the
+// steady clock. By then, nothing can come back any more that was taken before
+// the reset.
+func (lp LockedPartition) RecordReset(k Key, inline bool, steady, until int64) {
 	numbers, _ := lp.Get(lp.resetsKey(k.Subject))
 	numbers.Key = lp.resetsKey(k.Subject)
 	numbers.Rank++
@@ -21,19 +21,19 @@ func (lp Locked) Reset(k Key, inline bool, steady, until int64) {
 	lp.Put(&numbers)
 	n := Note{Key: k, Rank: numbers.Rank, At: steady, Until: until, Inline: inline}
 	lp.Put(&n)
-	lp.store.RecordMade(&n)
+	lp.store.AddEvictable(&n)
 }
 
 // forever is a time at which no note expires.
 const forever = 1<<32 - 1
 
-func (lp Locked) resetsKey(subject uint64) Key {
+func (lp LockedPartition) resetsKey(subject uint64) Key {
 	return PartitionKey(Resets, Key{Subject: subject}.Partition(), 0)
 }
 
 // MayBeResetSince reports whether a counter was, or may have been, reset after
 // its partition's reset number resets.
-func (lp Locked) MayBeResetSince(subject, counter, resets uint64) bool {
+func (lp LockedPartition) MayBeResetSince(subject, counter, resets uint64) bool {
 	numbers, found := lp.Get(lp.resetsKey(subject))
 	if !found {
 		return false
@@ -44,7 +44,7 @@ func (lp Locked) MayBeResetSince(subject, counter, resets uint64) bool {
 }
 
 // IsKnownResetAfter reports whether a counter is known to have been reset after a steady time.
-func (lp Locked) IsKnownResetAfter(subject, counter uint64, steady int64) bool {
+func (lp LockedPartition) IsKnownResetAfter(subject, counter uint64, steady int64) bool {
 	ofCounter, found := lp.Get(ResetKey(subject, counter))
 	if found && ofCounter.At > steady {
 		return true
@@ -55,7 +55,7 @@ func (lp Locked) IsKnownResetAfter(subject, counter uint64, steady int64) bool {
 
 // markResetsForgotten records that of the resets of subject's partition, up to
 // the given number, some are no longer known.
-func (lp Locked) markResetsForgotten(subject, number uint64) {
+func (lp LockedPartition) markResetsForgotten(subject, number uint64) {
 	numbers, found := lp.Get(lp.resetsKey(subject))
 	if found {
 		numbers.Minor = max(numbers.Minor, number)
@@ -65,7 +65,7 @@ func (lp Locked) markResetsForgotten(subject, number uint64) {
 
 // markRatesForgotten records that the partition of subject is forgetting rates that
 // late settlements may need.
-func (lp Locked) markRatesForgotten(subject uint64, steady int64) {
+func (lp LockedPartition) markRatesForgotten(subject uint64, steady int64) {
 	numbers, _ := lp.Get(lp.resetsKey(subject))
 	numbers.Key = lp.resetsKey(subject)
 	numbers.At = steady
@@ -82,7 +82,7 @@ func (n *Note) mergeForgotten(other *Note) {
 
 // HasForgottenRates reports whether the partition of subject has forgotten, at
 // or after a steady time, rates that late settlements may need.
-func (lp Locked) HasForgottenRates(subject uint64, since int64) bool {
+func (lp LockedPartition) HasForgottenRates(subject uint64, since int64) bool {
 	numbers, found := lp.Get(lp.resetsKey(subject))
 	return found && numbers.At >= since
 }

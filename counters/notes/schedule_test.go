@@ -85,7 +85,7 @@ func TestLateOnesGiveWay(t *testing.T) {
 	before := count()
 	s.BoundReservations(1000 * Bytes)
 	s.Sweep(at, 1, func(int) bool { return true })
-	s.Sweep(at+int64((RateMemory+1)*time.Second), 1, func(int) bool { return true })
+	s.Sweep(at+int64((RateRetention+1)*time.Second), 1, func(int) bool { return true })
 	// Half of each may stay, and what the other rule has, and a note for each
 	// partition that has forgotten rates.
 	if got := s.Stats().Reservations; got > 501*Bytes || got < 500*Bytes || before != 2002 {

@@ -145,7 +145,7 @@ func (l *endList) Pop() any {
 }
 
 // countSlot adds n, a slot, to what is held, or takes it off if sign is −1.
-func (lp Locked) countSlot(n *Note, sign int64) {
+func (lp LockedPartition) countSlot(n *Note, sign int64) {
 	p := lp.part
 	if p.slots == nil {
 		p.slots = make(map[SlotsKey]*limitSlots)
@@ -186,14 +186,14 @@ func (lp Locked) countSlot(n *Note, sign int64) {
 }
 
 // current reports whether e is when a slot of key ends now.
-func (lp Locked) current(key SlotsKey, e slotEnd) bool {
+func (lp LockedPartition) current(key SlotsKey, e slotEnd) bool {
 	before, found := lp.part.notes[Key{Subject: key.Subject, ID: e.id, Kind: Slot}]
 	return found && before.at+int64(before.minor) == e.at
 }
 
 // endSlots drops the slots of key that ended at or before steady, and returns
 // what is still held; nil if nothing is.
-func (lp Locked) endSlots(key SlotsKey, steady int64) *limitSlots {
+func (lp LockedPartition) endSlots(key SlotsKey, steady int64) *limitSlots {
 	slots := lp.part.slots[key]
 
 	// Ends that are not current go as well, so that the first end is always that of
@@ -215,7 +215,7 @@ func (lp Locked) endSlots(key SlotsKey, steady int64) *limitSlots {
 }
 
 // compact drops the earlier ends of slots that were renewed or released.
-func (lp Locked) compact(key SlotsKey, slots *limitSlots) {
+func (lp LockedPartition) compact(key SlotsKey, slots *limitSlots) {
 	slots.ends = slices.DeleteFunc(slots.ends, func(e slotEnd) bool { return !lp.current(key, e) })
 	slices.SortFunc(slots.ends, slotEnd.compare)
 	slots.ends = slices.Clip(slices.Compact(slots.ends)) // sorted, it is a heap
@@ -227,7 +227,7 @@ func (lp Locked) compact(key SlotsKey, slots *limitSlots) {
 // Both are 0 if nothing is held. untilFits may be too short if very many slots
 // must end first. With more than exactEnds slots, untilAll may be somewhat too
 // long.
-func (lp Locked) HeldSlots(key SlotsKey, steady, rest int64) (held, untilFits, untilAll int64) {
+func (lp LockedPartition) HeldSlots(key SlotsKey, steady, rest int64) (held, untilFits, untilAll int64) {
 	slots := lp.endSlots(key, steady)
 	if slots == nil {
 		return 0, 0, 0
@@ -258,7 +258,7 @@ const (
 // nextEnd returns when enough slots have ended that at most rest units are
 // held. It returns an earlier time if it would have to read more than
 // maxEndsRead ends.
-func (lp Locked) nextEnd(key SlotsKey, slots *limitSlots, rest int64) int64 {
+func (lp LockedPartition) nextEnd(key SlotsKey, slots *limitSlots, rest int64) int64 {
 	at := slots.ends[0].at
 	held := slots.held
 	lp.readEnds(key, slots, maxEndsRead, func(slot SlotInfo) bool {
@@ -271,7 +271,7 @@ func (lp Locked) nextEnd(key SlotsKey, slots *limitSlots, rest int64) int64 {
 
 // readEnds calls read with the slots of key in the order of their ends, until
 // read returns false or most ends were read.
-func (lp Locked) readEnds(key SlotsKey, slots *limitSlots, most int, read func(SlotInfo) bool) {
+func (lp LockedPartition) readEnds(key SlotsKey, slots *limitSlots, most int, read func(SlotInfo) bool) {
 	// The heap is not changed. No end is before its parent in the heap. So a second
 	// heap, of indexes into the first, always has the next end in front: it begins
 	// with the root, and each end that is read is replaced by its children.
@@ -321,7 +321,7 @@ func (x *indexHeap) Pop() any {
 }
 
 // GetSlot returns a slot of key that is held at steady, and its note.
-func (lp Locked) GetSlot(key SlotsKey, id uint64, steady int64) (SlotInfo, Note, bool) {
+func (lp LockedPartition) GetSlot(key SlotsKey, id uint64, steady int64) (SlotInfo, Note, bool) {
 	e, found := lp.part.notes[key.Key(id)]
 	if !found {
 		return SlotInfo{}, Note{}, false
@@ -331,13 +331,13 @@ func (lp Locked) GetSlot(key SlotsKey, id uint64, steady int64) (SlotInfo, Note,
 }
 
 // RenewSlot stores n, a slot, with a new end.
-func (lp Locked) RenewSlot(n *Note, end int64) {
+func (lp LockedPartition) RenewSlot(n *Note, end int64) {
 	n.setEnd(end)
 	lp.Put(n)
 }
 
 // HasRoomForSlot reports whether there is room for n, a slot.
-func (lp Locked) HasRoomForSlot(n *Note) bool {
+func (lp LockedPartition) HasRoomForSlot(n *Note) bool {
 	fits := lp.HasRoom(n)
 	if !fits {
 		lp.store.budgets[slots].refused.Add(1)
@@ -347,7 +347,7 @@ func (lp Locked) HasRoomForSlot(n *Note) bool {
 
 // ListSlots returns the slots of key that are held at steady, at most bound and
 // the soonest end first, and how many there are.
-func (lp Locked) ListSlots(key SlotsKey, steady int64, bound int) (list []SlotInfo, all int) {
+func (lp LockedPartition) ListSlots(key SlotsKey, steady int64, bound int) (list []SlotInfo, all int) {
 	slots := lp.endSlots(key, steady)
 	if slots == nil {
 		return nil, 0
@@ -369,7 +369,7 @@ func (lp Locked) ListSlots(key SlotsKey, steady int64, bound int) (list []SlotIn
 }
 
 // ReleaseSlots removes all slots of key.
-func (lp Locked) ReleaseSlots(key SlotsKey) {
+func (lp LockedPartition) ReleaseSlots(key SlotsKey) {
 	slots := lp.part.slots[key]
 	if slots == nil {
 		return
@@ -380,7 +380,7 @@ func (lp Locked) ReleaseSlots(key SlotsKey) {
 }
 
 // CountersWithSlots returns the Counter of each limit of subject that has slots, inline or not.
-func (lp Locked) CountersWithSlots(subject uint64) (counters []uint64) {
+func (lp LockedPartition) CountersWithSlots(subject uint64) (counters []uint64) {
 	for key := range lp.part.slots {
 		if key.Subject == subject {
 			counters = append(counters, key.Counter)
@@ -401,7 +401,7 @@ func (s *Store) MarkLost(p int, steady, until int64) {
 
 // LostAt returns when slots of the partition of subject were last lost, and
 // whether that is still known.
-func (lp Locked) LostAt(subject uint64) (steady int64, lost bool) {
+func (lp LockedPartition) LostAt(subject uint64) (steady int64, lost bool) {
 	n, found := lp.Get(PartitionKey(Lost, Key{Subject: subject}.Partition(), 0))
 	return n.At, found
 }
@@ -426,7 +426,7 @@ const maxLimitsEnded = 4096
 
 // endSlotsOf drops the slots that ended at or before steady, of up to most
 // limits.
-func (lp Locked) endSlotsOf(most int, steady int64) {
+func (lp LockedPartition) endSlotsOf(most int, steady int64) {
 	limits := 0
 	for key := range lp.part.slots {
 		if limits == most {

@@ -73,7 +73,7 @@ func TestSlotsAgreeWithTheirSum(t *testing.T) {
 				step, units, enough, all, sum, first, last)
 		}
 	}
-	if ends := len(s.in(Key{Subject: 1}.Partition()).slots[limits[0]].ends); ends > 3*200+2*exactEnds {
+	if ends := len(s.ensurePartition(Key{Subject: 1}.Partition()).slots[limits[0]].ends); ends > 3*200+2*exactEnds {
 		t.Errorf("%d ends are kept of at most 200 slots", ends)
 	}
 }
@@ -91,7 +91,7 @@ func TestEndsOfACopyAreBounded(t *testing.T) {
 		s.Replace(&n, now)
 	}
 	s.Sweep(now, 1, func(int) bool { return false })
-	if ends := len(s.in(Key{Subject: 1}.Partition()).slots[key].ends); ends > 2*count+exactEnds+1 {
+	if ends := len(s.ensurePartition(Key{Subject: 1}.Partition()).slots[key].ends); ends > 2*count+exactEnds+1 {
 		t.Errorf("%d ends are kept of %d slots", ends, count)
 	}
 }

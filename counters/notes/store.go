@@ -8,20 +8,20 @@ import (
 	"github.com/rlnode/rlnode/ring"
 )
 
-// AnswerLife is how long, in nanoseconds, the answer to a settlement is kept.
-// Afterwards, the note only says that the reservation was settled.
-const AnswerLife = int64(60e9)
+// AnswerRetention is how long, in nanoseconds, the answer to a settlement is
+// kept. Afterwards, the note only says that the reservation was settled.
+const AnswerRetention = int64(60e9)
 
 // Store holds the notes of a node. All methods may be called concurrently.
 // Times are readings of the node's steady clock.
 type Store struct {
 	partitions [ring.Partitions]atomic.Pointer[partition] // nil before the first note
-	// copied is set by the first Copy or Changes for replicas: from then on,
+	// replicated is set by the first Copy or Changes for replicas: from then on,
 	// changes are listed for replicas.
-	copied    atomic.Bool
-	rates     atomic.Int64 // notes of kind Rate
-	sweepNext atomic.Int64
-	schedule  schedule
+	replicated atomic.Bool
+	rates      atomic.Int64 // notes of kind Rate
+	sweepNext  atomic.Int64
+	schedule   schedule
 
 	mu      sync.Mutex // guards everything below; locked after a partition
 	budgets [purposes]budget
@@ -35,11 +35,11 @@ const (
 	// LateSettling is how long, in seconds, a reservation may still be settled
 	// after its end, unless its room is needed.
 	LateSettling = 600
-	// RateMemory is how long, in seconds, a note of kind Rate is kept after a cost
-	// was put back. A later Take makes it last for at least half as long, which is
-	// enough for a grant, or for the cost of a refused check, to come back. A
-	// reservation keeps the note as long as its place.
-	RateMemory = 120
+	// RateRetention is how long, in seconds, a note of kind Rate is kept after a
+	// cost was put back. A later Take makes it last for at least half as long,
+	// which is enough for a grant, or for the cost of a refused check, to come
+	// back. A reservation keeps the note as long as its place.
+	RateRetention = 120
 )
 
 // New returns an empty store, with a budget of forReservations bytes for
@@ -47,11 +47,11 @@ const (
 func New(forReservations int64) *Store {
 	s := &Store{schedule: schedule{wake: make(chan struct{}, 1)}}
 	s.BoundReservations(forReservations)
-	s.budgets[answers].most = maxAnswers
-	s.budgets[writes].most = maxWrites
-	s.budgets[retries].most = maxRetries
-	s.budgets[resets].most = maxResets
-	s.budgets[slots].most = DefaultSlots
+	s.budgets[answers].capacity = maxAnswers
+	s.budgets[writes].capacity = maxWrites
+	s.budgets[retries].capacity = maxRetries
+	s.budgets[resets].capacity = maxResets
+	s.budgets[slots].capacity = DefaultSlots
 	return s
 }
 
@@ -61,8 +61,8 @@ func New(forReservations int64) *Store {
 func (s *Store) BoundReservations(bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.budgets[reservations].most = bytes
-	s.budgets[rates].most = bytes
+	s.budgets[reservations].capacity = bytes
+	s.budgets[rates].capacity = bytes
 }
 
 // BoundSlots sets the budget for slots, in bytes. If more is taken already,
@@ -70,7 +70,7 @@ func (s *Store) BoundReservations(bytes int64) {
 func (s *Store) BoundSlots(bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.budgets[slots].most = bytes
+	s.budgets[slots].capacity = bytes
 }
 
 // partition holds the notes of one partition.
@@ -79,7 +79,7 @@ type partition struct {
 	// only under it.
 	mu    sync.Mutex
 	notes map[Key]entry
-	most  int // the most notes that the map has held; its memory does not shrink with them
+	peak  int // the most notes that the map has held; its memory does not shrink with them
 	// unsaved and unsent list the notes that changed since checkpoints and replicas
 	// last received changes. Some may be gone. A note that was removed and put again
 	// may be listed twice. Until checkpoints first receive changes, which never
@@ -135,8 +135,8 @@ const (
 	Replicas    Readers = 1 << 8 // what Replicate sends to other nodes
 )
 
-// in returns partition p, creating it if need be.
-func (s *Store) in(p int) *partition {
+// ensurePartition returns partition p, creating it if need be.
+func (s *Store) ensurePartition(p int) *partition {
 	if have := s.partitions[p].Load(); have != nil {
 		return have
 	}
@@ -173,27 +173,27 @@ func (s *Store) Wait(p int) {
 	defer part.mu.Unlock()
 }
 
-// Locked is a partition that its user has locked. A caller that holds a shard
-// may lock a partition, never the reverse. A Locked must not be used after
-// Unlock.
-type Locked struct {
+// LockedPartition is a partition that its user has locked. A caller that holds
+// a shard may lock a partition, never the reverse. A Locked must not be used
+// after Unlock.
+type LockedPartition struct {
 	store  *Store
 	part   *partition
 	second int64
 }
 
 // Lock locks p. The caller must unlock it.
-func (s *Store) Lock(p int, steady int64) Locked {
-	part := s.in(p)
+func (s *Store) Lock(p int, steady int64) LockedPartition {
+	part := s.ensurePartition(p)
 	part.mu.Lock()
-	return Locked{store: s, part: part, second: steady / 1e9}
+	return LockedPartition{store: s, part: part, second: steady / 1e9}
 }
 
 // Unlock unlocks the partition.
-func (lp Locked) Unlock() { lp.part.mu.Unlock() }
+func (lp LockedPartition) Unlock() { lp.part.mu.Unlock() }
 
 // Get returns the note with key k, unless there is none or it has expired.
-func (lp Locked) Get(k Key) (Note, bool) {
+func (lp LockedPartition) Get(k Key) (Note, bool) {
 	e, found := lp.part.notes[k]
 	if !found || int64(e.until) <= lp.second {
 		return Note{}, false
@@ -202,9 +202,9 @@ func (lp Locked) Get(k Key) (Note, bool) {
 }
 
 // Put adds n, or replaces the note with its key. It checks no bound.
-func (lp Locked) Put(n *Note) { lp.put(n, Checkpoints|Replicas) }
+func (lp LockedPartition) Put(n *Note) { lp.put(n, Checkpoints|Replicas) }
 
-func (lp Locked) put(n *Note, by Readers) {
+func (lp LockedPartition) put(n *Note, by Readers) {
 	before, replaces := lp.part.notes[n.Key]
 	if replaces {
 		lp.count(before.note(n.Key), -1)
@@ -225,7 +225,7 @@ func (lp Locked) put(n *Note, by Readers) {
 }
 
 // Remove removes the note with key k.
-func (lp Locked) Remove(k Key) {
+func (lp LockedPartition) Remove(k Key) {
 	before, found := lp.part.notes[k]
 	if !found {
 		return
@@ -238,13 +238,13 @@ func (lp Locked) Remove(k Key) {
 	if k.Kind == Slot && before.isOnDisk {
 		lp.part.released = append(lp.part.released, k)
 	}
-	if lp.store.copied.Load() && before.dirty&Replicas == 0 {
+	if lp.store.replicated.Load() && before.dirty&Replicas == 0 {
 		lp.part.unsent = append(lp.part.unsent, k)
 	}
 }
 
 // count adds n to the budgets and numbers, or takes it off again if sign is −1.
-func (lp Locked) count(n Note, sign int64) {
+func (lp LockedPartition) count(n Note, sign int64) {
 	if n.Kind == Rate {
 		lp.part.rates.Add(sign)
 		lp.store.rates.Add(sign)
@@ -259,10 +259,10 @@ func (lp Locked) count(n Note, sign int64) {
 }
 
 // mark stores e under k, marked as changed for the given readers.
-func (lp Locked) mark(k Key, e entry, by Readers) {
+func (lp LockedPartition) mark(k Key, e entry, by Readers) {
 	// While there is no replica, nothing is listed for replicas: nobody would ever
 	// empty the list.
-	if !lp.store.copied.Load() {
+	if !lp.store.replicated.Load() {
 		by &^= Replicas
 	}
 
@@ -276,12 +276,12 @@ func (lp Locked) mark(k Key, e entry, by Readers) {
 
 	e.dirty |= by
 	lp.part.notes[k] = e
-	lp.part.most = max(lp.part.most, len(lp.part.notes))
+	lp.part.peak = max(lp.part.peak, len(lp.part.notes))
 }
 
 // dropGone removes from unsaved what no longer needs writing, once that is most
 // of it. While the disk is full, nothing else shortens the list.
-func (lp Locked) dropGone() {
+func (lp LockedPartition) dropGone() {
 	p := lp.part
 	if len(p.unsaved) < minUnsaved || len(p.unsaved) < 2*len(p.notes) {
 		return
@@ -300,7 +300,7 @@ const minUnsaved = 1024
 // none. It fails with ErrReservations if that rule or that subject would then
 // have more than its part of the budget for reservations, or of the one for
 // rates.
-func (lp Locked) PutIfRoom(list ...Note) error {
+func (lp LockedPartition) PutIfRoom(list ...Note) error {
 	if !lp.hasRoom(list) {
 		lp.store.budgets[reservations].refused.Add(1)
 		return ErrReservations
@@ -317,7 +317,7 @@ func (lp Locked) PutIfRoom(list ...Note) error {
 
 // hasRoom reports whether there is room for the notes of a reservation, all of
 // one rule and subject.
-func (lp Locked) hasRoom(list []Note) bool {
+func (lp LockedPartition) hasRoom(list []Note) bool {
 	var more [purposes]int64
 	for i := range list {
 		n := &list[i]
@@ -336,7 +336,7 @@ func (lp Locked) hasRoom(list []Note) bool {
 }
 
 // sizeOf returns what the note with key k takes of its budget now; 0 if there is none.
-func (lp Locked) sizeOf(k Key) int64 {
+func (lp LockedPartition) sizeOf(k Key) int64 {
 	e, found := lp.part.notes[k]
 	if !found {
 		return 0
@@ -346,7 +346,7 @@ func (lp Locked) sizeOf(k Key) int64 {
 }
 
 // HasRoom reports whether there is room for n, of kind Rate, Reservation or Slot.
-func (lp Locked) HasRoom(n *Note) bool { return lp.hasRoom([]Note{*n}) }
+func (lp LockedPartition) HasRoom(n *Note) bool { return lp.hasRoom([]Note{*n}) }
 
 // MakeRoom makes room for a note of kind Answer, Write, Retry or Reset, if need
 // be by dropping older notes that this node made. Answers to writes are never
@@ -380,26 +380,26 @@ func (s *Store) MakeRoom(n *Note, steady int64) error {
 // lists the note that must go, and returns it; nil if none can. Inline notes
 // fill at most half of the room: beyond that, they give way to each other.
 // Otherwise, notes that are not inline give way first.
-func (b *budget) takeOldest(n *Note) (oldest *madeNote, full bool) {
+func (b *budget) takeOldest(n *Note) (oldest *evictableNote, full bool) {
 	size := n.size()
-	isBeyondHalf := n.Inline && b.inline+size > b.most/2
-	if b.used+size <= b.most && !isBeyondHalf {
+	isBeyondHalf := n.Inline && b.inline+size > b.capacity/2
+	if b.used+size <= b.capacity && !isBeyondHalf {
 		return nil, false
 	}
 
 	if n.Kind == Write {
 		return nil, true // the answer to a write stays
 	}
-	oldest = b.madeOf(isBeyondHalf).evict(n.Group)
+	oldest = b.evictableOf(isBeyondHalf).evict(n.Group)
 	if oldest == nil && !isBeyondHalf {
-		oldest = b.madeOf(true).evict(n.Group)
+		oldest = b.evictableOf(true).evict(n.Group)
 	}
 	return oldest, true
 }
 
 // drop removes a note that this node made, to make room. If the note was made
 // anew since, drop leaves it: it is listed again, among the newer ones.
-func (s *Store) drop(oldest madeNote, steady int64) {
+func (s *Store) drop(oldest evictableNote, steady int64) {
 	lp := s.Lock(oldest.Partition(), steady)
 	defer lp.Unlock()
 	before, found := lp.part.notes[oldest.Key]
@@ -415,14 +415,14 @@ func (s *Store) drop(oldest madeNote, steady int64) {
 	lp.Remove(oldest.Key)
 }
 
-// RecordMade records that this node made n, for which MakeRoom made room. From
+// AddEvictable records that this node made n, for which MakeRoom made room. From
 // now on, n may be dropped to make room, unless it is the answer to a write.
-func (s *Store) RecordMade(n *Note) {
+func (s *Store) AddEvictable(n *Note) {
 	if n.Kind == Write {
 		return
 	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.budgets[n.Kind.purpose()].madeOf(n.Inline).add(n.Group, madeNote{n.Key, n.At})
+	s.budgets[n.Kind.purpose()].evictableOf(n.Inline).add(n.Group, evictableNote{n.Key, n.At})
 }

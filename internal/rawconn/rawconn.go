@@ -20,32 +20,33 @@ type Pool interface {
 	Put([]byte)
 }
 
-// Take is given what a connection has received, and reports whether it took it.
-// It must not read from the connection. An error means that no more is to be read.
-type Take func(input []byte) (taken bool, err error)
+// Consumer is given what a connection has received, and reports whether it took
+// it. It must not read from the connection. An error means that no more is to
+// be read.
+type Consumer func(input []byte) (taken bool, err error)
 
-// LateReader is a connection that needs no buffer while it waits. The
+// PooledReader is a connection that needs no buffer while it waits. The
 // connection that [Wrap] returns is one, if it has raw calls.
-type LateReader interface {
-	// ReadLate waits until there is input, reads it into a buffer of pool and
-	// offers it to take. If take takes the input, ReadLate puts the buffer back
+type PooledReader interface {
+	// ReadPooled waits until there is input, reads it into a buffer of pool and
+	// offers it to take. If take takes the input, ReadPooled puts the buffer back
 	// and waits for more. Otherwise it returns the buffer, which the caller must
 	// put back. A nil take takes nothing.
 	//
 	// It returns either at least one byte, in the buffer, or an error and no
 	// buffer. An error of take is returned as it is.
-	ReadLate(pool Pool, take Take) ([]byte, error)
+	ReadPooled(pool Pool, take Consumer) ([]byte, error)
 }
 
-// Waiter is a connection that counts the reads that found no input. The
+// WaitCounter is a connection that counts the reads that found no input. The
 // connection that [Wrap] returns is one, if it has raw calls.
-type Waiter interface {
+type WaitCounter interface {
 	// Waits returns how often a read found nothing, and so had to wait. Between
 	// inputs that a Take takes, only one read in TryInterval may look.
 	Waits() uint64
 }
 
 // TryInterval is the number of inputs taken in a row after which a read looks
-// for more, even if the system has said that there is none. So [Waiter] goes on
-// counting.
+// for more, even if the system has said that there is none. So [WaitCounter]
+// goes on counting.
 const TryInterval = 32

@@ -16,7 +16,7 @@ const rawCallSize = 32 << 10
 type conn struct {
 	*net.TCPConn
 	in, out transfer
-	late    lateRead     // guarded by in.mu
+	pooled  pooledRead   // guarded by in.mu
 	phase   atomic.Int32 // phaseOpen and so on: what Close must wait for
 	waits   atomic.Uint64
 	// reset means that a write has found that the other end had reset the
@@ -54,11 +54,11 @@ func Wrap(c net.Conn) net.Conn {
 	d.in.run = raw.Read
 	d.in.call = read
 	d.in.step = func(fd uintptr) bool { return d.countWait(d.in.callOnce(fd)) }
-	d.late.step = d.readLate
+	d.pooled.step = d.readPooled
 	d.out.run = raw.Write
 	d.out.call = write
 	d.out.step = d.out.callOnce
-	d.late.reportsMore = reportMore(raw)
+	d.pooled.reportsMore = reportMore(raw)
 
 	return d
 }

@@ -183,8 +183,8 @@ func (p *byteAt) Put([]byte)  {}
 func TestWaits(t *testing.T) {
 	a, b := pair(t)
 	for name, read := range map[string]func() error{
-		"Read":     func() error { _, err := a.Read(make([]byte, 1)); return err },
-		"ReadLate": func() error { _, err := a.ReadLate(new(byteAt), nil); return err },
+		"Read":       func() error { _, err := a.Read(make([]byte, 1)); return err },
+		"ReadPooled": func() error { _, err := a.ReadPooled(new(byteAt), nil); return err },
 	} {
 		_, err := b.Write([]byte("xy"))
 		expect.NoError(t, err)

@@ -10,20 +10,20 @@ type Condition struct {
 	single    bool // written without brackets
 }
 
-// Entry is an entry of the allow or deny list: conditions that must all hold.
-type Entry struct {
+// ListEntry is an entry of the allow or deny list: conditions that must all hold.
+type ListEntry struct {
 	Match []Condition
 	pos   yaml.Pos
 }
 
 var (
 	matchCodec   = codec[[]Condition]{(*decoder).conditions, unlessEmpty(conditionsNode)}
-	entriesCodec = codec[[]*Entry]{(*decoder).entries, unlessEmpty(entriesNode)}
+	entriesCodec = codec[[]*ListEntry]{(*decoder).entries, unlessEmpty(entriesNode)}
 )
 
-func (dec *decoder) entries(n *yaml.Node) []*Entry {
-	var out []*Entry
-	dec.eachItem(n, func(n *yaml.Node) { out = append(out, &Entry{Match: dec.conditions(n), pos: n.Pos}) })
+func (dec *decoder) entries(n *yaml.Node) []*ListEntry {
+	var out []*ListEntry
+	dec.eachItem(n, func(n *yaml.Node) { out = append(out, &ListEntry{Match: dec.conditions(n), pos: n.Pos}) })
 	return out
 }
 
@@ -75,6 +75,6 @@ func conditionsNode(match []Condition) *yaml.Node {
 	}).OnOneLine()
 }
 
-func entriesNode(entries []*Entry) *yaml.Node {
-	return listNode(entries, func(e *Entry) *yaml.Node { return conditionsNode(e.Match) })
+func entriesNode(entries []*ListEntry) *yaml.Node {
+	return listNode(entries, func(e *ListEntry) *yaml.Node { return conditionsNode(e.Match) })
 }

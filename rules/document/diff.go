@@ -76,7 +76,7 @@ func (d *Document) diffPieces() []docPiece {
 
 	for _, list := range []struct {
 		kind    string
-		entries []*Entry
+		entries []*ListEntry
 	}{{KindDeny, d.Deny}, {KindAllow, d.Allow}} {
 		for _, e := range list.entries {
 			n := conditionsNode(e.Match)

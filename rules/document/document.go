@@ -13,7 +13,7 @@ type Document struct {
 	Defaults    Defaults
 	Default     string // allow or deny
 	Headers     *Headers
-	Deny, Allow []*Entry
+	Deny, Allow []*ListEntry
 	Rules       []*RuleSpec
 	Tiers       []*TierSpec
 	DefaultTier string

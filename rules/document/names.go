@@ -130,7 +130,7 @@ func (d *Document) eachCondition(yield func(c *Condition, at namePlace, key stri
 		yieldAll(r.Not, path+".not", r.position("not"), "not")
 	}
 
-	for i, list := range [...][]*Entry{d.Deny, d.Allow} {
+	for i, list := range [...][]*ListEntry{d.Deny, d.Allow} {
 		for j, e := range list {
 			yieldAll(e.Match, fmt.Sprintf("lists.%s[%d]", [...]string{"deny", "allow"}[i], j), d.positions["lists"], "")
 		}

@@ -148,8 +148,8 @@ var (
 	)
 
 	listFields = fieldsOf(
-		of("deny", entriesCodec, func(doc *Document) *[]*Entry { return &doc.Deny }),
-		of("allow", entriesCodec, func(doc *Document) *[]*Entry { return &doc.Allow }),
+		of("deny", entriesCodec, func(doc *Document) *[]*ListEntry { return &doc.Deny }),
+		of("allow", entriesCodec, func(doc *Document) *[]*ListEntry { return &doc.Allow }),
 	)
 )
 

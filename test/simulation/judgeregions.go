@@ -13,9 +13,9 @@ import (
 // one version of the rules: a version recorded as honoured by all before the
 // window ended on any clock, and whose successor was not recorded for a time
 // before the window. In that window, every region uses this version's share or
-// less, whatever newer versions it knows: see [rules.Set.Share]. The bound is
-// the largest limit of these versions. What G4 and G5 allow inside a region
-// comes on top, as with a single region.
+// less, whatever newer versions it knows: see [rules.Set.ApplyShares]. The
+// bound is the largest limit of these versions. What G4 and G5 allow inside a
+// region comes on top, as with a single region.
 
 // judgeRegions judges a run of several regions.
 func (l *Ledger) judgeRegions() (broken []Violation) {

@@ -42,7 +42,7 @@ func TestTakesWhatComes(t *testing.T) {
 	}()
 
 	taken := 0
-	left, err := a.ReadLate(pool, func(input []byte) (bool, error) {
+	left, err := a.ReadPooled(pool, func(input []byte) (bool, error) {
 		if string(input) == "last" {
 			return false, nil
 		}
@@ -57,7 +57,7 @@ func TestTakesWhatComes(t *testing.T) {
 	expect.Equal(t, taken, inputs, "inputs taken")
 	expect.Equal(t, pool.lent, 1, "buffers lent")
 
-	if waits := a.Waits(); a.late.reportsMore && waits > inputs/4 {
+	if waits := a.Waits(); a.pooled.reportsMore && waits > inputs/4 {
 		t.Errorf("%d of %d inputs were followed by a read that found nothing", waits, inputs)
 	}
 }
@@ -72,7 +72,7 @@ func TestTakesWhatCameAtOnce(t *testing.T) {
 		expect.NoError(t, err)
 
 		var have bytes.Buffer
-		left, err := a.ReadLate(pool, func(input []byte) (bool, error) {
+		left, err := a.ReadPooled(pool, func(input []byte) (bool, error) {
 			have.Write(input)
 			if have.Len() == 10 {
 				_, err := b.Write([]byte("abc"))
@@ -91,7 +91,7 @@ func TestTakesWhatCameAtOnce(t *testing.T) {
 			_, _ = b.Write([]byte("x"))
 			_ = b.CloseWrite()
 		}()
-		if _, err := a.ReadLate(pool, func([]byte) (bool, error) { return true, nil }); err != io.EOF {
+		if _, err := a.ReadPooled(pool, func([]byte) (bool, error) { return true, nil }); err != io.EOF {
 			t.Fatalf("after the only input: %v", err)
 		}
 	}
@@ -105,13 +105,13 @@ func TestErrorsOfTake(t *testing.T) {
 	expect.NoError(t, err)
 
 	refused := errors.New("refused")
-	left, err := a.ReadLate(pool, func([]byte) (bool, error) { return true, refused })
-	expect.ErrorIs(t, err, refused, "ReadLate")
+	left, err := a.ReadPooled(pool, func([]byte) (bool, error) { return true, refused })
+	expect.ErrorIs(t, err, refused, "ReadPooled")
 	expect.Equal(t, len(left)+pool.lent, 0, "buffers")
 
 	_, err = b.Write([]byte("y"))
 	expect.NoError(t, err)
-	left, err = a.ReadLate(pool, nil)
+	left, err = a.ReadPooled(pool, nil)
 	expect.NoError(t, err)
 	expect.Equal(t, string(left), "y", "the next input")
 }
@@ -156,21 +156,21 @@ func TestCloseDoesNotWaitForTake(t *testing.T) {
 
 			_, err := b.Write([]byte("x"))
 			expect.NoError(t, err)
-			left, err := a.ReadLate(pool, func([]byte) (bool, error) {
+			left, err := a.ReadPooled(pool, func([]byte) (bool, error) {
 				close(taking)
 				err := take(a, closed)
 				return true, err
 			})
 			<-closed
 			if err == nil || left != nil {
-				t.Errorf("ReadLate: %q, %v", left, err)
+				t.Errorf("ReadPooled: %q, %v", left, err)
 			}
 			expect.Equal(t, pool.lent, 0, "buffers lent")
 
 			_, err = a.TCPConn.Write([]byte("x"))
 			expect.ErrorIs(t, err, net.ErrClosed, "a write after Close")
 			expect.ErrorIs(t, a.Close(), net.ErrClosed, "another Close")
-			_, err = a.ReadLate(pool, nil)
+			_, err = a.ReadPooled(pool, nil)
 			expect.ErrorIs(t, err, net.ErrClosed, "a read after Close")
 		})
 	}

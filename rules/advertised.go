@@ -7,10 +7,10 @@ import (
 	"github.com/rlnode/rlnode/algorithms"
 )
 
-// Shown is what answers say of a limit, whatever is used of it: no more than
-// Capacity at once, and over time Amount per Per. A caller that takes Capacity
-// in each Window keeps to that rate.
-type Shown struct {
+// AdvertisedLimit is what answers say of a limit, whatever is used of it: no
+// more than Capacity at once, and over time Amount per Per. A caller that takes
+// Capacity in each Window keeps to that rate.
+type AdvertisedLimit struct {
 	Capacity int64
 	Window   time.Duration // of a bucket, the time in which all of it refills, rounded up
 	Amount   int64
@@ -20,10 +20,10 @@ type Shown struct {
 	Slots bool
 }
 
-// ShownAt returns what answers at now say of l. If regions divide l, the
+// AdvertisedAt returns what answers at now say of l. If regions divide l, the
 // answers are about all regions together.
-func (l *Limit) ShownAt(now algorithms.Instant) Shown {
-	s := Shown{Capacity: l.UndividedCapacity(), Amount: l.UndividedAmount(), Per: l.WindowAt(now)}
+func (l *Limit) AdvertisedAt(now algorithms.Instant) AdvertisedLimit {
+	s := AdvertisedLimit{Capacity: l.UndividedCapacity(), Amount: l.UndividedAmount(), Per: l.WindowLength(now)}
 	s.Window = s.Per
 	s.Slots = l.Kind == algorithms.Concurrency
 	if l.Kind.IsBucket() && s.Capacity != s.Amount && s.Amount > 0 {
@@ -49,7 +49,7 @@ func refillTime(n, amount int64, per time.Duration) time.Duration {
 // Quota returns the pair of RateLimit-Policy: q units per w seconds. It is
 // Capacity in Window, or, where that is under a second, what comes back in a
 // second: the header has no fractions.
-func (s *Shown) Quota() (q, w int64) {
+func (s *AdvertisedLimit) Quota() (q, w int64) {
 	if s.Window >= time.Second || s.Slots {
 		return s.Capacity, int64((s.Window + time.Second - 1) / time.Second)
 	}

@@ -14,23 +14,25 @@ const (
 	IncrexNamespace   = "increx"   // of INCREX
 )
 
-// keptKinds holds, by namespace, the kind of the only counter of a key.
-var keptKinds = map[string]algorithms.Kind{
+// soleCounterKinds holds, by namespace, the kind of the only counter of a key.
+var soleCounterKinds = map[string]algorithms.Kind{
 	CellNamespace:     algorithms.CellBucket,
 	ThrottleNamespace: algorithms.CellBucket,
 	IncrexNamespace:   algorithms.FirstWindow,
 }
 
-// keptID returns the Limit.ID of the only counter of a key.
-func keptID(kind algorithms.Kind) uint64 { return hashIdentity(document.CounterIdentity{Kind: kind}) }
+// soleCounterID returns the Limit.ID of the only counter of a key.
+func soleCounterID(kind algorithms.Kind) uint64 {
+	return hashIdentity(document.CounterIdentity{Kind: kind})
+}
 
-// KeptLimit returns a limit of 0 with which the single counter of a key in
+// SoleCounterLimit returns a limit of 0 with which the single counter of a key in
 // namespace can be read, or nil if keys have several counters there.
-func KeptLimit(namespace string) *Limit {
-	kind := keptKinds[namespace]
+func SoleCounterLimit(namespace string) *Limit {
+	kind := soleCounterKinds[namespace]
 	if kind == 0 {
 		return nil
 	}
 	limit := algorithms.Limit{Kind: kind, Window: algorithms.MinWindow}
-	return &Limit{Limit: limit, Name: namespace, Unit: document.Requests, ID: keptID(kind)}
+	return &Limit{Limit: limit, Name: namespace, Unit: document.Requests, ID: soleCounterID(kind)}
 }

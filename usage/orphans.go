@@ -8,13 +8,13 @@ import (
 	"github.com/rlnode/rlnode/persist"
 )
 
-// An estate is what a node that is gone has counted: copies of its ledgers, or
-// its own ledgers in a data directory that now has another identity. Only the
-// nodes that hold an estate look after it. So each of them makes sure that
-// another node has it, too.
+// An orphaned ledger was counted by a node that is gone: it is a copy, or lies in
+// a data directory that now has another identity. Only the nodes that hold it
+// look after it. So each of them makes sure that another node has it, too.
 
-// estates lists the ledgers here that were counted by nodes that are gone.
-func (t *Totals) estates() []holding {
+// orphanedLedgers lists the ledgers here that were counted by nodes that are
+// gone.
+func (t *Totals) orphanedLedgers() []holding {
 	members := t.members()
 	list, _ := t.meter.holdings(allMonths) // ledgers that can't be read now are looked at later
 	return slices.DeleteFunc(list, func(h holding) bool {
@@ -22,13 +22,13 @@ func (t *Totals) estates() []holding {
 	})
 }
 
-// secureEstates gives another node the estates that only this node has.
-func (t *Totals) secureEstates() {
-	list := t.estates()
+// secureOrphans gives another node the orphaned ledgers that only this node has.
+func (t *Totals) secureOrphans() {
+	list := t.orphanedLedgers()
 	if len(list) == 0 {
 		return
 	}
-	t.closeEstates(list)
+	t.closeOrphans(list)
 
 	alive := slices.DeleteFunc(t.candidates(), func(node Member) bool { return !node.Alive })
 	if len(alive) == 0 || t.copier.sending.Load() {
@@ -49,16 +49,16 @@ func (t *Totals) secureEstates() {
 	t.sendInBackground(alive[0], list)
 }
 
-// sendEstates gives all estates to another node.
-func (t *Totals) sendEstates(ctx context.Context, to Member) error {
-	list := slices.DeleteFunc(t.estates(), func(h holding) bool { return h.Ledger.Source == to.ID })
+// sendOrphans gives all orphaned ledgers to another node.
+func (t *Totals) sendOrphans(ctx context.Context, to Member) error {
+	list := slices.DeleteFunc(t.orphanedLedgers(), func(h holding) bool { return h.Ledger.Source == to.ID })
 	return t.sendLedgers(ctx, to, list)
 }
 
-// closeEstates closes open copies whose processes have ended, because an open
+// closeOrphans closes open copies whose processes have ended, because an open
 // copy must be loaded into memory to be read. If such a process lives after
 // all, it sends its ledger anew.
-func (t *Totals) closeEstates(list []holding) {
+func (t *Totals) closeOrphans(list []holding) {
 	m := t.meter
 	records := t.heldCopies.list()
 	for _, h := range list {

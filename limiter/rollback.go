@@ -4,10 +4,10 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// fold combines the subjects into one answer once all are decided, or one is
-// refused, and reports whether the check is decided. The answer's DecidedBy is
-// the weakest of the subjects'.
-func (c *clusterCheck) fold() bool {
+// tryConclude combines the subjects into one answer once all are decided, or
+// one is refused, and reports whether the check is decided. The answer's
+// DecidedBy is the weakest of the subjects'.
+func (c *clusterCheck) tryConclude() bool {
 	a := c.answer
 
 	switch {
@@ -62,7 +62,7 @@ func (c *clusterCheck) dropUndecided() {
 
 		subjectOps := c.ops(s)
 		for j := range subjectOps {
-			if !s.withdrawn {
+			if !s.reportsUntaken {
 				c.reportUntaken(&subjectOps[j])
 			}
 		}
@@ -94,7 +94,7 @@ func (c *clusterCheck) reportUntaken(op *counters.Op) {
 	}
 
 	// Remaining grows by the cost, up to the capacity.
-	capacity := op.Limit.Capacity() + op.Decision.Loaned
+	capacity := op.Limit.Capacity() + op.Decision.NetBorrowed
 	back := min(op.Cost, max(0, capacity-op.Decision.Remaining))
 	op.Decision.AddRemaining(op.Limit, back)
 }

@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// lateRead is the ReadLate in progress.
+// pooledRead is the ReadPooled in progress.
 //
 // A read that finds nothing costs as much as one that finds something. Usually
 // such a read follows every input: net resets the poller's news before a read,
@@ -14,36 +14,36 @@ import (
 // during which no news is lost. If the system has said that nothing else has
 // arrived, the next look waits for the poller. The poller does not repeat the
 // news of bytes that came with the input, so the system must tell of them.
-type lateRead struct {
-	step        func(fd uintptr) bool // conn.readLate
+type pooledRead struct {
+	step        func(fd uintptr) bool // conn.readPooled
 	reportsMore bool                  // the system tells what else has arrived
 
-	pool Pool
-	take Take
-	err  error // take's
+	pool    Pool
+	consume Consumer
+	err     error // take's
 	// untried counts the inputs taken since a read has looked for more without news.
 	untried int
 }
 
 // The phases of a connection.
 const (
-	phaseOpen    int32 = iota
-	phaseTaking        // take runs
-	phaseClosing       // take runs, and the connection closes when it returns
+	phaseOpen      int32 = iota
+	phaseConsuming       // take runs
+	phaseClosing         // take runs, and the connection closes when it returns
 	phaseClosed
 )
 
-// ReadLate implements LateReader.
-func (c *conn) ReadLate(pool Pool, take Take) ([]byte, error) {
+// ReadPooled implements PooledReader.
+func (c *conn) ReadPooled(pool Pool, take Consumer) ([]byte, error) {
 	c.in.mu.Lock()
 	defer c.in.mu.Unlock()
 
-	c.late.pool = pool
-	c.late.take = take
-	c.late.err = nil
+	c.pooled.pool = pool
+	c.pooled.consume = take
+	c.pooled.err = nil
 
 	for again := true; again; again = c.in.errno == syscall.EINTR {
-		if err := c.in.run(c.late.step); err != nil {
+		if err := c.in.run(c.pooled.step); err != nil {
 			return nil, c.wrap("read", err)
 		}
 	}
@@ -55,8 +55,8 @@ func (c *conn) ReadLate(pool Pool, take Take) ([]byte, error) {
 	case c.phase.CompareAndSwap(phaseClosing, phaseClosed):
 		_ = c.TCPConn.Close() // Close has returned already
 		return nil, net.ErrClosed
-	case c.late.err != nil:
-		return nil, c.late.err
+	case c.pooled.err != nil:
+		return nil, c.pooled.err
 	case c.in.errno != 0:
 		return nil, c.wrap("read", c.in.errno)
 	case b != nil:
@@ -68,32 +68,33 @@ func (c *conn) ReadLate(pool Pool, take Take) ([]byte, error) {
 	return nil, io.EOF
 }
 
-// readLate reads and offers input. It returns false if the caller must wait until the socket is ready.
-func (c *conn) readLate(fd uintptr) bool {
+// readPooled reads and offers input. It returns false if the caller must wait
+// until the socket is ready.
+func (c *conn) readPooled(fd uintptr) bool {
 	for {
-		done, more := c.callLate(fd)
+		done, more := c.callPooled(fd)
 		if !c.countWait(done) {
-			c.late.untried = 0
+			c.pooled.untried = 0
 			return false
 		}
 		if c.in.bytes == nil || !c.offer() {
 			return true
 		}
 
-		c.late.untried++
-		if !more && c.late.untried < TryInterval {
+		c.pooled.untried++
+		if !more && c.pooled.untried < TryInterval {
 			return false
 		}
 	}
 }
 
-// callLate makes one system call, with a buffer that it puts back if there is
+// callPooled makes one system call, with a buffer that it puts back if there is
 // nothing to read. It reports whether the read is over, and whether more may
 // have arrived.
-func (c *conn) callLate(fd uintptr) (done, more bool) {
-	b := c.late.pool.Get()
+func (c *conn) callPooled(fd uintptr) (done, more bool) {
+	b := c.pooled.pool.Get()
 
-	if c.late.reportsMore && c.late.take != nil {
+	if c.pooled.reportsMore && c.pooled.consume != nil {
 		c.in.moved, more, c.in.errno = receive(fd, b)
 	} else {
 		c.in.moved, c.in.errno = c.in.call(fd, b)
@@ -105,34 +106,34 @@ func (c *conn) callLate(fd uintptr) (done, more bool) {
 		return true, more
 	}
 
-	c.late.pool.Put(b)
+	c.pooled.pool.Put(b)
 	return c.in.errno != syscall.EAGAIN, false
 }
 
 // offer offers the input to take. It reports whether take took it and more is
 // to be read.
 func (c *conn) offer() bool {
-	if c.late.take == nil {
+	if c.pooled.consume == nil {
 		return false
 	}
-	if !c.phase.CompareAndSwap(phaseOpen, phaseTaking) {
+	if !c.phase.CompareAndSwap(phaseOpen, phaseConsuming) {
 		return false // Close has been called, and Close of net waits for this call to end
 	}
 
-	taken, err := c.late.take(c.in.bytes[:c.in.moved])
-	closing := !c.phase.CompareAndSwap(phaseTaking, phaseOpen)
+	taken, err := c.pooled.consume(c.in.bytes[:c.in.moved])
+	closing := !c.phase.CompareAndSwap(phaseConsuming, phaseOpen)
 	if taken || err != nil || closing {
-		c.late.pool.Put(c.in.bytes)
+		c.pooled.pool.Put(c.in.bytes)
 		c.in.bytes = nil
 	}
-	c.late.err = err
+	c.pooled.err = err
 
 	return taken && err == nil && !closing
 }
 
 // Close implements net.Conn. Net's Close would wait for a running take, which
 // may itself wait for the caller of Close. So while a take runs, Close only
-// shuts the connection down: the writes of take fail, and ReadLate closes the
+// shuts the connection down: the writes of take fail, and ReadPooled closes the
 // connection.
 func (c *conn) Close() error {
 	for {
@@ -141,8 +142,8 @@ func (c *conn) Close() error {
 			if c.phase.CompareAndSwap(phaseOpen, phaseClosed) {
 				return c.TCPConn.Close()
 			}
-		case phaseTaking:
-			if c.phase.CompareAndSwap(phaseTaking, phaseClosing) {
+		case phaseConsuming:
+			if c.phase.CompareAndSwap(phaseConsuming, phaseClosing) {
 				_ = c.CloseRead() // an error means that it is shut down already
 				_ = c.CloseWrite()
 				return nil

@@ -4,16 +4,16 @@ package algorithms
 // the time that passes. Meanwhile, a window lasts at most 1/63 longer.
 const slewDivisor = 64
 
-// Course is how a wall clock runs from some moment on: at the pace of the
+// SlewedClock is how a wall clock runs from some moment on: at the pace of the
 // steady clock, but slower as long as it is ahead of the clock that it follows.
 // So the clock never goes back, and its windows turn at almost normal pace.
-type Course struct {
+type SlewedClock struct {
 	Steady, Wall int64 // readings at that moment
-	Surplus      int64 // how far it is ahead then; 0 or above
+	Lead         int64 // how far it is ahead then; 0 or above
 }
 
 // At returns the wall clock's reading at a steady time.
-func (c Course) At(steady int64) int64 {
+func (c SlewedClock) At(steady int64) int64 {
 	passed := max(0, steady-c.Steady)
-	return c.Wall + passed - min(passed/slewDivisor, c.Surplus)
+	return c.Wall + passed - min(passed/slewDivisor, c.Lead)
 }
