@@ -64,8 +64,8 @@ func NewConnections(config ConnectionsConfig) *Connections {
 	return newConnections(config, newSeatPool(config.Max))
 }
 
-func newSeatPool(most int) *seatPool {
-	return &seatPool{began: time.Now(), seats: newSeats(most), turns: newTurns()}
+func newSeatPool(capacity int) *seatPool {
+	return &seatPool{began: time.Now(), seats: newSeats(capacity), turns: newTurns()}
 }
 
 func newConnections(config ConnectionsConfig, at *seatPool) *Connections {
@@ -216,7 +216,7 @@ func (cs *Connections) Metrics(s metrics.Sink, door string) {
 	cs.mu.Lock()
 	overflowed := cs.overflowed
 	displaced := cs.displaced
-	most := cs.seats.capacity
+	capacity := cs.seats.capacity
 	taken := 0
 	for conn := range cs.open {
 		if conn.hasSeat {
@@ -234,7 +234,7 @@ func (cs *Connections) Metrics(s metrics.Sink, door string) {
 		cs.turnsTaken.Load(), "door", door)
 	s.Level("connections", "Connections that have a seat.", taken, "door", door)
 	s.Level("connections_max",
-		"Bound on the connections that have a seat; data and redis share theirs.", most, "door", door)
+		"Bound on the connections that have a seat; data and redis share theirs.", capacity, "door", door)
 }
 
 // Count returns how many connections are open, and how many of those have received anything.

@@ -7,10 +7,10 @@ const tlsMemory = 12 << 10
 // memory there is.
 const minSeats = 64
 
-// Seats returns how many connections a door serves at once: most, or fewer if
+// Seats returns how many connections a door serves at once: bound, or fewer if
 // they would take more than 1/parts of the node's memory. A connection takes
 // seatBytes while it waits for a request.
-func (d *Doors) Seats(most int, parts, seatBytes int64) int {
+func (d *Doors) Seats(bound int, parts, seatBytes int64) int {
 	if d.TLS != nil {
 		seatBytes += tlsMemory
 	}
@@ -18,9 +18,9 @@ func (d *Doors) Seats(most int, parts, seatBytes int64) int {
 	case d.MaxConnections > 0:
 		return d.MaxConnections
 	case d.Memory > 0:
-		return int(min(int64(most), max(minSeats, d.Memory/parts/seatBytes)))
+		return int(min(int64(bound), max(minSeats, d.Memory/parts/seatBytes)))
 	}
-	return most
+	return bound
 }
 
 // Bounds on the connections that the data plane and the Redis protocol have
@@ -33,9 +33,9 @@ const (
 )
 
 // NewConnections returns an empty set of connections for a door that serves at
-// most that many at once.
-func (d *Doors) NewConnections(most int) *Connections {
-	return d.newConnections(newSeatPool(most))
+// most bound at once.
+func (d *Doors) NewConnections(bound int) *Connections {
+	return d.newConnections(newSeatPool(bound))
 }
 
 // newConnections returns an empty set of connections whose seats are at a pool.

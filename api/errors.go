@@ -149,9 +149,9 @@ func InternalError() *Error {
 	return Errorf(Internal, "something went wrong; the node's log says what")
 }
 
-// TooLargeError returns the error for a body of more than most bytes.
-func TooLargeError(most int) *Error {
-	return Errorf(TooLarge, "the body must not have more than %d bytes", most)
+// TooLargeError returns the error for a body of more than bound bytes.
+func TooLargeError(bound int) *Error {
+	return Errorf(TooLarge, "the body must not have more than %d bytes", bound)
 }
 
 // ReceiveError explains why a request could not be read.
@@ -163,9 +163,9 @@ func ReceiveError(err error) *Error {
 }
 
 // HeadTooLargeError returns the error for a request's first line and headers of
-// more than most bytes.
-func HeadTooLargeError(most int) *Error {
-	return Errorf(HeadersTooLarge, "the request's first line and headers must not have more than %d bytes", most)
+// more than bound bytes.
+func HeadTooLargeError(bound int) *Error {
+	return Errorf(HeadersTooLarge, "the request's first line and headers must not have more than %d bytes", bound)
 }
 
 // FramingError returns the error for a request that can be read in two ways.
@@ -253,11 +253,11 @@ func invalidRules(list document.Errors) *Error {
 
 // Excerpt returns a copy of a caller's text, shortened to at most 64 bytes and an ellipsis.
 func Excerpt(v string) string {
-	const most = 64
-	if len(v) <= most {
+	const bound = 64
+	if len(v) <= bound {
 		return strings.Clone(v)
 	}
-	cut := most
+	cut := bound
 	for cut > 0 && !utf8.RuneStart(v[cut]) {
 		cut--
 	}

@@ -45,13 +45,13 @@ type victim struct {
 	rank  int   // how many connections of its address have not waited longer, itself included
 }
 
-func newSeats(most int) seats {
-	if most == 0 {
+func newSeats(bound int) seats {
+	if bound == 0 {
 		return seats{}
 	}
-	spares := max(1, most/spareDivisor)
+	spares := max(1, bound/spareDivisor)
 	return seats{
-		capacity: most - spares, spares: spares,
+		capacity: bound - spares, spares: spares,
 		strangers: make(map[*Connection]struct{}), trustedOf: make(map[netip.Prefix]int),
 	}
 }

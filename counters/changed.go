@@ -144,11 +144,11 @@ func (t *Table) drainNotes(debtors, buf []Record, yield func([]Record) error) er
 
 // remarkBatch marks the counters of batch as changed again, if they still
 // exist.
-func (t *Table) remarkBatch(batch []Record, by notes.Readers) {
+func (t *Table) remarkBatch(batch []Record, readers notes.Readers) {
 	for i := range batch {
 		k := batch[i].Key
 		if n := batch[i].Note; n != nil {
-			t.notes.MarkChanged(n.Key, by)
+			t.notes.MarkChanged(n.Key, readers)
 			continue
 		}
 
@@ -156,10 +156,10 @@ func (t *Table) remarkBatch(batch []Record, by notes.Readers) {
 		s.mu.Lock()
 
 		if e := s.log(k); e != nil {
-			s.markLogDirty(k, e, by)
+			s.markLogDirty(k, e, readers)
 		}
 		if loc := s.find(k); loc.found() {
-			s.markDirty(loc, by)
+			s.markDirty(loc, readers)
 		}
 		s.mu.Unlock()
 	}

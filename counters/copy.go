@@ -110,7 +110,7 @@ func (t *Table) prepareLocation(s *shard, k Key, kind algorithms.Kind) location 
 // the entries of r; it is nil if r is not a log. It returns false if there is
 // no room. The caller must hold the shard.
 func (t *Table) putLocked(
-	s *shard, loc location, now algorithms.Instant, r *Record, log *algorithms.Log, by notes.Readers,
+	s *shard, loc location, now algorithms.Instant, r *Record, log *algorithms.Log, readers notes.Readers,
 ) bool {
 	if !loc.found() && !t.makeRoom(s, r.Key, now.Steady, 0, nil) {
 		return false
@@ -125,7 +125,7 @@ func (t *Table) putLocked(
 		e.kindFullness = packKindFullness(r.Kind, r.Fullness)
 		e.expiresAt = max(e.expiresAt, freshAt)
 		t.fitLog(e, before, r)
-		s.markLogDirty(r.Key, e, by)
+		s.markLogDirty(r.Key, e, readers)
 		return true
 	}
 
@@ -137,7 +137,7 @@ func (t *Table) putLocked(
 	g.entries[loc.slot()].state = r.State
 	g.kindFullnesses[loc.slot()] = packKindFullness(r.Kind, r.Fullness)
 	g.expiresAt[loc.slot()] = max(g.expiresAt[loc.slot()], freshAt)
-	s.markDirty(loc, by)
+	s.markDirty(loc, readers)
 
 	return true
 }

@@ -11,9 +11,9 @@ func (s *shard) store(loc location, l *algorithms.Limit, state algorithms.State,
 	s.markDirty(loc, allReaders)
 }
 
-func (s *shard) markDirty(loc location, by notes.Readers) {
+func (s *shard) markDirty(loc location, readers notes.Readers) {
 	g := loc.group()
-	added := bitsOf(loc.slot(), by) &^ g.dirty
+	added := bitsOf(loc.slot(), readers) &^ g.dirty
 	if added == 0 {
 		return
 	}
@@ -26,15 +26,15 @@ func (s *shard) markDirty(loc location, by notes.Readers) {
 	s.adjustUnread(notes.Readers(added>>loc.slot()), 1)
 }
 
-func (s *shard) markClean(loc location, by notes.Readers) {
+func (s *shard) markClean(loc location, readers notes.Readers) {
 	g := loc.group()
-	gone := bitsOf(loc.slot(), by) & g.dirty
+	gone := bitsOf(loc.slot(), readers) & g.dirty
 	g.dirty &^= gone
 	s.adjustUnread(notes.Readers(gone>>loc.slot()), -1)
 }
 
-func (s *shard) markLogDirty(k Key, e *storedLog, by notes.Readers) {
-	added := by &^ e.dirty
+func (s *shard) markLogDirty(k Key, e *storedLog, readers notes.Readers) {
+	added := readers &^ e.dirty
 	if added&notes.Replicas != 0 {
 		s.subtableOf(k).unsentList.addLog(k)
 	}
@@ -42,17 +42,17 @@ func (s *shard) markLogDirty(k Key, e *storedLog, by notes.Readers) {
 	s.adjustUnread(added, 1)
 }
 
-func (s *shard) markLogClean(e *storedLog, by notes.Readers) {
-	s.adjustUnread(by&e.dirty, -1)
-	e.dirty &^= by
+func (s *shard) markLogClean(e *storedLog, readers notes.Readers) {
+	s.adjustUnread(readers&e.dirty, -1)
+	e.dirty &^= readers
 }
 
-// adjustUnread adds n to the number of unread slots and logs for each reader in by.
-func (s *shard) adjustUnread(by notes.Readers, n int) {
-	if by&notes.Checkpoints != 0 {
+// adjustUnread adds n to the number of unread slots and logs for each of readers.
+func (s *shard) adjustUnread(readers notes.Readers, n int) {
+	if readers&notes.Checkpoints != 0 {
 		s.unsaved += n
 	}
-	if by&notes.Replicas != 0 {
+	if readers&notes.Replicas != 0 {
 		s.unsent += n
 	}
 }

@@ -82,21 +82,23 @@ const (
 	replicasByte = 0xff << 8 // the replicas' byte of group.dirty
 )
 
-// bitsOf returns the bits that stand for a slot in group.dirty, for all of by.
-// Each reader has a byte there, in which bit i stands for slot i.
-func bitsOf(slot int, by notes.Readers) uint64 { return uint64(by) << slot }
+// bitsOf returns the bits that stand for a slot in group.dirty, for all of
+// readers. Each reader has a byte there, in which bit i stands for slot i.
+func bitsOf(slot int, readers notes.Readers) uint64 { return uint64(readers) << slot }
 
-// isDirty reports whether a slot is marked for all of by.
-func (g *group) isDirty(slot int, by notes.Readers) bool { return bitsOf(slot, by)&^g.dirty == 0 }
+// isDirty reports whether a slot is marked for all of readers.
+func (g *group) isDirty(slot int, readers notes.Readers) bool {
+	return bitsOf(slot, readers)&^g.dirty == 0
+}
 
 // dirtySlots returns the slots marked for one reader, one bit each.
-func (g *group) dirtySlots(by notes.Readers) uint64 {
-	return g.dirty >> bits.TrailingZeros64(uint64(by)) & (1<<groupSlots - 1)
+func (g *group) dirtySlots(readers notes.Readers) uint64 {
+	return g.dirty >> bits.TrailingZeros64(uint64(readers)) & (1<<groupSlots - 1)
 }
 
 // isUnreadReset reports whether a slot records a reset that one of the readers
 // has not received yet. Only administrators reset counters, so such slots are
 // rare.
-func (g *group) isUnreadReset(slot int, by notes.Readers) bool {
-	return g.dirty&bitsOf(slot, by) != 0 && g.entries[slot].state.Fresh()
+func (g *group) isUnreadReset(slot int, readers notes.Readers) bool {
+	return g.dirty&bitsOf(slot, readers) != 0 && g.entries[slot].state.Fresh()
 }

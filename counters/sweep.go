@@ -22,7 +22,7 @@ func (t *Table) Sweep(now algorithms.Instant, fraction float64) {
 	t.memory.tidy()
 }
 
-func (t *Table) sweepShard(s *shard, second int64, by notes.Readers) {
+func (t *Table) sweepShard(s *shard, second int64, readers notes.Readers) {
 	s.forEach(func(sub *subtable) {
 		before := sub.count()
 
@@ -34,7 +34,7 @@ func (t *Table) sweepShard(s *shard, second int64, by notes.Readers) {
 				}
 
 				// Once all readers have received a reset, its record is no longer needed.
-				reported := g.dirty&bitsOf(slot, by) == 0
+				reported := g.dirty&bitsOf(slot, readers) == 0
 				if int64(g.expiresAt[slot]) <= second || reported && g.entries[slot].state.Fresh() {
 					s.remove(sub.locationAt(i*groupSlots + slot))
 				}
@@ -42,7 +42,7 @@ func (t *Table) sweepShard(s *shard, second int64, by notes.Readers) {
 		}
 
 		for k, e := range sub.logs {
-			if int64(e.expiresAt) <= second || e.dirty&by == 0 && e.log.Fresh() {
+			if int64(e.expiresAt) <= second || e.dirty&readers == 0 && e.log.Fresh() {
 				t.dropLog(s, k)
 			}
 		}

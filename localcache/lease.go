@@ -219,12 +219,12 @@ func (le *lease) addUnspent(ops []counters.Op, include func(gr *grant) bool) {
 		for j := range ops {
 			decision := &ops[j].Decision
 			left := gr.parts[j].left
-			most := max(0, ops[j].Limit.Capacity()+decision.NetBorrowed)
+			maxRemaining := max(0, ops[j].Limit.Capacity()+decision.NetBorrowed)
 			if !decision.Allowed {
 				// Keep Remaining below the cost, as the answer is a refusal.
-				most = max(decision.Remaining, min(most, ops[j].Cost-1))
+				maxRemaining = max(decision.Remaining, min(maxRemaining, ops[j].Cost-1))
 			}
-			decision.AddRemaining(ops[j].Limit, max(0, min(left, most-decision.Remaining)))
+			decision.AddRemaining(ops[j].Limit, max(0, min(left, maxRemaining-decision.Remaining)))
 			decision.Used = max(0, decision.Used-left)
 		}
 	}

@@ -74,10 +74,10 @@ func (n *Note) IsDue(steady int64) bool {
 func (n *Note) schedules() bool { return n.Kind == Reservation && n.Status() == Open && n.Body != "" }
 
 // TakeDue returns the open reservations with a Body that ended at or before
-// steady, but no more than most. It returns each only once, so the caller must
+// steady, but no more than bound. It returns each only once, so the caller must
 // put off (see PutOff) those that it does not carry out.
-func (s *Store) TakeDue(steady int64, most int) (list []Note) {
-	for len(list) < most {
+func (s *Store) TakeDue(steady int64, bound int) (list []Note) {
+	for len(list) < bound {
 		k, isDue := s.schedule.take(steady)
 		if !isDue {
 			break

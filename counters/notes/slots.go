@@ -270,14 +270,14 @@ func (lp LockedPartition) nextEnd(key SlotsKey, slots *limitSlots, rest int64) i
 }
 
 // readEnds calls read with the slots of key in the order of their ends, until
-// read returns false or most ends were read.
-func (lp LockedPartition) readEnds(key SlotsKey, slots *limitSlots, most int, read func(SlotInfo) bool) {
+// read returns false or bound ends were read.
+func (lp LockedPartition) readEnds(key SlotsKey, slots *limitSlots, bound int, read func(SlotInfo) bool) {
 	// The heap is not changed. No end is before its parent in the heap. So a second
 	// heap, of indexes into the first, always has the next end in front: it begins
 	// with the root, and each end that is read is replaced by its children.
 	next := indexHeap{slots.ends, []int{0}}
 	var last slotEnd
-	for range most {
+	for range bound {
 		if len(next.indexes) == 0 {
 			return
 		}
@@ -424,12 +424,12 @@ func (s *Store) AddHeldSlots(p int, steady int64, held map[uint32]int64) {
 // over a map begins anywhere, so the next readings end the rest.
 const maxLimitsEnded = 4096
 
-// endSlotsOf drops the slots that ended at or before steady, of up to most
+// endSlotsOf drops the slots that ended at or before steady, of up to bound
 // limits.
-func (lp LockedPartition) endSlotsOf(most int, steady int64) {
+func (lp LockedPartition) endSlotsOf(bound int, steady int64) {
 	limits := 0
 	for key := range lp.part.slots {
-		if limits == most {
+		if limits == bound {
 			return
 		}
 		lp.endSlots(key, steady)

@@ -204,7 +204,7 @@ func (lp LockedPartition) Get(k Key) (Note, bool) {
 // Put adds n, or replaces the note with its key. It checks no bound.
 func (lp LockedPartition) Put(n *Note) { lp.put(n, Checkpoints|Replicas) }
 
-func (lp LockedPartition) put(n *Note, by Readers) {
+func (lp LockedPartition) put(n *Note, readers Readers) {
 	before, replaces := lp.part.notes[n.Key]
 	if replaces {
 		lp.count(before.note(n.Key), -1)
@@ -218,7 +218,7 @@ func (lp LockedPartition) put(n *Note, by Readers) {
 		lp.store.schedule.add(due{n.end(), n.Key})
 	}
 
-	lp.mark(n.Key, e, by)
+	lp.mark(n.Key, e, readers)
 	if n.Kind == Resets {
 		lp.part.resets.Store(n.numResets())
 	}
@@ -259,22 +259,22 @@ func (lp LockedPartition) count(n Note, sign int64) {
 }
 
 // mark stores e under k, marked as changed for the given readers.
-func (lp LockedPartition) mark(k Key, e entry, by Readers) {
+func (lp LockedPartition) mark(k Key, e entry, readers Readers) {
 	// While there is no replica, nothing is listed for replicas: nobody would ever
 	// empty the list.
 	if !lp.store.replicated.Load() {
-		by &^= Replicas
+		readers &^= Replicas
 	}
 
-	if by&Checkpoints&^e.dirty != 0 && lp.part.isSaved {
+	if readers&Checkpoints&^e.dirty != 0 && lp.part.isSaved {
 		lp.dropGone()
 		lp.part.unsaved = append(lp.part.unsaved, k)
 	}
-	if by&Replicas&^e.dirty != 0 {
+	if readers&Replicas&^e.dirty != 0 {
 		lp.part.unsent = append(lp.part.unsent, k)
 	}
 
-	e.dirty |= by
+	e.dirty |= readers
 	lp.part.notes[k] = e
 	lp.part.peak = max(lp.part.peak, len(lp.part.notes))
 }

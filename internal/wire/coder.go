@@ -108,12 +108,12 @@ func (c *Coder) Float(v *float64) {
 	*v = math.Float64frombits(n)
 }
 
-// Number codes a number from 0 to most as a varint.
-func Number[T ~int | ~int64 | ~uint8 | ~uint32 | ~uint64](c *Coder, v *T, most int64) {
+// Number codes a number from 0 to bound as a varint.
+func Number[T ~int | ~int64 | ~uint8 | ~uint32 | ~uint64](c *Coder, v *T, bound int64) {
 	n := uint64(*v)
 	switch {
 	case c.reads:
-		*v = T(c.In.upTo(uint64(most)))
+		*v = T(c.In.upTo(uint64(bound)))
 	case n < 0x80: // the common case
 		c.Out = append(c.Out, byte(n))
 	default:
@@ -121,10 +121,10 @@ func Number[T ~int | ~int64 | ~uint8 | ~uint32 | ~uint64](c *Coder, v *T, most i
 	}
 }
 
-// Millis codes a duration of up to most, in whole milliseconds.
-func (c *Coder) Millis(v *time.Duration, most time.Duration) {
+// Millis codes a duration of up to bound, in whole milliseconds.
+func (c *Coder) Millis(v *time.Duration, bound time.Duration) {
 	n := max(0, v.Milliseconds())
-	Number(c, &n, most.Milliseconds())
+	Number(c, &n, bound.Milliseconds())
 	*v = time.Duration(n) * time.Millisecond
 }
 
@@ -137,19 +137,19 @@ func Varint[T ~int | ~int64](c *Coder, v *T) {
 	}
 }
 
-// Text codes a text of up to most bytes.
-func (c *Coder) Text(v *string, most int) {
+// Text codes a text of up to bound bytes.
+func (c *Coder) Text(v *string, bound int) {
 	if c.reads {
-		*v = c.In.Text(most)
+		*v = c.In.Text(bound)
 	} else {
 		c.Out = AppendText(c.Out, *v)
 	}
 }
 
-// Texts codes up to most texts of up to maxBytes bytes each.
-func (c *Coder) Texts(v *[]string, most, maxBytes int) {
+// Texts codes up to bound texts of up to maxBytes bytes each.
+func (c *Coder) Texts(v *[]string, bound, maxBytes int) {
 	if c.reads {
-		*v = c.In.Texts(most, maxBytes)
+		*v = c.In.Texts(bound, maxBytes)
 	} else {
 		c.Out = AppendTexts(c.Out, *v)
 	}
@@ -170,9 +170,9 @@ func Optional[T any](c *Coder, v **T, code func(*T)) {
 	}
 }
 
-// List codes up to most elements, each of which takes least bytes or more.
+// List codes up to bound elements, each of which takes minBytes bytes or more.
 // Reading replaces the contents of v.
-func List[T any](c *Coder, v *[]T, most, least int, each func(*T)) {
+func List[T any](c *Coder, v *[]T, bound, minBytes int, each func(*T)) {
 	if !c.reads {
 		c.Out = binary.AppendUvarint(c.Out, uint64(len(*v)))
 		for i := range *v {
@@ -181,7 +181,7 @@ func List[T any](c *Coder, v *[]T, most, least int, each func(*T)) {
 		return
 	}
 
-	n := c.In.Count(most, least)
+	n := c.In.Count(bound, minBytes)
 
 	// What v had must not show through where the message leaves a field out.
 	list := slices.Grow((*v)[:0], n)[:n]

@@ -145,8 +145,8 @@ func (d *Decoder) BigUint64() uint64 { return binary.BigEndian.Uint64(d.fixed(8)
 // Uvarint reads a number that is not negative.
 func (d *Decoder) Uvarint() uint64 { return d.upTo(math.MaxUint64) }
 
-// UpTo reads a number from 0 to most.
-func (d *Decoder) UpTo(most int64) int64 { return int64(d.upTo(uint64(most))) }
+// UpTo reads a number from 0 to bound.
+func (d *Decoder) UpTo(bound int64) int64 { return int64(d.upTo(uint64(bound))) }
 
 // Varint reads a number that may be negative.
 func (d *Decoder) Varint() int64 {
@@ -154,7 +154,7 @@ func (d *Decoder) Varint() int64 {
 	return int64(v>>1) ^ -int64(v&1)
 }
 
-func (d *Decoder) upTo(most uint64) uint64 {
+func (d *Decoder) upTo(bound uint64) uint64 {
 	v := uint64(0)
 	for i, shift := d.at, 0; i < len(d.b) && shift <= 63; i, shift = i+1, shift+7 {
 		b := d.b[i]
@@ -162,7 +162,7 @@ func (d *Decoder) upTo(most uint64) uint64 {
 		if b < 0x80 {
 			// The number is too large, or not in its shortest form: a value has only
 			// one encoding.
-			if v > most || shift > 0 && b == 0 || shift == 63 && b > 1 {
+			if v > bound || shift > 0 && b == 0 || shift == 63 && b > 1 {
 				break
 			}
 			d.at = i + 1
@@ -174,36 +174,38 @@ func (d *Decoder) upTo(most uint64) uint64 {
 	return 0
 }
 
-// Count reads how many elements follow: up to most, each of which takes least bytes or more.
-func (d *Decoder) Count(most, least int) int {
-	n := int(d.UpTo(int64(most)))
-	if n > d.Len()/least {
+// Count reads how many elements follow: up to bound, each of which takes
+// minBytes bytes or more.
+func (d *Decoder) Count(bound, minBytes int) int {
+	n := int(d.UpTo(int64(bound)))
+	if n > d.Len()/minBytes {
 		d.Fail()
 		return 0
 	}
 	return n
 }
 
-// View reads what AppendText, or a length and bytes, wrote: up to most bytes, without copying.
-func (d *Decoder) View(most int) []byte { return d.Bytes(int(d.UpTo(int64(most)))) }
+// View reads what AppendText, or a length and bytes, wrote: up to bound bytes,
+// without copying.
+func (d *Decoder) View(bound int) []byte { return d.Bytes(int(d.UpTo(int64(bound)))) }
 
-// Text reads what AppendText wrote, up to most bytes.
-func (d *Decoder) Text(most int) string { return string(d.View(most)) }
+// Text reads what AppendText wrote, up to bound bytes.
+func (d *Decoder) Text(bound int) string { return string(d.View(bound)) }
 
-// ShortText reads what AppendShortText wrote, up to most bytes.
-func (d *Decoder) ShortText(most int) string {
+// ShortText reads what AppendShortText wrote, up to bound bytes.
+func (d *Decoder) ShortText(bound int) string {
 	n := int(d.Byte())
-	if n > most {
+	if n > bound {
 		d.Fail()
 		return ""
 	}
 	return string(d.Bytes(n))
 }
 
-// Texts reads what AppendTexts wrote: up to most texts of up to maxBytes bytes
+// Texts reads what AppendTexts wrote: up to bound texts of up to maxBytes bytes
 // each. It returns nil for none.
-func (d *Decoder) Texts(most, maxBytes int) (list []string) {
-	for range d.Count(most, 1) {
+func (d *Decoder) Texts(bound, maxBytes int) (list []string) {
+	for range d.Count(bound, 1) {
 		list = append(list, d.Text(maxBytes))
 	}
 	return list

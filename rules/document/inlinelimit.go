@@ -26,10 +26,10 @@ type InlineLimit struct {
 }
 
 // ReadInline reads the limits that a call brings for one subject. They must be
-// such as a document could have, and within what d allows. kept is the kind of
-// the only counter that a key has in the namespace, or 0. The error is the first
-// mistake, of type [Error].
-func (d *Document) ReadInline(namespace string, limits []InlineLimit, kept algorithms.Kind) ([]*LimitSpec, error) {
+// such as a document could have, and within what d allows. soleKind is the kind
+// of the only counter that a key has in the namespace, or 0. The error is the
+// first mistake, of type [Error].
+func (d *Document) ReadInline(namespace string, limits []InlineLimit, soleKind algorithms.Kind) ([]*LimitSpec, error) {
 	dec := &decoder{path: []byte("limits")}
 	specs := dec.limits(inlineNode(limits))
 	newChecker(&Document{Defaults: d.Defaults}, &dec.collector).checkLimits("limits", specs, d.ZoneOf(&RuleSpec{}))
@@ -38,8 +38,8 @@ func (d *Document) ReadInline(namespace string, limits []InlineLimit, kept algor
 		dec.checkInline(i, &limits[i], specs, d)
 	}
 
-	if kept != 0 && len(dec.errs) == 0 {
-		dec.checkKept(namespace, limits, specs, d, kept)
+	if soleKind != 0 && len(dec.errs) == 0 {
+		dec.checkSoleCounter(namespace, limits, specs, d, soleKind)
 	}
 
 	if len(dec.errs) > 0 {
@@ -127,10 +127,10 @@ func (dec *decoder) checkInline(i int, q *InlineLimit, specs []*LimitSpec, doc *
 	}
 }
 
-// checkKept reports limits that are legal elsewhere, but not in a namespace
-// where a key has only one counter, of the kind kept.
-func (dec *decoder) checkKept(
-	namespace string, limits []InlineLimit, specs []*LimitSpec, doc *Document, kept algorithms.Kind,
+// checkSoleCounter reports limits that are legal elsewhere, but not in a
+// namespace where a key has only one counter, of the kind soleKind.
+func (dec *decoder) checkSoleCounter(
+	namespace string, limits []InlineLimit, specs []*LimitSpec, doc *Document, soleKind algorithms.Kind,
 ) {
 	fail := func(field, format string, args ...any) {
 		dec.add(yaml.Pos{}, "limits"+field, "in the namespace %q, "+format, append([]any{namespace}, args...)...)
@@ -140,12 +140,12 @@ func (dec *decoder) checkKept(
 	switch {
 	case len(specs) > 1:
 		fail("", "a key has one limit, not %d", len(specs))
-	case kept == algorithms.FirstWindow && limits[0].From != FromFirst:
+	case soleKind == algorithms.FirstWindow && limits[0].From != FromFirst:
 		fail("[0].from", "a limit must be a fixed-window with from: first")
-	case kept == algorithms.CellBucket && doc.kind(l) != algorithms.TokenBucket:
+	case soleKind == algorithms.CellBucket && doc.kind(l) != algorithms.TokenBucket:
 		fail("[0].algorithm", "a limit must be a token-bucket")
-	case kept == algorithms.CellBucket:
-		limit := algorithms.Limit{Kind: kept, Amount: l.Limit, Burst: cmp.Or(l.Burst, l.Limit), Window: l.Window}
+	case soleKind == algorithms.CellBucket:
+		limit := algorithms.Limit{Kind: soleKind, Amount: l.Limit, Burst: cmp.Or(l.Burst, l.Limit), Window: l.Window}
 		if err := limit.CheckCell(); err != nil {
 			fail("[0].limit", "%v", err)
 		}
