@@ -156,8 +156,8 @@ type TakeRecord struct {
 	// Of a bucket:
 	Amount     int64         // of the limit at the time; 0 if unknown
 	ResetAfter time.Duration // how long all that it then owed would take to drain at Amount, rounded up
-	// The caller of Give sets Fastest and Returned. Fastest is the highest amount at
-	// which the bucket has drained since. It has two readers. Give treats a Fastest
+	// The caller of Give sets MaxRate and Returned. MaxRate is the highest amount at
+	// which the bucket has drained since. It has two readers. Give treats a MaxRate
 	// below Amount as Amount. A counters.Table treats 0 as unknown, and gives
 	// nothing back unless its own notes know the rate.
 	MaxRate  int64

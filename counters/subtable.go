@@ -17,7 +17,7 @@ type subtable struct {
 	groups     []group
 	moves      int // how many times the records were moved; earlier locations are invalid
 	prefixBits int // number of leading bits of Key.Counter that all keys here share; see shard
-	// live, dead and spare always add up to 7/8 of the slots, so a search always
+	// live, dead and growthLeft always add up to 7/8 of the slots, so a search always
 	// reaches an empty one.
 	live          int    // slots in use
 	dead          int    // slots marked deleted

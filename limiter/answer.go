@@ -211,7 +211,7 @@ type scratch struct {
 // query; see "Layers" in the package comment. A plain check has none.
 type options struct {
 	takesSlots bool // the check is an acquire or a reservation, so limits of slots apply
-	// bypassLeases means that the check spends no lease, and that resolve gives it no
+	// bypassLeases means that the check spends no lease, and that decidePrepared gives it no
 	// place in a queue. In a cluster, it is decided as a clusterCheck even if this
 	// node owns all of it, which tells what was taken from each subject's counters.
 	bypassLeases bool

@@ -51,7 +51,7 @@
 //     begins a check that acquires slots, and makes sure that the slots outlive
 //     their owners.
 //   - decideWithLoan waits for loans between regions.
-//   - resolve gives a delayed check its place in the queue.
+//   - decidePrepared gives a delayed check its place in the queue.
 //   - tryDecide decides without a reply from another node; finish waits for
 //     replies.
 //   - takeAsOwner checks authority.

@@ -207,7 +207,7 @@ func decidedOps(asked []counters.Op, results []result) (ops []counters.Op, refus
 	return ops, refused
 }
 
-// grantOf returns the grant to the subject of ops, without its Life and Steady.
+// grantOf returns the grant to the subject of ops, without its Life and DebitedAt.
 // Its ID is zero if there is none.
 func (r *reply) grantOf(ops []counters.Op) (grant localcache.Grant) {
 	for i := range r.grants {

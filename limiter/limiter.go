@@ -121,7 +121,7 @@ func (l *Limiter) decideInQueue(q *Query, a *Answer) error {
 		a.readLives(l)
 	}
 
-	// The check bypasses leases now, so resolve does not come back here.
+	// The check bypasses leases now, so decidePrepared does not come back here.
 	if err := l.decidePrepared(q, a); err != nil {
 		return err
 	}

@@ -164,7 +164,7 @@ func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *r
 	rv := &reservation{made: a.Now.Wall, onExpiry: q.OnExpiry}
 	_, _ = rand.Read(rv.nonce[:]) // never fails
 
-	// An id without a ttl is only for annul, within the same call.
+	// An id without a ttl is only for cancelReservation, within the same call.
 	rv.until = rv.made + int64(min(cmp.Or(ttl, checkTimeout), MaxReservationTime))
 	place := a.scratch.place
 	if place != nil {

@@ -96,7 +96,7 @@ type Write struct {
 type History struct {
 	versions []*storedVersion // the kept versions; numbers rise by 1, or by more for adopted versions
 	// doc and set are the version in force, or nil without one. Invariant: doc is
-	// what parsing the last record's text gives.
+	// what parsing the last version's text gives.
 	doc  *document.Document
 	set  *Set
 	hash [32]byte // of doc; zero if there is none
@@ -210,23 +210,23 @@ func (h *History) withVersion(v Version, doc *document.Document) (*History, erro
 	}
 	// Another write may begin with the same history, so its array must not be
 	// appended to in place.
-	records := append(slices.Clip(h.versions), &storedVersion{v, slices.Clone(wire.Deflate(nil, []byte(doc.Source())))})
-	return &History{versions: trimVersions(records), doc: doc, set: set, hash: doc.Hash()}, nil
+	versions := append(slices.Clip(h.versions), &storedVersion{v, slices.Clone(wire.Deflate(nil, []byte(doc.Source())))})
+	return &History{versions: trimVersions(versions), doc: doc, set: set, hash: doc.Hash()}, nil
 }
 
 // trimVersions drops the versions that are not kept any longer.
-func trimVersions(records []*storedVersion) []*storedVersion {
+func trimVersions(versions []*storedVersion) []*storedVersion {
 	size := 0
-	first := len(records)
-	for first > 0 && len(records)-first < KeptVersions {
-		size += len(records[first-1].packed)
-		if size > MaxHistory && len(records)-first >= MinVersions {
+	first := len(versions)
+	for first > 0 && len(versions)-first < KeptVersions {
+		size += len(versions[first-1].packed)
+		if size > MaxHistory && len(versions)-first >= MinVersions {
 			break
 		}
 		first--
 	}
 	// The list is copied, so that what is dropped does not stay in memory.
-	return slices.Clone(records[first:])
+	return slices.Clone(versions[first:])
 }
 
 // document reads the document of a version.

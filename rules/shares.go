@@ -485,7 +485,7 @@ func (s *Set) borrowTarget(l *Limit, share int64) int64 {
 
 // Division returns each region's part of a global rule's limit in the current
 // window. It ignores that unrecorded versions may lower shares. limit should
-// come from Share; for any other, Division returns [Set.SharesOf].
+// come from ApplyShares; for any other, Division returns [Set.SharesOf].
 func (s *Set) Division(rule *Rule, limit *Limit) map[string]int64 {
 	if limit.inWindow == nil {
 		return s.SharesOf(rule, limit)

@@ -73,7 +73,7 @@ type Match struct {
 	key        []Attribute // scratch of MatchKey
 	keyValues  []string    // scratch of MatchKey
 	folded     []byte      // folded values
-	shareLists []int32     // scratch of Share
+	shareLists []int32     // scratch of ApplyShares
 	canonical  []byte      // canonical notation of addresses
 	inline     []byte      // scratch of MatchInline
 }

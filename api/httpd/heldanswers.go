@@ -31,7 +31,7 @@ type heldAnswers struct {
 
 	mu    sync.Mutex // guards the rest
 	all   map[*heldAnswer]struct{}
-	taken int           // answers not sent yet. Invariant: len(all) <= taken <= most
+	taken int           // answers not sent yet. Invariant: len(all) <= taken <= capacity
 	ended bool          // releaseAll was called: nothing is held any more
 	empty chan struct{} // closed once ended is true and taken is 0
 

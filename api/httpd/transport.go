@@ -206,9 +206,9 @@ func (c *connection) Read(b []byte) (int, error) {
 	return c.stream.Read(b)
 }
 
-// receive waits for input. If take takes the input, receive puts the buffer
+// receive waits for input. If consume takes the input, receive puts the buffer
 // back and waits for more. Otherwise it returns the input in a buffer, which
-// the caller must put back: at least one byte, or an error. A nil take takes
+// the caller must put back: at least one byte, or an error. A nil consume takes
 // nothing.
 func (c *connection) receive(take rawconn.Consumer) (b []byte, err error) {
 	if c.pooled == nil {

@@ -96,7 +96,7 @@ type Prepared struct {
 	request  RequestID
 	before   *rules.History // before and regions are what the change was prepared for
 	regions  *Regions
-	after    *rules.History // after and writeErr are the result of a Rules entry's write
+	after    *rules.History // after and writeErr are the result of a WriteRules entry's write
 	writeErr error
 	refusal  error // see Refusal
 }

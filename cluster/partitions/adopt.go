@@ -45,7 +45,7 @@ func (k *Keeper) forgetAll() {
 		}
 
 		hadCounters := k.parts[p].hasCounters()
-		// voided stays: an earlier flip may still arrive, and must be declined.
+		// declined stays: an earlier flip may still arrive, and must be declined.
 		k.enterPhase(p, away)
 		k.parts[p] = partState{declined: k.parts[p].declined}
 

@@ -313,7 +313,7 @@ func (s *Store) compactList(m *evictableNotes, steady int64) {
 	s.mu.Unlock()
 
 	for group, list := range old {
-		// The store is unlocked here, because has locks a partition, which must come
+		// The store is unlocked here, because isUnchanged locks a partition, which must come
 		// first.
 		var kept []evictableNote
 		for _, one := range list {

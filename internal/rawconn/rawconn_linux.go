@@ -71,7 +71,7 @@ func (c *conn) countWait(done bool) bool {
 	return done
 }
 
-// Waits implements Waiter.
+// Waits implements WaitCounter.
 func (c *conn) Waits() uint64 { return c.waits.Load() }
 
 // callOnce makes one system call. It returns false if the caller must wait
