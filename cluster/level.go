@@ -125,7 +125,7 @@ func (rc *reconciler) checkRaise(l Levels, to agreement.Level) error {
 		return nil
 	}
 
-	for _, name := range rc.State().Regions.Names {
+	for _, name := range rc.State().Regions.Committed {
 		r, fresh := rc.sharedRules.report(name)
 		if name != rc.config.Self.Region && (!fresh || r.level < to) {
 			return fmt.Errorf("%w: region %q is not known to be at feature level %d: raise it there first, or remove the region if it is gone",

@@ -20,8 +20,9 @@ import (
 // The record may lag behind the applied index, but is never ahead of it.
 
 const (
-	// recordInterval is how often the applied index is recorded while the state changes.
-	recordInterval = time.Second
+	// appliedInterval is how often the applied index is recorded while the state
+	// changes.
+	appliedInterval = time.Second
 	// recallAfter is how long after its start a node that is not in sync begins to
 	// rely on its memory, provided that it has also been without a majority for
 	// missingFor.
@@ -65,7 +66,7 @@ func (c *Cluster) recallState() {
 // in the list, without nodes, until somebody removes it.
 func (c *Cluster) warnOfAnotherRegion(restored *agreement.State) {
 	was, now := restored.Members[c.config.Self.ID].Region, c.config.Self.Region
-	if was == now || !slices.Contains(restored.Regions.Names, was) {
+	if was == now || !slices.Contains(restored.Regions.Committed, was) {
 		return
 	}
 	c.config.Logger.Warn("the region of this node has another name than before: that makes a new region, and the old one keeps its share of limits. "+
@@ -138,7 +139,7 @@ func (c *Cluster) recordApplied() {
 		return
 	}
 
-	t := time.NewTicker(recordInterval)
+	t := time.NewTicker(appliedInterval)
 	defer t.Stop()
 
 	r := appliedRecorder{core: c.core, recorded: agreement.New()}

@@ -101,7 +101,7 @@ func (sr *sharedRules) prospectiveFollowers() (list []string) {
 
 // uncommitted returns list without the regions that are committed.
 func (sr *sharedRules) uncommitted(list []string) []string {
-	names := sr.State().Regions.Names
+	names := sr.State().Regions.Committed
 	return slices.DeleteFunc(list, func(name string) bool { return slices.Contains(names, name) })
 }
 
@@ -121,7 +121,7 @@ func (sr *sharedRules) addRegionsExclusively(ctx context.Context, list []string)
 // of the rules. The caller must lead the primary and hold sr.writeSlot.
 func (sr *sharedRules) addRegions(ctx context.Context, list []string) error {
 	for _, name := range sr.uncommitted(list) {
-		if len(sr.State().Regions.Names) >= agreement.MaxRegions {
+		if len(sr.State().Regions.Committed) >= agreement.MaxRegions {
 			return fmt.Errorf("add region %q: there are already %d regions, the most allowed", name,
 				agreement.MaxRegions)
 		}
@@ -143,7 +143,7 @@ func (sr *sharedRules) recordVersions(ctx context.Context) error {
 	for range maxMarksPerRound {
 		r := sr.State().Regions
 		m, ok := sr.nextMark(r)
-		if !ok || r.Refuses(m) != nil {
+		if !ok || r.CheckMark(m) != nil {
 			return nil // not yet
 		}
 
@@ -153,9 +153,9 @@ func (sr *sharedRules) recordVersions(ctx context.Context) error {
 			return fmt.Errorf("record that version %d is honoured: %w", m.Version, err)
 		}
 
-		if m.RecordedAt != 0 && !wasRecorded {
+		if m.At != 0 && !wasRecorded {
 			sr.config.Logger.Info("all regions now use a version of the rules",
-				"rules_version", m.Version, "regions", len(r.Names))
+				"rules_version", m.Version, "regions", len(r.Committed))
 		}
 	}
 
@@ -171,7 +171,7 @@ func (sr *sharedRules) nextMark(r *agreement.Regions) (m agreement.Mark, ok bool
 	now := time.Now()
 	sr.mu.Lock()
 	defer sr.mu.Unlock()
-	clocks, known := sr.reports.clocks(r.Names, now)
+	clocks, known := sr.reports.clocks(r.Committed, now)
 
 	last := r.Held[len(r.Held)-1]
 	candidate := slices.IndexFunc(r.Held, func(h agreement.Held) bool { return h.Candidate })
@@ -184,7 +184,7 @@ func (sr *sharedRules) nextMark(r *agreement.Regions) (m agreement.Mark, ok bool
 	}
 
 	// The earliest clock says which windows have ended everywhere.
-	return agreement.Mark{Version: last.Version, RecordedAt: clocks.earliest}, known && len(r.Held) > 1
+	return agreement.Mark{Version: last.Version, At: clocks.earliest}, known && len(r.Held) > 1
 }
 
 // recordedMark returns the mark that records a candidate, if all regions honour
@@ -194,7 +194,7 @@ func (sr *sharedRules) recordedMark(
 	r *agreement.Regions, version int64, clocks *clockRange, known bool, now time.Time,
 ) (m agreement.Mark, ok bool) {
 	position := rulesPosition{World: r.World, PrimaryEpoch: r.PrimaryEpoch, Version: version}
-	if !known || !sr.reports.allHonour(r.Names, position) {
+	if !known || !sr.reports.allHonour(r.Committed, position) {
 		return m, false
 	}
 	if !clocks.isNarrow() {
@@ -202,7 +202,7 @@ func (sr *sharedRules) recordedMark(
 		return m, false
 	}
 
-	return agreement.Mark{Version: version, RecordedAt: clocks.latest + recordMargin.Milliseconds()}, true
+	return agreement.Mark{Version: version, At: clocks.latest + recordMargin.Milliseconds()}, true
 }
 
 // warnAboutClocks logs that regions' clocks differ too much. The caller must hold

@@ -24,7 +24,7 @@ func TestMarksByWrongClocks(t *testing.T) {
 		held   bool
 		eu, us int64 // how far ahead their clocks are, ms
 		before int64 // how far ahead us's clock was a second ago
-		want   int64 // Mark.RecordedAt, ms from now; 0 for no mark
+		want   int64 // Mark.At, ms from now; 0 for no mark
 	}{
 		{"clocks that agree", candidate, 0, 300, 300, 300 + margin},
 		{"a minute apart", candidate, 0, minute, 0, minute + margin},
@@ -48,12 +48,12 @@ func TestMarksByWrongClocks(t *testing.T) {
 		if !tt.held {
 			last.RecordedAt = 1
 		}
-		r := &agreement.Regions{World: v.World, PrimaryEpoch: 1, Names: []string{"eu", "us"},
+		r := &agreement.Regions{World: v.World, PrimaryEpoch: 1, Committed: []string{"eu", "us"},
 			Held: []agreement.Held{{Version: 1, RecordedAt: 1}, last}}
 
 		m, ok := sr.nextMark(r)
 		const late = 5000 // how long this test may take
-		if ahead := m.RecordedAt - now.UnixMilli(); ok != (tt.want != 0) || ok && (ahead < tt.want || ahead > tt.want+late) {
+		if ahead := m.At - now.UnixMilli(); ok != (tt.want != 0) || ok && (ahead < tt.want || ahead > tt.want+late) {
 			t.Errorf("%s: got %d ms from now, %v, want %d", tt.name, ahead, ok, tt.want)
 		}
 	}

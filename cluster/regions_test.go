@@ -26,9 +26,9 @@ func TestRegionsFollow(t *testing.T) {
 		w.agree(15*time.Second, 3) // the first, and one for each region that has joined
 		w.recorded(15*time.Second, 3)
 		for _, n := range w.nodes {
-			if have := n.c.Load().State().Regions; !slices.Equal(have.Names,
+			if have := n.c.Load().State().Regions; !slices.Equal(have.Committed,
 				[]string{"ap", "eu", "us"}) || have.Primary != "eu" {
-				t.Errorf("%s: have primary %q and %v", n.name, have.Primary, have.Names)
+				t.Errorf("%s: have primary %q and %v", n.name, have.Primary, have.Committed)
 			}
 		}
 		w.of("eu")[1].mustWrite(7)
@@ -348,7 +348,7 @@ func TestASeedIsNotThePrimarysFirst(t *testing.T) {
 		if have := limit(us); have != 77 {
 			t.Errorf("have a limit of %d, want that of its seed", have)
 		}
-		if s := us.c.Load().State(); !s.Regions.World.IsZero() || s.Regions.Primary != "" || len(s.Regions.Names) != 0 {
+		if s := us.c.Load().State(); !s.Regions.World.IsZero() || s.Regions.Primary != "" || len(s.Regions.Committed) != 0 {
 			t.Errorf("have %+v before it followed anyone", s.Regions)
 		}
 		if _, err := us.write(9, 1); !errors.Is(err, rules.ErrConflict) {
@@ -391,7 +391,7 @@ func TestRemoveARegion(t *testing.T) {
 		t.Logf("removed after %v", time.Since(begun))
 		w.agree(5*time.Second, v+1)
 		w.recorded(10*time.Second, v+1)
-		expect.EqualSlices(t, ap.State().Regions.Names, []string{"ap", "eu"}, "ap.State().Regions.Names")
+		expect.EqualSlices(t, ap.State().Regions.Committed, []string{"ap", "eu"}, "ap.State().Regions.Committed")
 		for _, n := range w.of("us") {
 			n.run()
 		}
@@ -444,7 +444,7 @@ func TestTwoPrimariesAreWarnedOf(t *testing.T) {
 		w.until(10*time.Second, "warning", func() bool { return said.Count("two regions claim to be the primary") > 0 })
 		for _, n := range w.nodes {
 			if s := n.c.Load().State(); s.Regions.Primary != n.region ||
-				!slices.Equal(s.Regions.Names, []string{n.region}) {
+				!slices.Equal(s.Regions.Committed, []string{n.region}) {
 				t.Errorf("%s: have %+v", n.name, s.Regions)
 			}
 		}
@@ -506,12 +506,12 @@ func TestAWriteIsSharedWithWhoIsThere(t *testing.T) {
 		eu := w.of("eu")[0]
 		// A write that requires a version does not add a region, because it is meant
 		// for that version's regions.
-		if v, err := eu.write(6, 1); err != nil || v != 2 || len(eu.c.Load().State().Regions.Names) != 1 {
+		if v, err := eu.write(6, 1); err != nil || v != 2 || len(eu.c.Load().State().Regions.Committed) != 1 {
 			t.Errorf("have version %d, %v, want 2, of one region", v, err)
 		}
 		eu.mustWrite(7)
-		expect.EqualSlices(t, eu.c.Load().State().Regions.Names, []string{"ap", "eu", "us"},
-			"eu.c.Load().State().Regions.Names")
+		expect.EqualSlices(t, eu.c.Load().State().Regions.Committed, []string{"ap", "eu", "us"},
+			"eu.c.Load().State().Regions.Committed")
 		version := rulesVersion(eu.c.Load().State())
 		expect.Equal(t, eu.mustWrite(8), version+1, "the version that another write made")
 	})

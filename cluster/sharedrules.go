@@ -207,7 +207,7 @@ func (sr *sharedRules) serveRemoveRegion(ctx context.Context, r request) ([]byte
 		return nil, errBadCall
 	case name == sr.config.Self.Region:
 		return nil, fmt.Errorf("%w: %q is the primary region; make another one the primary first", ErrRefused, name)
-	case !slices.Contains(sr.State().Regions.Names, name):
+	case !slices.Contains(sr.State().Regions.Committed, name):
 		return agreement.Result{Err: fmt.Errorf("region %q: %w", name, document.ErrNotFound)}.MarshalJSON()
 	case since.IsZero() || time.Since(since) < minLeadToRemove:
 		return nil,

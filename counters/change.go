@@ -96,6 +96,6 @@ func (t *Table) updateBucketNote(now algorithms.Instant, k Key, l *algorithms.Li
 	if returned > 0 {
 		t.recordReturn(now, k, l, returned)
 	} else if t.notes.HasRates(k.Partition()) {
-		t.recordTake(now, k, l)
+		t.raiseDrainRate(now, k, l)
 	}
 }

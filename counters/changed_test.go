@@ -172,7 +172,7 @@ func TestCheckpointsHaveDebtsOfTheirNumbers(t *testing.T) {
 	l := perMinute(algorithms.FixedWindow, 100)
 	debit := func(number uint64) {
 		note := notes.Note{Key: notes.PartitionKey(notes.Debtor, key(1).Partition(), 9), Minor: number, At: now.Steady,
-			Until: now.Steady/1e9 + 600}
+			UntilSecond: now.Steady/1e9 + 600}
 		lp := table.Notes().Lock(key(1).Partition(), now.Steady)
 		lp.Put(&note)
 		lp.Unlock()

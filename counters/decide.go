@@ -72,12 +72,12 @@ func (s *shard) protectRefused(op *Op) {
 	// as in a region without a share, answers Never for now only, so its counter is
 	// protected.
 	mayFitLater := op.Decision.RetryAfter != algorithms.Never || op.Limit.Capacity() == 0
-	fresh := expiryAfter(op.At, op.Limit, op.Decision.ResetAfter)
+	expiry := expiryAfter(op.At, op.Limit, op.Decision.ResetAfter)
 	if e := op.location.log; e != nil {
 		if mayFitLater {
 			e.kindFullness = packKindFullness(algorithms.SlidingLog, refusedFullness)
 		}
-		e.expiresAt = max(e.expiresAt, fresh)
+		e.expiresAt = max(e.expiresAt, expiry)
 		return
 	}
 
@@ -91,23 +91,23 @@ func (s *shard) protectRefused(op *Op) {
 	rateChanged := op.Mode == CheckMode && op.Limit.ChangesRate(g.entries[slot].state, op.state)
 	if rateChanged {
 		g.entries[slot].state = op.state
-		s.table.recordTake(op.At, op.Key, op.Limit)
+		s.table.raiseDrainRate(op.At, op.Key, op.Limit)
 	}
 
 	// Most refusals change neither expiry nor rate. They are not marked as changed:
 	// otherwise a flood of refusals would be sent to standbys and written to disk.
-	if fresh > g.expiresAt[slot] {
-		g.expiresAt[slot] = fresh
+	if expiry > g.expiresAt[slot] {
+		g.expiresAt[slot] = expiry
 	} else if !rateChanged {
 		return
 	}
 	s.markDirty(op.location, allReaders)
 }
 
-// admitAll reports whether ops as a whole are admitted. Nothing is
+// allAdmitted reports whether ops as a whole are admitted. Nothing is
 // stored yet. If one op refuses, the decisions of the others change to say what
 // is left without their cost.
-func (t *Table) admitAll(ops []Op) bool {
+func (t *Table) allAdmitted(ops []Op) bool {
 	for i := range ops {
 		if ops[i].Refuses() {
 			t.describeUntaken(ops)
@@ -189,6 +189,6 @@ func (t *Table) commit(op *Op) {
 	s.store(loc, op.Limit, op.state, fullness, expiryAfter(op.At, op.Limit, op.Decision.ResetAfter))
 	op.returnedOrLeft = 0
 	if op.Limit.Kind.IsBucket() && t.notes.HasRates(op.Key.Partition()) {
-		op.returnedOrLeft = t.recordTake(op.At, op.Key, op.Limit)
+		op.returnedOrLeft = t.raiseDrainRate(op.At, op.Key, op.Limit)
 	}
 }

@@ -188,7 +188,7 @@ func (t *Table) findRoomElsewhere(s *shard, c class, steady int64, ops []Op) boo
 			continue
 		}
 
-		given, searched := t.giveRoom(other, c, steady, ops)
+		given, searched := t.takeRoom(other, c, steady, ops)
 		other.mu.Unlock()
 
 		if given > 0 {
@@ -215,9 +215,9 @@ func (t *Table) findRoomElsewhere(s *shard, c class, steady int64, ops []Op) boo
 	return false
 }
 
-// giveRoom takes room from donor for another shard. It returns how much, and
+// takeRoom takes room from donor for another shard. It returns how much, and
 // whether it searched donor without success. The caller must hold donor.
-func (t *Table) giveRoom(donor *shard, c class, steady int64, ops []Op) (given int, searched bool) {
+func (t *Table) takeRoom(donor *shard, c class, steady int64, ops []Op) (given int, searched bool) {
 	if donor.room > 0 {
 		given = min(donor.room, t.drawSize)
 		donor.room -= given

@@ -136,21 +136,21 @@ func (s *shard) joinSubtables() {
 		return
 	}
 
-	live := 0
+	total := 0
 	incomplete := false
 	s.forEachLocked(func(sub *subtable) {
-		live += sub.count()
+		total += sub.count()
 		incomplete = incomplete || sub.unsentList.hasChanges()
 	})
 
 	// The bound is far below the size at which a subtable is split. So a shard does
 	// not split and join in turn.
-	if live > s.table.maxSubtableSlots/4 {
+	if total > s.table.maxSubtableSlots/4 {
 		return
 	}
 
 	first := &s.single
-	first.allocate(groupsFor(live))
+	first.allocate(groupsFor(total))
 	first.unsentList.incomplete = incomplete
 	s.forEachLocked(func(sub *subtable) {
 		for loc := range sub.locations() {

@@ -101,7 +101,7 @@ func (t *Table) giveBackLocked(
 
 		// The note must record what comes back here. Without that, too much of the next
 		// cost would come back.
-		if past.Until == 0 && !t.hasRoomForRate(now, k) {
+		if past.UntilSecond == 0 && !t.hasRoomForRate(now, k) {
 			return ErrGone
 		}
 	}

@@ -26,7 +26,7 @@ type Memo struct {
 // note returns m as a note made at now.
 func (m *Memo) note(now algorithms.Instant) *notes.Note {
 	return &notes.Note{
-		Key: m.Key, Rank: m.ContentHash, At: now.Steady, Until: m.Until, Inline: m.Inline,
+		Key: m.Key, Rank: m.ContentHash, At: now.Steady, UntilSecond: m.Until, Inline: m.Inline,
 		Group: m.Group, Body: string(m.Answer),
 	}
 }

@@ -29,7 +29,7 @@ type Op struct {
 
 	state algorithms.State // after the check, while it is being decided; not of a log
 	// returnedOrLeft has two uses. Of a bucket, it is how many units had been put
-	// back before this check (see Table.recordTake). Of slots, it is how much
+	// back before this check (see Table.raiseDrainRate). Of slots, it is how much
 	// longer they are held (see SlotLeft).
 	returnedOrLeft int64
 	location       location

@@ -24,7 +24,7 @@ type Place struct {
 // note returns the place as the note of an open reservation.
 func (place *Place) note(now algorithms.Instant) notes.Note {
 	return notes.Note{
-		Key: place.Key, At: now.Steady, Until: place.Until, Group: place.Group, Inline: place.Inline,
+		Key: place.Key, At: now.Steady, UntilSecond: place.Until, Group: place.Group, Inline: place.Inline,
 		Rank: notes.Open, Minor: uint64(max(0, place.Open)),
 	}
 }
@@ -64,7 +64,7 @@ func (t *Table) NoteReservation(now algorithms.Instant, place *Place, isHome boo
 		// long as any of them may need it.
 		if before, found := lp.Get(rate.Key); found {
 			rate.SetPast(max(rate.MaxRate(), before.MaxRate()), before.Returned())
-			rate.Until = max(rate.Until, before.Until)
+			rate.UntilSecond = max(rate.UntilSecond, before.UntilSecond)
 			rate.At = sharedRate
 		}
 

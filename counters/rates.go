@@ -47,9 +47,9 @@ func (t *Table) hasRoomForRate(now algorithms.Instant, k Key) bool {
 	return lp.HasRoom(&notes.Note{Key: rateKey(k), Inline: k.IsInline()})
 }
 
-// recordTake records that k, a bucket, has drained at the rate of l, and
+// raiseDrainRate records that k, a bucket, has drained at the rate of l, and
 // returns how much was put back into it so far. The caller must hold the shard.
-func (t *Table) recordTake(now algorithms.Instant, k Key, l *algorithms.Limit) (returned int64) {
+func (t *Table) raiseDrainRate(now algorithms.Instant, k Key, l *algorithms.Limit) (returned int64) {
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
 	n, found := lp.Get(rateKey(k))
@@ -59,13 +59,13 @@ func (t *Table) recordTake(now algorithms.Instant, k Key, l *algorithms.Limit) (
 
 	raised := n.MaxRate() > 0 && n.MaxRate() < uint64(l.Amount)
 	second := now.Steady / 1e9
-	ends := n.Returned() > 0 && n.Until < second+notes.RateRetention/2 // a Give of what is taken now will need the note
+	ends := n.Returned() > 0 && n.UntilSecond < second+notes.RateRetention/2 // a Give of what is taken now will need the note
 
 	// The note is put only if it changes: each Put is sent to the standby and
 	// written to disk.
 	if raised || ends {
 		n.RaiseMaxRate(uint64(l.Amount))
-		n.Until = max(n.Until, second+notes.RateRetention)
+		n.UntilSecond = max(n.UntilSecond, second+notes.RateRetention)
 		lp.Put(&n)
 	}
 	return int64(n.Returned())
@@ -82,6 +82,6 @@ func (t *Table) recordReturn(now algorithms.Instant, k Key, l *algorithms.Limit,
 	n.Inline = k.IsInline()
 	n.SetPast(n.MaxRate(), n.Returned()+uint64(units))
 	n.RaiseMaxRate(uint64(l.Amount))
-	n.Until = max(n.Until, now.Steady/1e9+notes.RateRetention)
+	n.UntilSecond = max(n.UntilSecond, now.Steady/1e9+notes.RateRetention)
 	lp.Put(&n)
 }

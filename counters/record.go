@@ -29,7 +29,7 @@ const noteKind = algorithms.Kind(7)
 // recordOf returns n as a record: copies, hand-overs and checkpoints carry the
 // notes of a partition like its counters.
 func recordOf(n *notes.Note) Record {
-	return Record{Key: Key{Subject: n.Subject, Counter: n.ID}, Kind: noteKind, ExpiresAt: n.Until, Note: n}
+	return Record{Key: Key{Subject: n.Subject, Counter: n.ID}, Kind: noteKind, ExpiresAt: n.UntilSecond, Note: n}
 }
 
 // recordsOf appends list to records.
@@ -93,15 +93,15 @@ func (ls *storedLog) asRecord(k Key) Record {
 // held, or the note of lost slots. age is how long ago r was written. So r has
 // as much time left as it had then.
 func (r *Record) DelaySlot(age int64) {
-	if r.Note == nil || r.Note.Until == 0 || r.Note.Kind != notes.Slot && r.Note.Kind != notes.Lost {
+	if r.Note == nil || r.Note.UntilSecond == 0 || r.Note.Kind != notes.Slot && r.Note.Kind != notes.Lost {
 		return
 	}
 	r.Note.At += age
-	r.Note.Until = min(r.Note.Until+(age+1e9-1)/1e9, math.MaxUint32)
-	r.ExpiresAt = r.Note.Until
+	r.Note.UntilSecond = min(r.Note.UntilSecond+(age+1e9-1)/1e9, math.MaxUint32)
+	r.ExpiresAt = r.Note.UntilSecond
 }
 
 // IsReleasedSlot reports whether r is a slot that was released.
 func (r *Record) IsReleasedSlot() bool {
-	return r.Note != nil && r.Note.Kind == notes.Slot && r.Note.Until == 0
+	return r.Note != nil && r.Note.Kind == notes.Slot && r.Note.UntilSecond == 0
 }

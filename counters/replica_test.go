@@ -187,7 +187,7 @@ func TestReplicateBeyondTheDirtyList(t *testing.T) {
 		const noted = ring.Partitions / 2
 		for p := range noted {
 			lp := table.Notes().Lock(p, epoch.Steady)
-			lp.Put(&notes.Note{Key: notes.PartitionKey(notes.Debtor, p, 1), Rank: n, Until: math.MaxUint32})
+			lp.Put(&notes.Note{Key: notes.PartitionKey(notes.Debtor, p, 1), Rank: n, UntilSecond: math.MaxUint32})
 			lp.Unlock()
 		}
 		if have, want := everything(), int(n+n/4)+noted; have != want {

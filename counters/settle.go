@@ -157,7 +157,7 @@ func (t *Table) storePlace(now algorithms.Instant, plan *SettlePlan, place notes
 	status := uint64(notes.Ended)
 	if plan.IsFinal {
 		status = notes.Settled
-		place.Until = plan.Place.SettledUntil
+		place.UntilSecond = plan.Place.SettledUntil
 	}
 
 	place.SetOver(status, plan.Late)

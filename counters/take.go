@@ -126,7 +126,7 @@ func (t *Table) tryTakeOne(s *shard, now algorithms.Instant, op *Op) bool {
 
 	op.returnedOrLeft = 0
 	if l.Kind.IsBucket() && t.notes.HasRates(op.Key.Partition()) {
-		op.returnedOrLeft = t.recordTake(now, op.Key, l)
+		op.returnedOrLeft = t.raiseDrainRate(now, op.Key, l)
 	}
 
 	return true
@@ -201,13 +201,13 @@ func (t *Table) take(now algorithms.Instant, ops []Op, attempt *SlotAttempt, gat
 		blocks = blocks || op.Block
 	}
 
-	// A refusal begins blocks. They begin before admitAll, which changes the
+	// A refusal begins blocks. They begin before allAdmitted, which changes the
 	// decisions of ops that did not refuse.
 	if blocks {
 		t.beginBlocks(ops, true)
 	}
 
-	if !t.admitAll(ops) {
+	if !t.allAdmitted(ops) {
 		return Refused
 	}
 
@@ -250,7 +250,7 @@ func (t *Table) peek(now algorithms.Instant, ops []Op, gated bool) Verdict {
 	// begin.
 	t.beginBlocks(ops, false)
 
-	if !t.admitAll(ops) {
+	if !t.allAdmitted(ops) {
 		return Refused
 	}
 	return Admitted

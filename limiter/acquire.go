@@ -203,7 +203,7 @@ func (a *Answer) lacksSlotRoom() bool {
 // confirmHere reports whether the slots that this node has stored for a, as
 // their owner, would outlive this node.
 func (l *Limiter) confirmHere(a *Answer) bool {
-	if l.membership == nil {
+	if l.cluster == nil {
 		return true
 	}
 	var stored []storedAt
@@ -211,7 +211,7 @@ func (l *Limiter) confirmHere(a *Answer) bool {
 	for i := range c.subjects {
 		s := &c.subjects[i]
 		if s.undo == undoHere && hasSlots(c.ops(s)) {
-			stored = append(stored, storedAt{ring.PartitionOf(s.subject), s.life.Lineage})
+			stored = append(stored, storedAt{ring.PartitionOf(s.keySubject), s.life.Lineage})
 		}
 	}
 	return l.confirmSlots(stored)

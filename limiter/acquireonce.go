@@ -211,7 +211,7 @@ func (l *Limiter) askToAcquire(ctx context.Context, to ring.NodeID, req *acquire
 	next.version = a.versionToAsk(req.query, req.version)
 
 	var reply acquireReply
-	err := l.membership.request(ctx, to, MethodAcquire, &next, &reply)
+	err := l.cluster.request(ctx, to, MethodAcquire, &next, &reply)
 	if err != nil {
 		return Slot{}, err
 	}
@@ -222,7 +222,7 @@ func (l *Limiter) askToAcquire(ctx context.Context, to ring.NodeID, req *acquire
 
 // serveAcquire decides req for another node.
 func (l *Limiter) serveAcquire(req *acquireRequest) (*acquireReply, error) {
-	ctx, cancel := context.WithTimeout(l.membership.ctx, ownerTimeout)
+	ctx, cancel := context.WithTimeout(l.cluster.ctx, ownerTimeout)
 	defer cancel()
 
 	a, err := l.prepareForAsker(ctx, req.query, req.version, true)

@@ -92,8 +92,8 @@ func (acq *acquisition) markAlone() {
 func (acq *acquisition) slot(l *Limiter, a *Answer) *slot {
 	sl := &slot{id: acq.id, nonce: acq.nonce, alone: acq.alone, left: cmp.Or(acq.ttl, defaultSlotTTL)}
 	if acq.alone {
-		sl.granter = l.membership.Self
-		sl.made = a.Now.Wall
+		sl.granter = l.cluster.Self
+		sl.madeAt = a.Now.Wall
 	}
 
 	first := true
@@ -141,7 +141,7 @@ type storedAt struct {
 // outlive this node. It returns false if that is not confirmed within
 // confirmSlotsTimeout, or if this node may no longer own the partitions.
 func (l *Limiter) confirmSlots(list []storedAt) bool {
-	m := l.membership
+	m := l.cluster
 	if m == nil || len(list) == 0 {
 		return true
 	}
@@ -153,7 +153,7 @@ func (l *Limiter) confirmSlots(list []storedAt) bool {
 	// timeout.
 	results := make(chan bool, len(list))
 	for _, at := range list {
-		confirm := func() { results <- m.Standbys == nil || m.Standbys.ConfirmNotes(ctx, at.partition) == nil }
+		confirm := func() { results <- m.Confirmer == nil || m.Confirmer.ConfirmNotes(ctx, at.partition) == nil }
 		if len(list) == 1 {
 			confirm()
 		} else {

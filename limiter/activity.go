@@ -86,8 +86,8 @@ func (l *Limiter) Activity() []NodeActivity {
 	uptime := func() time.Duration { return time.Since(l.startedAt) }
 	return *l.activityRound.latest(uptime, activityAge, func() *[]NodeActivity {
 		all := []NodeActivity{l.activityHere()}
-		if l.membership != nil {
-			gatherFrom(l.membership, MethodActivity, nil, func(from ring.NodeID, activity *NodeActivity) {
+		if l.cluster != nil {
+			gatherFrom(l.cluster, MethodActivity, nil, func(from ring.NodeID, activity *NodeActivity) {
 				activity.Node = from
 				all = append(all, *activity)
 			})
@@ -98,8 +98,8 @@ func (l *Limiter) Activity() []NodeActivity {
 
 func (l *Limiter) activityHere() NodeActivity {
 	activity := NodeActivity{Boot: l.boot, Uptime: time.Since(l.startedAt).Truncate(time.Millisecond)}
-	if l.membership != nil {
-		activity.Node = l.membership.Self
+	if l.cluster != nil {
+		activity.Node = l.cluster.Self
 	}
 	if l.vitals != nil {
 		activity.Vitals = l.vitals()

@@ -204,8 +204,8 @@ func TestFallbackLooksAtFewMembers(t *testing.T) {
 		for _, n := range w.nodes[1:] {
 			w.setCut(w.nodes[0], n, true)
 		}
-		seen := &reachableCounter{Peers: w.nodes[0].membership.Peers}
-		w.nodes[0].membership.Peers = seen
+		seen := &reachableCounter{Peers: w.nodes[0].cluster.Peers}
+		w.nodes[0].cluster.Peers = seen
 		var a Answer
 		w.nodes[0].Check(&q, &a)
 		if a.DecidedBy != ByFallback || seen.n > 8 {

@@ -18,7 +18,7 @@ import (
 func (ch *change) amend(l *Limiter, now algorithms.Instant) error {
 	am := counters.Amendment{Ops: ch.ops, Reset: ch.verb.reset()}
 	if ch.verb == verbCharge {
-		am.OldRates = l.mayHaveNewRate(&ch.ops[0], ch.made, now)
+		am.OldRates = l.mayHaveNewRate(&ch.ops[0], ch.madeAt, now)
 		ch.describeTaken(l, now, &am)
 	}
 
@@ -57,7 +57,7 @@ func (ch *change) describeTaken(l *Limiter, now algorithms.Instant, am *counters
 		return
 	}
 	am.Life = ch.taken.life
-	age := l.reservationAge(ch.made, ch.subject(), now)
+	age := l.reservationAge(ch.madeAt, ch.subject(), now)
 	for i := range ch.ops {
 		am.From = append(am.From, l.takeRecord(ch.taken, i, age))
 	}

@@ -184,7 +184,7 @@ type scratch struct {
 	active       *activeRules // the rules that decide the check
 	matchDecides bool         // matching alone has decided the check
 	hasOps       bool         // match has listed the ops
-	isRepeatable bool         // another check may reuse the ops if only its hits' subjects differ
+	opsReusable  bool         // another check may reuse the ops if only its hits' subjects differ
 	// isDecidedHere means that this node decided all ops as the owner, in one Take
 	// or Peek, and that they are still as listed. A clusterCheck that is refused
 	// does not set it.

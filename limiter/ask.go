@@ -15,9 +15,9 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// ask is one check's question to one node, and the answer. It owns its ops,
-// because the answer may arrive after the check was decided without it.
-type ask struct {
+// pendingAsk is one check's question to one node, and the answer. It owns its
+// ops, because the answer may arrive after the check was decided without it.
+type pendingAsk struct {
 	to       ring.NodeID
 	owner    ring.NodeID // the node whose grants the answer may bring
 	question question    // its ops receive the decisions
@@ -51,7 +51,7 @@ const (
 
 // wait waits for the answer and reports whether it arrived by the deadline. If
 // not, wait abandons the ask.
-func (ak *ask) wait() bool {
+func (ak *pendingAsk) wait() bool {
 	select {
 	case <-ak.done:
 		return true
@@ -77,15 +77,15 @@ func (ak *ask) wait() bool {
 	return true
 }
 
-// readAnswer copies into ak the answer for the i-th of the identical checks.
-func (ak *ask) readAnswer(r *reply, err error, i int) {
+// copyAnswer copies into ak the answer for the i-th of the identical checks.
+func (ak *pendingAsk) copyAnswer(r *reply, err error, i int) {
 	ak.err = err
 	if err != nil {
 		return
 	}
 
 	ak.replyHead = r.replyHead
-	if r.status != decided {
+	if r.status != statusDecided {
 		return
 	}
 
@@ -94,7 +94,7 @@ func (ak *ask) readAnswer(r *reply, err error, i int) {
 	// gate has shut, and the rest were never decided.
 	if last := len(r.admitted) - 1; i > last {
 		if r.admitted[last] {
-			ak.status = neverDecided
+			ak.status = statusNeverDecided
 			return
 		}
 		i = last
@@ -129,27 +129,27 @@ type flightShard struct {
 // up for the next message.
 type flight struct {
 	shard *flightShard
-	key   string // the node asked, then the question's body
-	queue []*ask // at most maxIdentical
+	key   string        // the node asked, then the question's body
+	queue []*pendingAsk // at most maxIdentical
 }
 
 const keyPrefix = len(ring.NodeID{})
 
 // dispatch sends the question. mayShare means that the question may share a
 // message with identical questions.
-func (ak *ask) dispatch(l *Limiter, mayShare bool) {
-	buffers := l.membership.getExchange()
-	defer l.membership.putExchange(buffers)
+func (ak *pendingAsk) dispatch(l *Limiter, mayShare bool) {
+	buffers := l.cluster.getExchange()
+	defer l.cluster.putExchange(buffers)
 
 	buffers.key = ak.question.appendBody(append(buffers.key[:0], ak.to[:]...))
 
 	// Two checks with so many ops would not fit in one message.
 	if !mayShare || len(ak.question.ops) > maxResults/2 {
-		l.sendQuestion(nil, buffers.key[keyPrefix:], []*ask{ak})
+		l.sendQuestion(nil, buffers.key[keyPrefix:], []*pendingAsk{ak})
 		return
 	}
 
-	shard := &l.membership.flights.shard[ak.question.ops[0].Key.Counter%uint64(len(flights{}.shard))]
+	shard := &l.cluster.flights.shard[ak.question.ops[0].Key.Counter%uint64(len(flights{}.shard))]
 	shard.mu.Lock()
 
 	f, inFlight := shard.byKey[string(buffers.key)]
@@ -171,32 +171,32 @@ func (ak *ask) dispatch(l *Limiter, mayShare bool) {
 	// The message is not sent under the mutex: the handler of the reply takes
 	// it, and may run before sendQuestion returns.
 	shard.mu.Unlock()
-	l.sendQuestion(f, buffers.key[keyPrefix:], []*ask{ak})
+	l.sendQuestion(f, buffers.key[keyPrefix:], []*pendingAsk{ak})
 }
 
 // sendQuestion sends one message for asks, which are identical. f is nil if no
 // other ask can queue up behind them.
-func (l *Limiter) sendQuestion(f *flight, body []byte, asks []*ask) {
-	buffers := l.membership.getExchange()
-	defer l.membership.putExchange(buffers)
+func (l *Limiter) sendQuestion(f *flight, body []byte, asks []*pendingAsk) {
+	buffers := l.cluster.getExchange()
+	defer l.cluster.putExchange(buffers)
 
 	now := time.Now()
 	qn := &asks[0].question
 	timeout := latestDeadline(asks).Sub(now)
 	head := question{count: len(asks), patience: timeout, hops: qn.hops}
-	l.membership.leases.addRequests(&head, asks)
+	l.cluster.leases.addRequests(&head, asks)
 
 	// Read the time before the message leaves. A grant's life counts from then, so
 	// the grant ends here no later than at the owner.
-	sent := l.membership.Boottime()
+	sent := l.cluster.Boottime()
 	buffers.out = append(head.appendHead(buffers.out[:0]), body...)
-	l.membership.counts.coalesced.Add(int64(len(asks) - 1))
+	l.cluster.counts.coalesced.Add(int64(len(asks) - 1))
 
 	// The timeout is at least 1 ms, even if the deadline has passed: a timeout of
 	// 0 would mean 30 s.
-	l.membership.Peers.Go(asks[0].to, MethodAsk, buffers.out, max(timeout, time.Millisecond), func(body []byte, err error) {
+	l.cluster.Peers.Go(asks[0].to, MethodAsk, buffers.out, max(timeout, time.Millisecond), func(body []byte, err error) {
 		if err == nil {
-			l.membership.counts.addForward(time.Since(now))
+			l.cluster.counts.addForward(time.Since(now))
 		}
 		l.handleReply(f, asks, sent, body, err)
 	})
@@ -204,7 +204,7 @@ func (l *Limiter) sendQuestion(f *flight, body []byte, asks []*ask) {
 
 // latestDeadline returns the time by which the last of asks must be decided. A
 // message that ends sooner would fail checks that still have time.
-func latestDeadline(asks []*ask) time.Time {
+func latestDeadline(asks []*pendingAsk) time.Time {
 	latest := asks[0].deadline
 	for _, ak := range asks[1:] {
 		if ak.deadline.After(latest) {
@@ -221,9 +221,9 @@ func latestDeadline(asks []*ask) time.Time {
 //     asks about the others;
 //   - a timeout: the next message asks about those that still have time;
 //   - any other failure: all of them fail in the same way.
-func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body []byte, err error) {
-	buffers := l.membership.getExchange()
-	defer l.membership.putExchange(buffers)
+func (l *Limiter) handleReply(f *flight, asks []*pendingAsk, sent time.Duration, body []byte, err error) {
+	buffers := l.cluster.getExchange()
+	defer l.cluster.putExchange(buffers)
 
 	ops := asks[0].question.ops
 	if err == nil {
@@ -231,13 +231,13 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 	}
 
 	// Store the grants first, so that the checks in the queue can spend them.
-	l.membership.leases.acceptReply(asks, sent, &buffers.reply, err)
-	failed := err != nil || buffers.reply.status != decided
+	l.cluster.leases.acceptReply(asks, sent, &buffers.reply, err)
+	failed := err != nil || buffers.reply.status != statusDecided
 	failsAgain := failed && !errors.Is(err, peer.ErrTimeout) // the next message would fail the same way
 
 	// After a timeout, the checks in the queue that still have time ask the slow
 	// node again.
-	var next []*ask
+	var next []*pendingAsk
 	if f != nil {
 		next = l.nextFor(f, failed, failsAgain, max(1, maxResults/len(ops)))
 	}
@@ -248,7 +248,7 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 	}
 
 	if failed {
-		l.membership.counts.failed.Add(int64(len(asks)))
+		l.cluster.counts.failed.Add(int64(len(asks)))
 	}
 	if len(next) > 0 {
 		l.sendQuestion(f, []byte(f.key[keyPrefix:]), next)
@@ -262,7 +262,7 @@ func (l *Limiter) handleReply(f *flight, asks []*ask, sent time.Duration, body [
 // nextFor returns the asks for f's next message, without those that a grant has
 // decided. failed means that the last message brought no decision, and so no
 // grant. all and bound are as for nextAsks.
-func (l *Limiter) nextFor(f *flight, failed, all bool, bound int) []*ask {
+func (l *Limiter) nextFor(f *flight, failed, all bool, bound int) []*pendingAsk {
 	for {
 		next := f.nextAsks(all, bound)
 		if failed || len(next) == 0 {
@@ -271,7 +271,7 @@ func (l *Limiter) nextFor(f *flight, failed, all bool, bound int) []*ask {
 
 		// If a grant has decided all of next, look again: more asks may have queued up
 		// meanwhile, and no other message would take them along.
-		next = l.membership.leases.decideQueued(next)
+		next = l.cluster.leases.decideQueued(next)
 		if len(next) > 0 {
 			return next
 		}
@@ -281,12 +281,12 @@ func (l *Limiter) nextFor(f *flight, failed, all bool, bound int) []*ask {
 // nextAsks removes asks from the queue, for the next message, and returns them:
 // all of them if all is set, otherwise at most bound. If all is set, or if it
 // returns none, the flight is over.
-func (f *flight) nextAsks(all bool, bound int) (next []*ask) {
+func (f *flight) nextAsks(all bool, bound int) (next []*pendingAsk) {
 	f.shard.mu.Lock()
 	defer f.shard.mu.Unlock()
 
 	// The owner must not take anything for checks that have given up.
-	f.queue = slices.DeleteFunc(f.queue, func(ak *ask) bool { return ak.state.Load() != askOpen })
+	f.queue = slices.DeleteFunc(f.queue, func(ak *pendingAsk) bool { return ak.state.Load() != askOpen })
 	if all || len(f.queue) <= bound {
 		next = f.queue
 		f.queue = nil
@@ -305,10 +305,10 @@ func (f *flight) nextAsks(all bool, bound int) (next []*ask) {
 
 // deliver hands the answer to the ask's check. If the check was decided without
 // it, deliver gives back what the answer took.
-func (ak *ask) deliver(l *Limiter, r *reply, err error, i int) {
-	ak.readAnswer(r, err, i)
+func (ak *pendingAsk) deliver(l *Limiter, r *reply, err error, i int) {
+	ak.copyAnswer(r, err, i)
 	if !ak.state.CompareAndSwap(askOpen, askAnswered) {
-		if ak.err == nil && ak.status == decided {
+		if ak.err == nil && ak.status == statusDecided {
 			ak.rollBack(l)
 		}
 		return
@@ -317,24 +317,24 @@ func (ak *ask) deliver(l *Limiter, r *reply, err error, i int) {
 }
 
 // rollBack gives back what the ask's check took, if it was admitted.
-func (ak *ask) rollBack(l *Limiter) {
+func (ak *pendingAsk) rollBack(l *Limiter) {
 	if !ak.admitted || ak.question.flags&flagPeek != 0 {
 		return
 	}
 	if ak.fromLease {
-		l.membership.leases.held.Unspend(ak.receipt, ak.question.ops)
+		l.cluster.leases.held.Unspend(ak.receipt, ak.question.ops)
 		return
 	}
 	list := ak.refunds()
-	if len(list) > 0 && ak.decider != l.membership.Self {
-		l.membership.counts.givenBack.Add(1)
+	if len(list) > 0 && ak.decider != l.cluster.Self {
+		l.cluster.counts.givenBack.Add(1)
 	}
 	l.sendRefunds(list)
 }
 
 // refunds returns the refunds, one a subject, of all that the ask's check took at
 // the node that answered, except for slots.
-func (ak *ask) refunds() (list []refund) {
+func (ak *pendingAsk) refunds() (list []refund) {
 	for so := range bySubject(ak.question.ops) {
 		back := refund{takenCosts: takenCosts{subject: so.subject(), boot: ak.boot,
 			life: ak.lives[so.index], steady: ak.steady}}
@@ -359,11 +359,11 @@ func (ak *ask) refunds() (list []refund) {
 
 // addUnspent adds to the decisions of ops what this node's leases have not spent.
 // ops are all of one subject, and ak has answered them.
-func (ls *leases) addUnspent(ak *ask, ops []counters.Op) {
+func (ls *leases) addUnspent(ak *pendingAsk, ops []counters.Op) {
 	if ak.standby || ak.fromLease {
 		return
 	}
-	_, subject := findSubject(ak.question.ops, ops[0].Key.Subject)
-	from := localcache.Source{Owner: ak.decider, Boot: ak.boot, Lineage: ak.lives[subject].Lineage}
+	_, index := findSubject(ak.question.ops, ops[0].Key.Subject)
+	from := localcache.Source{Owner: ak.decider, Boot: ak.boot, Lineage: ak.lives[index].Lineage}
 	ls.held.AddUnspent(from, ak.steady, ops)
 }

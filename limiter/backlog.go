@@ -14,11 +14,11 @@ type task interface {
 	// try has the owner do the task, and returns false if the task must be tried
 	// again. left is how much longer the task is of use.
 	try(ctx context.Context, l *Limiter, left time.Duration) bool
-	// countDrop counts the task as dropped. late means that the task is no longer
+	// countLost counts the task as dropped. late means that the task is no longer
 	// of use; otherwise there was no room for it, or the limiter is closed. The
-	// backlog calls countDrop with its mutex held, so countDrop must not use the
+	// backlog calls countLost with its mutex held, so countLost must not use the
 	// backlog.
-	countDrop(l *Limiter, late bool)
+	countLost(l *Limiter, late bool)
 }
 
 // maxTasksAtOnce bounds the tasks of a backlog that are tried at the same time.
@@ -48,13 +48,13 @@ type waitingTask struct {
 // newBacklog returns a backlog whose tasks are tried until the limiter is closed.
 func (l *Limiter) newBacklog(room int, pause time.Duration) *backlog {
 	bl := &backlog{limiter: l, room: room, pause: pause, wake: make(chan struct{}, 1), trying: map[task]func(){}}
-	l.membership.maintenance.Go(bl.run)
+	l.cluster.maintenance.Go(bl.run)
 	return bl
 }
 
 // keep keeps t until it is done, but no longer than for usefulFor.
 func (bl *backlog) keep(t task, usefulFor time.Duration) {
-	bl.put(waitingTask{task: t, until: bl.limiter.membership.Boottime() + usefulFor})
+	bl.put(waitingTask{task: t, until: bl.limiter.cluster.Boottime() + usefulFor})
 
 	// A task that run puts back needs no signal: run then sets its timer.
 	wake.Signal(bl.wake)
@@ -62,14 +62,14 @@ func (bl *backlog) keep(t task, usefulFor time.Duration) {
 
 // put puts task in the backlog, unless that is full or the limiter is closed.
 func (bl *backlog) put(task waitingTask) {
-	m := bl.limiter.membership
+	m := bl.limiter.cluster
 	bl.mu.Lock()
 	defer bl.mu.Unlock()
 
 	// Once the context has ended, nothing is kept any more. run takes this mutex for
 	// its last round only after that, so the last round finds every task.
 	if len(bl.tasks) >= bl.room || m.ctx.Err() != nil {
-		task.countDrop(bl.limiter, false)
+		task.countLost(bl.limiter, false)
 		return
 	}
 	task.next = m.Boottime() + bl.pause
@@ -93,7 +93,7 @@ func (bl *backlog) forget(isOver func(task) bool, undo func(task)) {
 // run tries the tasks until the limiter is closed. Then it tries all of them
 // once more, so that messages that need no answer still leave.
 func (bl *backlog) run() {
-	ctx := bl.limiter.membership.ctx
+	ctx := bl.limiter.cluster.ctx
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 
@@ -131,14 +131,14 @@ func (bl *backlog) run() {
 // if the limiter is closed. It drops the tasks that are late, and returns how
 // many stay.
 func (bl *backlog) takeDue(closed bool) (due []waitingTask, waiting int) {
-	now := bl.limiter.membership.Boottime()
+	now := bl.limiter.cluster.Boottime()
 	bl.mu.Lock()
 	defer bl.mu.Unlock()
 
 	bl.tasks = slices.DeleteFunc(bl.tasks, func(task waitingTask) bool {
 		switch {
 		case now >= task.until:
-			task.countDrop(bl.limiter, true)
+			task.countLost(bl.limiter, true)
 		case closed || now >= task.next && len(due) < maxTasksAtOnce:
 			due = append(due, task)
 			bl.trying[task.task] = nil
@@ -154,7 +154,7 @@ func (bl *backlog) takeDue(closed bool) (due []waitingTask, waiting int) {
 func (bl *backlog) attempt(ctx context.Context, task waitingTask) {
 	ctx, cancel := context.WithTimeout(ctx, ownerTimeout)
 	defer cancel()
-	done := task.try(ctx, bl.limiter, task.until-bl.limiter.membership.Boottime())
+	done := task.try(ctx, bl.limiter, task.until-bl.limiter.cluster.Boottime())
 
 	bl.mu.Lock()
 	undo := bl.trying[task.task]

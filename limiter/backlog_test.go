@@ -19,7 +19,7 @@ func (task *slowTask) try(context.Context, *Limiter, time.Duration) bool {
 	return false
 }
 
-func (task *slowTask) countDrop(*Limiter, bool) {}
+func (task *slowTask) countLost(*Limiter, bool) {}
 
 // The release of a slot that its owner has granted does not search the tasks that
 // wait, however many they are.
@@ -27,7 +27,7 @@ func TestAReleaseDoesNotSearchTheBacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 2, slotsText)
 		n := w.nodes[0]
-		n.membership.slotTasks.keep(&slowTask{}, time.Hour) // a search would panic at it
+		n.cluster.slotTasks.keep(&slowTask{}, time.Hour) // a search would panic at it
 		id := n.expectSlot("acquire", "render", "k", 1, true)
 		held, err := n.ReleaseSlot(id)
 		expect.NoError(t, err)

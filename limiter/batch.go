@@ -65,7 +65,7 @@ type batch struct {
 
 // readAuthority reads this node's authority, and the clock.
 func (b *batch) readAuthority() {
-	m := b.limiter.membership
+	m := b.limiter.cluster
 	b.now = b.limiter.clock.Now()
 	b.authorityReadAt = m.recorderClock()
 	b.authorized = true
@@ -140,7 +140,7 @@ func (b *batch) completeProvisional() {
 
 	// Empty the list first, because decideOrAsk may call completeProvisional.
 	b.numProvisional = 0
-	m := b.limiter.membership
+	m := b.limiter.cluster
 	began := b.authorityReadAt
 	generation := b.generation
 	b.readAuthority()

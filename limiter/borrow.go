@@ -89,7 +89,7 @@ func (lo *loans) init(l *Limiter) {
 // counters are here. It does not wait for the loans. It calls done once, when
 // the loans that a check needs are answered, or at once if there are none.
 func (lo *loans) borrow(req *borrowRequest, done func(borrowReply)) {
-	m := lo.limiter.membership
+	m := lo.limiter.cluster
 
 	// pending starts at 1, for this function. Otherwise a loan that is answered at
 	// once would end the wait before the other loans have begun.
@@ -112,7 +112,7 @@ func (lo *loans) borrow(req *borrowRequest, done func(borrowReply)) {
 		}
 	}
 
-	lo.finish(bw)
+	lo.finishOne(bw)
 }
 
 // borrowWaiter is a question of a node that waits for loans. loans.mu guards all
@@ -126,8 +126,8 @@ type borrowWaiter struct {
 // borrowWaiters are those that wait for one loan.
 type borrowWaiters []*borrowWaiter
 
-// note adds a result to the waiters' replies.
-func (ws borrowWaiters) note(lo *loans, r borrowReply) {
+// addResult adds a result to the waiters' replies.
+func (ws borrowWaiters) addResult(lo *loans, r borrowReply) {
 	lo.mu.Lock()
 	defer lo.mu.Unlock()
 	for _, bw := range ws {
@@ -135,9 +135,9 @@ func (ws borrowWaiters) note(lo *loans, r borrowReply) {
 	}
 }
 
-// finish records that one of what bw waits for is over: a loan, or borrow itself.
-// After the last, it answers bw.
-func (lo *loans) finish(bw *borrowWaiter) {
+// finishOne records that one of what bw waits for is over: a loan, or borrow
+// itself. After the last, it answers bw.
+func (lo *loans) finishOne(bw *borrowWaiter) {
 	lo.mu.Lock()
 	bw.pending--
 	over := bw.pending == 0
@@ -164,10 +164,10 @@ type loan struct {
 }
 
 // borrowFor requests a loan for one limit, if the limit is short and a region may
-// have something to lend. If a loan for the limit is then under way, bw waits for
-// it. bw may be nil.
+// have something to lend. bw then waits for that loan, or for one that is under
+// way to the same limit already. bw may be nil.
 func (lo *loans) borrowFor(ln *loan, now algorithms.Instant, bw *borrowWaiter) {
-	m := lo.limiter.membership
+	m := lo.limiter.cluster
 	d := &ln.target
 
 	// Read the life before the request leaves: what is lent for one life must not
@@ -179,7 +179,7 @@ func (lo *loans) borrowFor(ln *loan, now algorithms.Instant, bw *borrowWaiter) {
 	if !ln.need.isShort(d.rule, d.limit, balance.Remaining) {
 		if bw != nil {
 			// The counter has enough by now, so the check is worth another attempt.
-			borrowWaiters{bw}.note(lo, borrowReply{gotMore: true})
+			borrowWaiters{bw}.addResult(lo, borrowReply{gotMore: true})
 		}
 		return
 	}
@@ -208,9 +208,9 @@ func (lo *loans) borrowFor(ln *loan, now algorithms.Instant, bw *borrowWaiter) {
 
 // beginLoan chooses the region to ask for ln, and marks the loan as in flight.
 // It returns false if there is no region to ask now, if a loan to the counter is
-// in flight already, or if too many loans are. If a loan to the counter is then
-// in flight, bw waits for it, unless too many wait already; see addWaiter.
-// Otherwise bw learns that there is none.
+// in flight already, or if too many loans are. If a loan to the counter is in
+// flight when beginLoan returns, bw waits for it, unless too many wait already
+// (see addWaiter). Otherwise bw learns that there is none.
 func (lo *loans) beginLoan(ln *loan, window int64, bw *borrowWaiter) bool {
 	shares := lo.lendingShares(&ln.target)
 	steady := ln.sent
@@ -246,14 +246,14 @@ func (lo *loans) beginLoan(ln *loan, window int64, bw *borrowWaiter) bool {
 // for a loan to d. For a fixed window, a region without a share counts as having
 // 1: it may have borrowed more than it needs, but is asked last.
 func (lo *loans) lendingShares(d *dividedLimit) map[string]int64 {
-	shares := d.active.set.Division(d.rule, d.limit)
-	delete(shares, d.active.set.Shares().Region)
+	shares := d.active.set.WindowShares(d.rule, d.limit)
+	delete(shares, d.active.set.DividingVersions().Region)
 	for name, share := range shares {
 		if d.limit.Kind == algorithms.FixedWindow {
 			share = max(1, share)
 			shares[name] = share
 		}
-		if share < 1 || !lo.limiter.membership.OtherRegions.Reachable(name) {
+		if share < 1 || !lo.limiter.cluster.OtherRegions.Reachable(name) {
 			delete(shares, name)
 		}
 	}
@@ -356,7 +356,7 @@ func (lo *loans) handleLoanReply(ln *loan, body []byte, err error) {
 		return
 	}
 
-	m := lo.limiter.membership
+	m := lo.limiter.cluster
 	now := lo.limiter.clock.Now()
 	answer := &LoanReply{}
 	if err == nil {
@@ -383,7 +383,7 @@ func (lo *loans) handleLoanReply(ln *loan, body []byte, err error) {
 		if next != nil && next.need.expectedUse > 0 && now.Steady-next.neededSince < int64(borrowHorizon) {
 			lo.borrowFor(next, now, nil)
 		}
-		waiters.note(lo, borrowReply{gotMore: true})
+		waiters.addResult(lo, borrowReply{gotMore: true})
 	}
 
 	// If a loan was made, but could not be credited, no other region is asked. The
@@ -396,7 +396,7 @@ func (lo *loans) handleLoanReply(ln *loan, body []byte, err error) {
 	// Waiters are answered last, because one that has joined the next loan must
 	// wait for that loan, too.
 	for _, bw := range waiters {
-		lo.finish(bw)
+		lo.finishOne(bw)
 	}
 }
 
@@ -404,7 +404,7 @@ func (lo *loans) handleLoanReply(ln *loan, body []byte, err error) {
 // owns the counter; nil otherwise.
 func (ln *loan) nextRequest(lo *loans, now algorithms.Instant) *loan {
 	d, ok := lo.dividedLimit(&ln.request.subjectRef, ln.target.limit.ID, now)
-	if !ok || d.key != ln.target.key || !lo.limiter.membership.Authority() {
+	if !ok || d.key != ln.target.key || !lo.limiter.cluster.Authority() {
 		return nil
 	}
 	return &loan{request: LoanRequest{subjectRef: ln.request.subjectRef}, target: d,
@@ -496,7 +496,7 @@ func (br *borrower) recordLender(ln *loan, r *LoanReply, steady int64) {
 // lender since the request: otherwise both regions would have that. It returns
 // what it credited.
 func (lo *loans) creditLoan(ln *loan, r *LoanReply, now algorithms.Instant) int64 {
-	m := lo.limiter.membership
+	m := lo.limiter.cluster
 	amount := min(r.Amount, ln.request.Want)
 
 	// The rules may have changed while the loan was on its way.

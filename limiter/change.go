@@ -66,7 +66,7 @@ type change struct {
 	// and what it has borrowed.
 	limitOps, blockOps, loanOps []counters.Op
 
-	made   int64        // for verbCharge: when the reservation was made, in Unix nanoseconds; its limits are as old
+	madeAt int64        // for verbCharge: when the reservation was made, in Unix nanoseconds; its limits are as old
 	leased []leasedPart // by op; part of the result
 	// slotHolders, by op, is part of the result of verbUsage.
 	slotHolders []heldSlots
@@ -134,7 +134,7 @@ func (ch *change) Code(w *wire.Coder) {
 // codeCharge codes the fields that only a charge has. If the charge is of a late
 // settlement, it codes the ops, too, as part of taken.
 func (ch *change) codeCharge(w *wire.Coder) (isLate bool) {
-	wire.Fixed(w, &ch.made)
+	wire.Fixed(w, &ch.madeAt)
 	wire.Optional(w, &ch.taken, func(t *takenCosts) { t.code(w) })
 	if ch.taken == nil {
 		return false
@@ -153,7 +153,7 @@ func (ch *change) apply(ctx context.Context, l *Limiter) error {
 	ch.applied = make([]int64, len(ch.ops))
 	ch.slotHolders = make([]heldSlots, len(ch.ops))
 
-	if ch.local && l.membership != nil {
+	if ch.local && l.cluster != nil {
 		return ch.applyLocal(l)
 	}
 
@@ -191,11 +191,11 @@ func (ch *change) forwardTo(ctx context.Context, l *Limiter, to ring.NodeID, tk 
 	}
 
 	if ch.verb == verbList {
-		return l.membership.request(ctx, to, MethodChange, &next, &ch.counters)
+		return l.cluster.request(ctx, to, MethodChange, &next, &ch.counters)
 	}
 
 	var list results
-	if err := l.membership.request(ctx, to, MethodChange, &next, &list); err != nil {
+	if err := l.cluster.request(ctx, to, MethodChange, &next, &list); err != nil {
 		return err
 	}
 	if !ch.acceptResults(list) {
@@ -215,7 +215,7 @@ func (ch *change) applyLocal(l *Limiter) error {
 
 	for i := range ch.ops {
 		if op := &ch.ops[i]; !op.Block {
-			op.Limit = l.membership.shareOf(op.Limit)
+			op.Limit = l.cluster.shareOf(op.Limit)
 		}
 	}
 
@@ -233,8 +233,8 @@ func (ch *change) applyLocal(l *Limiter) error {
 }
 
 func (ch *change) table(l *Limiter) *counters.Table {
-	if ch.local && l.membership != nil {
-		return l.membership.Fallback
+	if ch.local && l.cluster != nil {
+		return l.cluster.Fallback
 	}
 	return l.table
 }
@@ -269,7 +269,7 @@ func (ch *change) applyHere(ctx context.Context, l *Limiter) (err error) {
 		ch.broadcastForget(l) // even if authority has ended meanwhile: the change stands
 	}
 
-	if l.membership != nil && !l.membership.Authority() {
+	if l.cluster != nil && !l.cluster.Authority() {
 		return ErrNoOwner
 	}
 
@@ -313,17 +313,17 @@ func (ch *change) broadcastForget(l *Limiter) {
 	givesBack := slices.ContainsFunc(ch.ops, func(op counters.Op) bool { return op.Cost < 0 })
 	isReset := ch.verb.reset() != counters.NoReset || ch.verb == verbClear
 	freesQuota := isReset || (ch.verb == verbAdjust || ch.verb == verbGiveBack) && givesBack
-	if l.membership == nil || !freesQuota {
+	if l.cluster == nil || !freesQuota {
 		return
 	}
 
 	subject := ch.subject()
 	if ch.verb == verbGiveBack {
-		l.membership.leases.forgetSoon(&l.membership.leases.forgetNotices,
+		l.cluster.leases.forgetSoon(&l.cluster.leases.forgetNotices,
 			forgetMessage{subject: subject, refusalsOnly: true})
 		return
 	}
-	l.membership.leases.broadcastForget(forgetMessage{subject: subject})
+	l.cluster.leases.broadcastForget(forgetMessage{subject: subject})
 }
 
 // newChange returns a change of every counter of u. The ops are those of its
@@ -427,8 +427,8 @@ func (l *Limiter) fillUsage(u *Usage, ch *change) {
 // capacityHere returns the capacity of a limit where its counter is. For a
 // local rule, this is the capacity of this node's share.
 func (l *Limiter) capacityHere(rule *rules.Rule, limit *rules.Limit) int64 {
-	if rule.Consistency == rules.Local && l.membership != nil {
-		return l.membership.shareOf(&limit.Limit).Capacity()
+	if rule.Consistency == rules.Local && l.cluster != nil {
+		return l.cluster.shareOf(&limit.Limit).Capacity()
 	}
 	return limit.Capacity()
 }
@@ -523,7 +523,7 @@ func hashChange(ch *change, u *Usage, costs []UnitCost) uint64 {
 // and verbAdjust report what is leased; for any other verb, withLedgerLocked
 // just calls apply.
 func (ch *change) withLedgerLocked(l *Limiter, apply func() error) (err error) {
-	m := l.membership
+	m := l.cluster
 	if m == nil || ch.verb != verbUsage && ch.verb != verbAdjust {
 		return apply()
 	}

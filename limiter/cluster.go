@@ -61,17 +61,18 @@ type Ownership interface {
 	// owner.
 	DecideAsStandby(now algorithms.Instant, ops []counters.Op, shares []algorithms.Limit,
 		problem partitions.OwnerProblem) counters.Verdict
-	// AdmitAlone decides ops on this node alone, in fallback. It admits them
+	// DecideAlone decides ops on this node alone, in fallback. It admits them
 	// unless a copy on this node refuses, and records what it admits as debts to
 	// the owners.
-	AdmitAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict
-	// ForgiveDebt cancels the debt that AdmitAlone recorded for op at the given time.
+	DecideAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict
+	// ForgiveDebt cancels the debt that DecideAlone recorded for op at the given
+	// time.
 	ForgiveDebt(at algorithms.Instant, op *counters.Op)
 }
 
-// Standbys confirms that changes in a partition would outlive this node.
+// Confirmer confirms that changes in a partition would outlive this node.
 // *partitions.Keeper implements it.
-type Standbys interface {
+type Confirmer interface {
 	// CanConfirm reports whether Confirm is likely to succeed for p now.
 	CanConfirm(p int) bool
 	// ConfirmNotes is Confirm for notes alone. Where there is neither another node
@@ -137,9 +138,9 @@ type ClusterConfig struct {
 	Fallback *counters.Table
 	// OtherRegions reaches other regions. If it is nil, this node borrows nothing from them.
 	OtherRegions OtherRegions
-	// Standbys confirm loans, settlements and slots. If it is nil, this node lends
+	// Confirmer confirm loans, settlements and slots. If it is nil, this node lends
 	// nothing, and answers without a confirmation.
-	Standbys Standbys
+	Confirmer Confirmer
 	// Recorder may be nil.
 	Recorder Recorder
 	// Boottime reads a clock that keeps running while the machine is suspended; it
@@ -195,8 +196,8 @@ func markOf(op *counters.Op, base algorithms.Instant) algorithms.TakeMark {
 	return algorithms.TakeMark(taken.Window)
 }
 
-// membership is what a limiter has only in a cluster.
-type membership struct {
+// clusterPart is what a limiter has only in a cluster.
+type clusterPart struct {
 	ClusterConfig
 	flights      flights
 	exchangePool sync.Pool // holds *exchange
@@ -214,7 +215,7 @@ type membership struct {
 }
 
 // Authority reports whether this node may decide as an owner now.
-func (m *membership) Authority() bool {
+func (m *clusterPart) Authority() bool {
 	_, valid := m.ReadAuthority()
 	return valid
 }
@@ -224,20 +225,20 @@ func (m *membership) Authority() bool {
 // in between stand. Authority alone says too little: after a debit, a goroutine
 // may stand still until its node has applied that others took over, and has
 // authority again.
-func (m *membership) hasKeptAuthority(generation int64) bool {
+func (m *clusterPart) hasKeptAuthority(generation int64) bool {
 	now, valid := m.ReadAuthority()
 	return valid && now == generation
 }
 
 // rankInRing returns how many nodes divide limits among themselves, and this
 // node's rank among them: −1 if it is not one of them.
-func (m *membership) rankInRing() (nodes, rank int) {
+func (m *clusterPart) rankInRing() (nodes, rank int) {
 	table := m.Ring()
 	return len(table.Members()), table.Rank(m.Self)
 }
 
 // shareOf returns this node's share of a limit. Its amounts are zero if this node has none.
-func (m *membership) shareOf(limit *algorithms.Limit) *algorithms.Limit {
+func (m *clusterPart) shareOf(limit *algorithms.Limit) *algorithms.Limit {
 	nodes, rank := m.rankInRing()
 	share, _ := localcache.ShareOf(limit, nodes, rank)
 	return &share
@@ -248,7 +249,7 @@ func (m *membership) shareOf(limit *algorithms.Limit) *algorithms.Limit {
 func (l *Limiter) catchUp(ctx context.Context, revision, version int64) {
 	ctx, cancel := context.WithTimeout(ctx, catchUpTimeout)
 	defer cancel()
-	l.membership.AwaitRevision(ctx, revision, version)
+	l.cluster.AwaitRevision(ctx, revision, version)
 }
 
 // ownerTimeout bounds how long an owner may take for a reservation or an acquire

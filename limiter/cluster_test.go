@@ -310,7 +310,7 @@ func TestWithoutAuthority(t *testing.T) {
 		w.nodes[0].authority.Store(true)
 		expect.Equal(t, w.nodes[1].used("r", key), 0, "used")
 		calls := 0
-		w.nodes[0].membership.ReadAuthority = func() (int64, bool) { calls++; return 0, calls%2 == 1 } // lost during each decision
+		w.nodes[0].cluster.ReadAuthority = func() (int64, bool) { calls++; return 0, calls%2 == 1 } // lost during each decision
 		if a := w.nodes[0].check(byKey("r", key)); a.DecidedBy == ByOwner || a.DecidedBy == ByForward {
 			t.Errorf("lost during the decision: have %s", a.DecidedBy)
 		}
@@ -326,7 +326,7 @@ func TestBatchLosesAuthority(t *testing.T) {
 		key := w.keyOf("r", w.nodes[0], w.nodes[1])
 		for looks := range 6 {
 			calls := 0
-			w.nodes[0].membership.ReadAuthority = func() (int64, bool) { calls++; return 0, calls <= looks }
+			w.nodes[0].cluster.ReadAuthority = func() (int64, bool) { calls++; return 0, calls <= looks }
 			queries, answers := make([]*Query, 3*maxProvisional+1), make([]*Answer, 3*maxProvisional+1)
 			for i := range queries {
 				q := byKey("r", key)
@@ -415,8 +415,8 @@ func TestCoalescing(t *testing.T) {
 			t.Errorf("have %d admitted, %d messages, %d answered, %d coalesced", admitted.Load(),
 				messages.Load(), forwards, joined)
 		}
-		for i := range w.nodes[0].membership.flights.shard {
-			expect.Equal(t, len(w.nodes[0].membership.flights.shard[i].byKey), 0, "flights are left")
+		for i := range w.nodes[0].cluster.flights.shard {
+			expect.Equal(t, len(w.nodes[0].cluster.flights.shard[i].byKey), 0, "flights are left")
 		}
 	})
 }
@@ -645,7 +645,7 @@ func TestRecorder(t *testing.T) {
 			"rules:\n  - {name: r, key: [k], consistency: exact, limits: [{limit: 30, per: 1440h}]}")
 		rec := &decisionCounter{seen: map[DecidedBy]int{}}
 		for _, n := range w.nodes {
-			n.membership.Recorder = rec
+			n.cluster.Recorder = rec
 		}
 		key := w.keyOf("r", w.nodes[1], w.nodes[2])
 		for _, n := range w.nodes {

@@ -30,18 +30,18 @@ type clusterCheck struct {
 	deadline        time.Time // the check must be decided by then; see setDeadlines
 	pendingDeadline time.Time // when to stop waiting for pending partitions
 
-	subjects     []subject
-	decided      int       // number of decided subjects
-	weakest      DecidedBy // the weakest way in which a subject was decided
-	asks         []*ask    // in flight
-	newerVersion int64     // the newest rules of an owner that turned the check away for its old ones; 0: none did
-	aborted      bool      // a subject is refused, or the check has failed
+	subjects        []subject
+	decided         int           // number of decided subjects
+	weakest         DecidedBy     // the weakest way in which a subject was decided
+	asks            []*pendingAsk // in flight
+	newerVersion    int64         // the newest rules of an owner that turned the check away for its old ones; 0: none did
+	refusedOrFailed bool          // a subject is refused, or the check has failed
 
-	fallbackOps     []counters.Op      // ops of the subjects that this node decided alone
-	fallbackCounted []bool             // by index in fallbackOps: a fallback counter decides the op, not limitByMode
-	shares          []algorithms.Limit // limits that fallbackOps refer to
-	selected        []int              // indexes in subjects; reused
-	gatheredOps     []counters.Op      // ops of several subjects side by side; reused
+	fallbackOps []counters.Op      // ops of the subjects that this node decided alone
+	byCounter   []bool             // by index in fallbackOps: a fallback counter decides the op, not needsCounter
+	shares      []algorithms.Limit // limits that fallbackOps refer to
+	selected    []int              // indexes in subjects; reused
+	gatheredOps []counters.Op      // ops of several subjects side by side; reused
 }
 
 // subject is one subject of a check. A check's subjects are in the order of its hits.
@@ -51,7 +51,7 @@ type subject struct {
 	state           subjectState
 	to              ring.NodeID             // stateAskOwner, stateAskStandby
 	problem         partitions.OwnerProblem // why the owner can't decide
-	ask             *ask                    // stateAwaitReply
+	ask             *pendingAsk             // stateAwaitReply
 	mayHoldSlots    bool                    // the owner may have stored slots even before ask
 	subjectDecision
 }
@@ -67,7 +67,7 @@ type subjectDecision struct {
 	life            counters.Life      // undoHere, undoFallback: of the counters
 	firstFallbackOp int                // undoFallback: index of its ops in clusterCheck.fallbackOps
 	receipt         localcache.Receipt // undoLease
-	answeredBy      *ask               // undoAsked
+	answeredBy      *pendingAsk        // undoAsked
 }
 
 // undo says how to give back what a subject took.
@@ -152,5 +152,5 @@ func (c *clusterCheck) markDecided(s *subject, by DecidedBy, admitted bool, undo
 // errUnconfirmed. What the check took is rolled back, as after a refusal.
 func (c *clusterCheck) failWith(err error) {
 	c.answer.scratch.failure = err
-	c.aborted = true
+	c.refusedOrFailed = true
 }

@@ -49,7 +49,7 @@ func (a *Answer) isTightestSoFar(la *LimitAnswer) bool {
 
 // concludeRefusal completes the answer of a limit that refuses.
 func (a *Answer) concludeRefusal(l *Limiter, la *LimitAnswer, op *counters.Op) {
-	l.classifyRefusal(a, la, op)
+	l.boundShareRefusal(a, la, op)
 	if a.Allowed && op.Mode == counters.CountMode && !la.Rule.Shadow {
 		a.Allowed, a.Counted = false, true
 	}

@@ -27,14 +27,14 @@ type exchange struct {
 // maxPooledOps and maxPooledBytes bound the buffers of an exchange that goes back to the pool.
 const maxPooledOps, maxPooledBytes = 1024, 64 << 10
 
-func (m *membership) getExchange() *exchange {
+func (m *clusterPart) getExchange() *exchange {
 	if x, ok := m.exchangePool.Get().(*exchange); ok {
 		return x
 	}
 	return &exchange{}
 }
 
-func (m *membership) putExchange(x *exchange) {
+func (m *clusterPart) putExchange(x *exchange) {
 	if cap(x.question.ops) <= maxPooledOps && cap(x.reply.results) <= maxPooledOps &&
 		cap(x.out)+cap(x.key) <= maxPooledBytes {
 		m.exchangePool.Put(x)
@@ -43,7 +43,7 @@ func (m *membership) putExchange(x *exchange) {
 
 // serveQuestion answers a question at once if it can, and otherwise in a goroutine of its own.
 func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
-	m := l.membership
+	m := l.cluster
 	x := m.getExchange()
 	x.from = from
 
@@ -108,7 +108,7 @@ func (x *exchange) refuseOldRules(l *Limiter) bool {
 		return false
 	}
 
-	x.reply.status = askerBehind
+	x.reply.status = statusAskerBehind
 	return true
 }
 
@@ -117,7 +117,7 @@ func (x *exchange) refuseOldRules(l *Limiter) bool {
 // recorded only one second after every node without it has lost authority (see
 // docs/design/regions.md), and no question waits for a second.
 func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
-	m := l.membership
+	m := l.cluster
 	qn := &x.question
 	defer m.putExchange(x)
 
@@ -161,7 +161,7 @@ func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 // decisiveRoute returns the partition that decides what to do with ops, and its
 // route: a pending partition if there is one, otherwise one that is not here, if
 // there is one.
-func (m *membership) decisiveRoute(ops []counters.Op) (route partitions.Route, p int) {
+func (m *clusterPart) decisiveRoute(ops []counters.Op) (route partitions.Route, p int) {
 	p = ring.PartitionOf(ops[0].Key.Subject)
 	route = m.Ownership.Route(p)
 
@@ -185,16 +185,16 @@ func (m *membership) decisiveRoute(ops []counters.Op) (route partitions.Route, p
 // forwardOrActAsStandby returns false, it has not answered, and x's reply says
 // why.
 func (x *exchange) forwardOrActAsStandby(ctx context.Context, l *Limiter, route partitions.Route, to Responder) bool {
-	m := l.membership
+	m := l.cluster
 	qn := &x.question
 	x.reply.reset()
 	x.reply.revision = route.Revision
 	x.reply.version = l.version()
-	x.reply.status = notOwner
+	x.reply.status = statusNotOwner
 
 	if route.Location != partitions.Elsewhere {
 		if route.Location == partitions.Here || !m.Authority() {
-			x.reply.status = noAuthority
+			x.reply.status = statusNoAuthority
 		}
 		return false
 	}
@@ -214,7 +214,7 @@ func (x *exchange) forwardOrActAsStandby(ctx context.Context, l *Limiter, route 
 	}
 
 	problem := partitions.Unreachable
-	if x.reply.status == noAuthority || ownerAsks {
+	if x.reply.status == statusNoAuthority || ownerAsks {
 		problem = partitions.WithoutAuthority
 	}
 
@@ -227,14 +227,14 @@ func (x *exchange) forwardOrActAsStandby(ctx context.Context, l *Limiter, route 
 	}
 
 	if ownerAsks && !m.Authority() {
-		x.reply.status = noAuthority // neither node has authority: asking again won't help
+		x.reply.status = statusNoAuthority // neither node has authority: asking again won't help
 	}
 
 	return false
 }
 
 // isSoleOwner reports whether owner owns all subjects of ops.
-func (m *membership) isSoleOwner(owner ring.NodeID, ops []counters.Op) bool {
+func (m *clusterPart) isSoleOwner(owner ring.NodeID, ops []counters.Op) bool {
 	for i := range ops {
 		if m.Ownership.Route(ring.PartitionOf(ops[i].Key.Subject)).Owner != owner {
 			return false
@@ -256,7 +256,7 @@ func (x *exchange) nextOwner(route partitions.Route) (next ring.NodeID, ownerAsk
 // forwardTo sends x's question to owner, and the answer back. If it returns
 // false, it has not answered, and x's reply says why.
 func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID, to Responder) bool {
-	m := l.membership
+	m := l.cluster
 	next := x.question
 	next.hops++
 
@@ -264,14 +264,14 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 	next.flags &^= flagStandby
 
 	deadline, _ := ctx.Deadline()
-	ask := func() ([]byte, error) {
+	send := func() ([]byte, error) {
 		next.patience = time.Until(deadline)
 		return m.call(ctx, owner, MethodAsk, next.appendBody(next.appendHead(nil)))
 	}
 
 	m.counts.relayed.Add(1)
-	outcome := unreachable
-	body, err := ask()
+	outcome := statusUnreachable
+	body, err := send()
 
 	if errors.Is(err, peer.ErrUnreachable) {
 		// A lost connection is no reason to act for the owner if there is another path
@@ -279,7 +279,7 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 		// reply; what that debited stays debited.
 		m.Peers.AwaitPath(ctx, owner)
 		if m.Peers.Reachable(owner) {
-			body, err = ask()
+			body, err = send()
 		}
 	}
 
@@ -288,7 +288,7 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 	}
 
 	switch outcome {
-	case decided, askerBehind, tooManyReservations, requestIDReused:
+	case statusDecided, statusAskerBehind, statusTooManyReservations, statusRequestIDReused:
 		to.Reply(body)
 		return true
 	}
@@ -312,7 +312,7 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 //  6. confirm the slots, which may wait;
 //  7. look at authority again. It then covers all of the above.
 func (x *exchange) decideAsOwner(l *Limiter) bool {
-	m := l.membership
+	m := l.cluster
 	qn := &x.question
 	r := &x.reply
 	generation, authorized := m.ReadAuthority()
@@ -329,11 +329,11 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	x.readLives(l)
 
 	if x.recordPlace(l, now) {
-		r.status = tooManyReservations
+		r.status = statusTooManyReservations
 		return true
 	}
 
-	r.status = decided
+	r.status = statusDecided
 
 	take := func(now algorithms.Instant, ops []counters.Op) counters.Verdict {
 		return l.takeFromTable(now, ops, qn.flags&flagPeek != 0, qn.acquiring)
@@ -347,7 +347,7 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 		return false
 	}
 	if qn.acquiring != nil && qn.acquiring.isIDReused {
-		r.status = requestIDReused
+		r.status = statusRequestIDReused
 		return true
 	}
 
@@ -449,7 +449,7 @@ func (x *exchange) decideAsStandby(l *Limiter, problem partitions.OwnerProblem) 
 		r.lives = append(r.lives, counters.Life{})
 	}
 
-	r.status = decided
+	r.status = statusDecided
 	r.setDecider(l, now, true)
 	return true
 }
@@ -464,7 +464,7 @@ func (l *Limiter) takeAsStandby(
 		return counters.Undecided // only an owner grants slots
 	}
 
-	m := l.membership
+	m := l.cluster
 	nodes, rank := m.rankInRing()
 
 	shares := sharesOf(ops, nodes, rank)
@@ -544,7 +544,7 @@ func judgePeek(op *counters.Op, now algorithms.Instant) bool {
 func (ls *leases) makeGrants(x *exchange, now algorithms.Instant) {
 	qn := &x.question
 	r := &x.reply
-	m := ls.limiter.membership
+	m := ls.limiter.cluster
 	last := len(r.admitted) - 1
 	if len(qn.requests) == 0 || qn.flags&flagPeek != 0 || !r.admitted[last] {
 		return
@@ -554,7 +554,7 @@ func (ls *leases) makeGrants(x *exchange, now algorithms.Instant) {
 	results := r.results[last*len(qn.ops):]
 	for i := range qn.requests {
 		request := &qn.requests[i]
-		first, subject := findSubject(qn.ops, request.subject)
+		first, index := findSubject(qn.ops, request.subject)
 		ops := qn.ops[first : first+len(request.Want)]
 		for j := range ops {
 			// Take the decisions from the reply: if a gate shut after the last check, the
@@ -562,7 +562,7 @@ func (ls *leases) makeGrants(x *exchange, now algorithms.Instant) {
 			ops[j].Decision = results[first+j].Decision
 		}
 
-		if g, ok := ls.grant(now, request, ops, r.lives[subject].Lineage, nodes); ok {
+		if g, ok := ls.grant(now, request, ops, r.lives[index].Lineage, nodes); ok {
 			r.grants = append(r.grants, g)
 		} else {
 			m.counts.grantsRefused.Add(1)

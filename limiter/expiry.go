@@ -119,7 +119,7 @@ func (rs *reservations) keepLocalExpiry(req *settleRequest) {
 		if subj.life.Lineage != localLineage || subj.boot != rs.limiter.boot {
 			continue
 		}
-		if rs.keepExpiry(rs.limiter.membership.Fallback, subj, req) != nil {
+		if rs.keepExpiry(rs.limiter.cluster.Fallback, subj, req) != nil {
 			rs.unscheduled.Add(1)
 		}
 	}
@@ -137,7 +137,7 @@ const (
 // carryOutEnds carries out the ends of the reservations in table, until the
 // limiter is closed. It sleeps while none is due.
 func (l *Limiter) carryOutEnds(table *counters.Table) {
-	m := l.membership
+	m := l.cluster
 	all := table.Notes()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -186,10 +186,10 @@ func (l *Limiter) carryOutDue(table *counters.Table) {
 func (rs *reservations) carryOutEnd(table *counters.Table, note *notes.Note) bool {
 	l := rs.limiter
 	isOwn := table == l.table
-	if isOwn && (!table.IsOpen(note.Partition()) || !l.membership.Authority()) {
+	if isOwn && (!table.IsOpen(note.Partition()) || !l.cluster.Authority()) {
 		return false
 	}
-	_, err := rs.settle(l.membership.ctx, &settleRequest{signedID: note.Body, verb: settleVerbExpire})
+	_, err := rs.settle(l.cluster.ctx, &settleRequest{signedID: note.Body, verb: settleVerbExpire})
 	// In this node's own table, an unknown reservation means that the place has gone
 	// in the meantime: there is nothing left to do. The place at another node may
 	// only not be due yet, by that node's clock.

@@ -55,7 +55,7 @@ func (c *clusterCheck) decideAlone(subjects []int, by DecidedBy) {
 		s.reportsUntaken = reportsUntaken
 	}
 
-	c.aborted = c.aborted || !admitted
+	c.refusedOrFailed = c.refusedOrFailed || !admitted
 }
 
 // listFallbackOps appends the listed subjects' ops to fallbackOps, with this node's shares
@@ -63,7 +63,7 @@ func (c *clusterCheck) decideAlone(subjects []int, by DecidedBy) {
 // because on_partition is deny, because it is a limit of slots, or because this
 // node's share of it is 0. ok is false if the check has failed.
 func (c *clusterCheck) listFallbackOps(subjects []int, by DecidedBy) (refused, ok bool) {
-	m := c.limiter.membership
+	m := c.limiter.cluster
 	nodes, rank := m.rankInRing()
 
 	for _, i := range subjects {
@@ -76,7 +76,7 @@ func (c *clusterCheck) listFallbackOps(subjects []int, by DecidedBy) (refused, o
 		}
 
 		s.firstFallbackOp = len(c.fallbackOps)
-		s.life = m.Fallback.Life(ring.PartitionOf(s.subject))
+		s.life = m.Fallback.Life(ring.PartitionOf(s.keySubject))
 		ops := c.ops(s)
 		if by == ByFallback && hasSlots(ops) && !c.peek {
 			// A node with authority is not cut off: the owner is away, and its standby
@@ -106,14 +106,14 @@ func (c *clusterCheck) listFallbackOps(subjects []int, by DecidedBy) (refused, o
 func (c *clusterCheck) listFallbackOpsOf(ops []counters.Op, mode rules.OnPartition, nodes, rank int) (refused bool) {
 	for j := range ops {
 		op := ops[j]
-		counted := c.limitByMode(&op, effectiveMode(&op, mode), nodes, rank)
+		counted := c.needsCounter(&op, effectiveMode(&op, mode), nodes, rank)
 		ops[j].Decision, ops[j].NoRoom = op.Decision, false
 		if !counted {
 			refused = refused || op.Refuses()
 			op.Cost, op.Shadow = 0, true // the fallback counters neither take nor refuse it
 		}
 		c.fallbackOps = append(c.fallbackOps, op)
-		c.fallbackCounted = append(c.fallbackCounted, counted)
+		c.byCounter = append(c.byCounter, counted)
 	}
 	return refused
 }
@@ -127,7 +127,7 @@ func (c *clusterCheck) fallbackOp(i, j int) *counters.Op {
 // ops. ops are those of the listed subjects in fallbackOps. If refused is set, it
 // only peeks: nothing may be taken, but the answer needs what the counters say.
 func (c *clusterCheck) takeFallbackOps(subjects []int, ops []counters.Op, refused bool) (countersAdmit bool) {
-	fallback := c.limiter.membership.Fallback
+	fallback := c.limiter.cluster.Fallback
 	if c.peek || refused {
 		countersAdmit = fallback.Peek(c.now, ops) == counters.Admitted
 	} else {
@@ -140,11 +140,11 @@ func (c *clusterCheck) takeFallbackOps(subjects []int, ops []counters.Op, refuse
 	return countersAdmit
 }
 
-// limitByMode applies mode to op, and reports whether a fallback counter
+// needsCounter applies mode to op, and reports whether a fallback counter
 // must decide op. If so, the limit of op is now this node's share or, for a
-// block or in mode Full, still the whole limit. If not, limitByMode has
+// block or in mode Full, still the whole limit. If not, needsCounter has
 // decided op.
-func (c *clusterCheck) limitByMode(op *counters.Op, mode rules.OnPartition, nodes, rank int) bool {
+func (c *clusterCheck) needsCounter(op *counters.Op, mode rules.OnPartition, nodes, rank int) bool {
 	if op.Block && mode == rules.Share {
 		return true // nodes don't divide a block: it applies in full on this node
 	}
@@ -188,8 +188,8 @@ func effectiveMode(op *counters.Op, mode rules.OnPartition) rules.OnPartition {
 	return mode
 }
 
-// countedFallbackOps yields the ops of the listed subjects with their counterparts in
-// fallbackOps, except for those that limitByMode has decided.
+// countedFallbackOps yields the ops of the listed subjects with their
+// counterparts in fallbackOps, except for those that needsCounter has decided.
 func (c *clusterCheck) countedFallbackOps(subjects []int) iter.Seq2[*counters.Op, *counters.Op] {
 	return func(yield func(op, fallbackOp *counters.Op) bool) {
 		for _, i := range subjects {
@@ -197,7 +197,7 @@ func (c *clusterCheck) countedFallbackOps(subjects []int) iter.Seq2[*counters.Op
 			ops := c.ops(s)
 			for j := range ops {
 				at := s.firstFallbackOp + j
-				if c.fallbackCounted[at] && !yield(&ops[j], &c.fallbackOps[at]) {
+				if c.byCounter[at] && !yield(&ops[j], &c.fallbackOps[at]) {
 					return
 				}
 			}
@@ -210,7 +210,7 @@ func (c *clusterCheck) countedFallbackOps(subjects []int) iter.Seq2[*counters.Op
 // subjects' owners. If a copy shows that a whole limit is used up, admitByCopies
 // puts back everything that was taken, and returns false.
 func (c *clusterCheck) admitByCopies(subjects []int) bool {
-	m := c.limiter.membership
+	m := c.limiter.cluster
 	c.gatheredOps = c.gatheredOps[:0]
 	for op, fallbackOp := range c.countedFallbackOps(subjects) {
 		debtOp := *op
@@ -223,7 +223,7 @@ func (c *clusterCheck) admitByCopies(subjects []int) bool {
 		c.gatheredOps = append(c.gatheredOps, debtOp)
 	}
 
-	copyAdmits := m.Ownership.AdmitAlone(c.now, c.gatheredOps) == counters.Admitted
+	copyAdmits := m.Ownership.DecideAlone(c.now, c.gatheredOps) == counters.Admitted
 	admitted := copyAdmits
 	next := 0
 	for op := range c.countedFallbackOps(subjects) {
@@ -269,7 +269,7 @@ func (c *clusterCheck) giveBackFallbackOp(op *counters.Op, life counters.Life) {
 
 	// If this fails, the cost stays taken: the counter was reset, the rate of a
 	// bucket may have changed, or there is no room to note what came back.
-	_ = c.limiter.membership.Fallback.GiveBack(c.limiter.clock.Now(), op.Key, op.Limit, taken, op.Cost, life)
+	_ = c.limiter.cluster.Fallback.GiveBack(c.limiter.clock.Now(), op.Key, op.Limit, taken, op.Cost, life)
 }
 
 // narrowToCopy combines two decisions: this node's decision on op, by its share,
@@ -320,7 +320,7 @@ func (c *clusterCheck) copyDecisionAfter(op, copyOp *counters.Op, copyAdmits boo
 func (c *clusterCheck) rollBackFallback(s *subject) {
 	place := c.answer.scratch.place
 	if place != nil {
-		c.limiter.membership.Fallback.ForgetReservation(c.now, placeKey(s.subject, place.id), true, nil)
+		c.limiter.cluster.Fallback.ForgetReservation(c.now, placeKey(s.keySubject, place.id), true, nil)
 	}
 
 	ops := c.ops(s)
@@ -329,7 +329,7 @@ func (c *clusterCheck) rollBackFallback(s *subject) {
 		if fallbackOp.Took() {
 			c.giveBackFallbackOp(fallbackOp, s.life)
 			if s.decidedBy == ByFallback {
-				c.limiter.membership.Ownership.ForgiveDebt(s.decidedAt, &ops[j])
+				c.limiter.cluster.Ownership.ForgiveDebt(s.decidedAt, &ops[j])
 			}
 		}
 	}
@@ -349,7 +349,7 @@ func (c *clusterCheck) beginFallbackBlocks(subjects []int) {
 			op := &ops[j]
 			if blockJustBegan(op) && c.fallbackOps[s.firstFallbackOp+j].Decision.Allowed {
 				// If the table is full, the limits still refuse.
-				_ = c.limiter.membership.Fallback.BeginBlock(c.now, op.Key, op.Limit)
+				_ = c.limiter.cluster.Fallback.BeginBlock(c.now, op.Key, op.Limit)
 			}
 		}
 	}

@@ -147,7 +147,7 @@ func TestG4_FallbackGoesOnFromACopy(t *testing.T) {
 			t.Errorf("have %v, %+v, a peek %v, %+v", a.Allowed, a.Limits[0].Decision, peek.Allowed,
 				peek.Limits[0].Decision)
 		}
-		if used, _ := n.membership.Fallback.Usage(n.clock.Now(), at, &limit.Limit); used != 2 {
+		if used, _ := n.cluster.Fallback.Usage(n.clock.Now(), at, &limit.Limit); used != 2 {
 			t.Errorf("have %d used of the share, want 2", used)
 		}
 	})

@@ -33,7 +33,7 @@ func TestGolden(t *testing.T) {
 		subject: 1, life: counters.Life{Lineage: 2, Resets: 9}, boot: 3, steady: 4, marks: []algorithms.TakeMark{7},
 		ops: []counters.Op{{Key: counters.Key{Subject: 1, Counter: 5}, Limit: &limit, Cost: 6}},
 	}
-	reservation := reservation{made: 1, until: 2, hasPlace: true, group: 300,
+	reservation := reservation{madeAt: 1, until: 2, hasPlace: true, group: 300,
 		units:    []string{"tokens"},
 		subjects: []reservedSubject{{takenCosts: taken, units: []int{0}, hashLo: 8, rule: "r", key: []string{"k", ""}}}}
 	all := algorithms.Limit{Kind: algorithms.SlidingLog, Amount: 2, Window: time.Minute, MaxDelay: time.Second}
@@ -46,7 +46,7 @@ func TestGolden(t *testing.T) {
 			func(b []byte) error { return new(question).read(b) }},
 		{"reply", someReply().append(nil), func(b []byte) error { return new(reply).read(b, 4, 3, 5) }},
 		{"not-mine",
-			(&reply{replyHead: replyHead{status: notOwner, revision: 5, version: 1}}).append(nil),
+			(&reply{replyHead: replyHead{status: statusNotOwner, revision: 5, version: 1}}).append(nil),
 			func(b []byte) error { return new(reply).read(b, 4, 3, 5) }},
 		{"gifts", wire.Encode(nil, someRefunds()),
 			func(b []byte) error { return wire.Decode(b, new(refundList), "gifts") }},
@@ -70,7 +70,7 @@ func TestGolden(t *testing.T) {
 		message("forgetting", &forgetMessage{subject: 1, refusalsOnly: true}),
 		message("change", someChange()),
 		message("change-charge",
-			&change{verb: verbCharge, hops: 1, ops: someOps()[:2], ticket: ticketOf("x", 1<<48-1, 0), made: 9}),
+			&change{verb: verbCharge, hops: 1, ops: someOps()[:2], ticket: ticketOf("x", 1<<48-1, 0), madeAt: 9}),
 		message("change-clear", &change{verb: verbClear, hops: 1, inlineSubject: 7, ticket: ticketOf("x", 5, 0)}),
 		message("counters", &counterIDs{1, 1 << 63}),
 		message("results",

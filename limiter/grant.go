@@ -15,7 +15,7 @@ import (
 func (ls *leases) grant(
 	now algorithms.Instant, request *leaseRequest, ops []counters.Op, lineage uint64, nodes int,
 ) (leaseGrant, bool) {
-	m := ls.limiter.membership
+	m := ls.limiter.cluster
 	g := leaseGrant{subject: request.subject, Grant: localcache.Grant{EndsIn: request.Policy.TTL}}
 	for i := range ops {
 		if !localcache.LeasableAmong(ops[i].Limit, nodes) {

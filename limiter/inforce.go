@@ -38,7 +38,7 @@ func (l *Limiter) markRatesChanging() {
 // authority and still used the rules in force, or zero if it has no authority
 // now.
 func (l *Limiter) authorityAt() int64 {
-	if l.membership == nil {
+	if l.cluster == nil {
 		return 0
 	}
 
@@ -47,7 +47,7 @@ func (l *Limiter) authorityAt() int64 {
 	// earlier moment either. In the other order, authority could end in between, and
 	// the region could have honoured the next version by the time that is returned.
 	now := l.clock.Now().Wall
-	if !l.membership.Authority() {
+	if !l.cluster.Authority() {
 		return 0
 	}
 	return now

@@ -38,7 +38,7 @@ func (c *caller) check(n *testNode, owner ring.NodeID, subject uint64) {
 		ops = append(ops, counters.Op{Key: counters.Key{Subject: subject, Counter: counter}, Limit: &l.Limit, Cost: 1})
 	}
 	var receipt localcache.Receipt
-	switch n.membership.leases.spend(owner, &c.rule, c.limits, ops, &receipt) {
+	switch n.cluster.leases.spend(owner, &c.rule, c.limits, ops, &receipt) {
 	case localcache.Spent:
 		c.admitted++
 		c.leased++
@@ -46,9 +46,9 @@ func (c *caller) check(n *testNode, owner ring.NodeID, subject uint64) {
 	case localcache.Refused:
 		return
 	}
-	a := &ask{to: owner, owner: owner, deadline: time.Now().Add(checkTimeout),
+	a := &pendingAsk{to: owner, owner: owner, deadline: time.Now().Add(checkTimeout),
 		done: make(chan struct{}, 1), rule: &c.rule, limits: c.limits}
-	a.policies = []localcache.Policy{n.membership.policyOf(&c.rule, c.limits)}
+	a.policies = []localcache.Policy{n.cluster.policyOf(&c.rule, c.limits)}
 	a.question.ops, a.question.version, a.question.revision = ops, n.version(), 1
 	a.dispatch(n.Limiter, true)
 	if a.wait(); a.admitted {

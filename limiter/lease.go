@@ -30,7 +30,7 @@ type leases struct {
 }
 
 // policyOf returns the lease policy for a subject of rule; no policy if it can't be leased.
-func (m *membership) policyOf(rule *rules.Rule, limits []*rules.Limit) localcache.Policy {
+func (m *clusterPart) policyOf(rule *rules.Rule, limits []*rules.Limit) localcache.Policy {
 	table := m.Ring()
 	if table == nil || rule.Consistency != rules.Hybrid {
 		return localcache.Policy{}
@@ -44,7 +44,7 @@ func (m *membership) policyOf(rule *rules.Rule, limits []*rules.Limit) localcach
 func (ls *leases) spend(
 	owner ring.NodeID, rule *rules.Rule, limits []*rules.Limit, ops []counters.Op, receipt *localcache.Receipt,
 ) localcache.Outcome {
-	m := ls.limiter.membership
+	m := ls.limiter.cluster
 
 	// Blocks and delays depend on the owner's counters at the moment of the check. A
 	// grant can't stand for them.
@@ -83,14 +83,14 @@ func (ls *leases) spend(
 
 // renew requests the next grant in the background, with a question that costs nothing.
 func (ls *leases) renew(owner ring.NodeID, policy localcache.Policy, ops []counters.Op) {
-	m := ls.limiter.membership
+	m := ls.limiter.cluster
 	if policy.None() {
 		return
 	}
 
 	// The owner debits the grant before it answers. If the answer is lost, the quota
 	// is lost, but it is never spent twice.
-	ak := &ask{to: owner, owner: owner, deadline: time.Now().Add(renewTimeout),
+	ak := &pendingAsk{to: owner, owner: owner, deadline: time.Now().Add(renewTimeout),
 		done: make(chan struct{}, 1), renewal: true}
 	ak.policies = []localcache.Policy{policy}
 
@@ -114,13 +114,13 @@ func (ls *leases) renew(owner ring.NodeID, policy localcache.Policy, ops []count
 }
 
 // addRequests adds to a message's head the requests for grants to the subjects of asks.
-func (ls *leases) addRequests(head *question, asks []*ask) {
+func (ls *leases) addRequests(head *question, asks []*pendingAsk) {
 	ak := asks[0]
 	if ak.policies == nil {
 		return
 	}
 
-	m := ls.limiter.membership
+	m := ls.limiter.cluster
 	now := m.Boottime()
 	for so := range bySubject(ak.question.ops) {
 		request, ok := ls.held.Request(now, ak.owner, ak.policies[so.index], so.ops, len(asks))
@@ -132,15 +132,15 @@ func (ls *leases) addRequests(head *question, asks []*ask) {
 }
 
 // acceptReply stores the grants in the reply to asks, and remembers the refusals.
-func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err error) {
+func (ls *leases) acceptReply(asks []*pendingAsk, sent time.Duration, r *reply, err error) {
 	ak := asks[0]
-	m := ls.limiter.membership
+	m := ls.limiter.cluster
 	if ak.policies == nil {
 		return
 	}
 
 	now := m.Boottime()
-	if err != nil || r.status != decided || r.standby {
+	if err != nil || r.status != statusDecided || r.standby {
 		if ak.renewal {
 			// The next renewal need not wait until this one counts as lost.
 			ls.held.AbandonRenewal(now, ak.question.ops)
@@ -157,7 +157,7 @@ func (ls *leases) acceptReply(asks []*ask, sent time.Duration, r *reply, err err
 
 // acceptSubject stores the grant to so, one of ak's subjects, and remembers a
 // refusal.
-func (ls *leases) acceptSubject(ak *ask, so *subjectOps, sent, now time.Duration, r *reply) {
+func (ls *leases) acceptSubject(ak *pendingAsk, so *subjectOps, sent, now time.Duration, r *reply) {
 	// The owner makes grants after the last check, so the results of the last check
 	// say what is left.
 	lastCheck := len(r.admitted) - 1
@@ -221,7 +221,7 @@ func (r *reply) grantOf(ops []counters.Op) (grant localcache.Grant) {
 }
 
 // decideQueued answers queued asks from a grant that has just arrived. It returns the others.
-func (ls *leases) decideQueued(asks []*ask) []*ask {
+func (ls *leases) decideQueued(asks []*pendingAsk) []*pendingAsk {
 	left := asks[:0]
 	for i, ak := range asks {
 		if ak.policies == nil || len(ak.policies) != 1 || ak.rule == nil || ak.question.flags&flagPeek != 0 {
@@ -235,7 +235,7 @@ func (ls *leases) decideQueued(asks []*ask) []*ask {
 		}
 
 		ak.fromLease = true
-		ak.status = decided
+		ak.status = statusDecided
 		ak.admitted = outcome == localcache.Spent || ak.rule.Shadow
 
 		if !ak.state.CompareAndSwap(askOpen, askAnswered) {
@@ -254,7 +254,7 @@ func (ls *leases) decideQueued(asks []*ask) []*ask {
 // what is left of them. It forgets ended grants that other nodes held, and what
 // loans no longer need.
 func (ls *leases) maintain() {
-	m := ls.limiter.membership
+	m := ls.limiter.cluster
 	var ended []localcache.EndedGrant
 	for {
 		now := m.Boottime()
@@ -284,7 +284,7 @@ func (ls *leases) returnEnded(now time.Duration, ended []localcache.EndedGrant) 
 	for i := range ended {
 		e := &ended[i]
 		if now >= e.Until+returnTimeout {
-			ls.limiter.membership.counts.lost.Add(int64(len(e.Ops)))
+			ls.limiter.cluster.counts.lost.Add(int64(len(e.Ops)))
 			continue
 		}
 		t := takenCosts{subject: e.Ops[0].Key.Subject, boot: e.Source.Boot, life: e.Life,
@@ -297,7 +297,7 @@ func (ls *leases) returnEnded(now time.Duration, ended []localcache.EndedGrant) 
 // UseLeases sets whether this node takes leases from other nodes.
 // UseLeases(false), for a node that is leaving, returns all its leases at once.
 func (l *Limiter) UseLeases(enabled bool) {
-	m := l.membership
+	m := l.cluster
 	if m == nil {
 		return
 	}

@@ -275,7 +275,7 @@ func TestLeftoversLeaveRoomForQuestions(t *testing.T) {
 		for range 4 {
 			owner.sendRefunds(list)
 		}
-		if n := owner.membership.background.Running(); n > maxBackground/2 {
+		if n := owner.cluster.background.Running(); n > maxBackground/2 {
 			t.Errorf("%d of %d places are taken", n, maxBackground)
 		}
 		w.change(func() { w.place[p].frozen = false })

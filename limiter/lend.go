@@ -29,7 +29,7 @@ const (
 // forwarded means that another node of this region has forwarded the request to
 // this node, as the owner that the other node knows.
 func (lo *loans) serveLoanRequest(body []byte, forwarded bool, to Responder) {
-	m := lo.limiter.membership
+	m := lo.limiter.cluster
 	var req LoanRequest
 	if !decodeOrFail(body, &req, "request for a loan", to) {
 		return
@@ -66,7 +66,7 @@ func answerLoan(to Responder, r LoanReply) { to.Reply(wire.Encode(nil, &r)) }
 // goroutine of its own. If too many requests are in flight, it debits nothing
 // and answers loanLater.
 func (lo *loans) lendInBackground(req *LoanRequest, to Responder) {
-	m := lo.limiter.membership
+	m := lo.limiter.cluster
 	started := false
 	inFlight := lo.lending.Add(1)
 	if inFlight <= maxLending {
@@ -87,7 +87,7 @@ func (lo *loans) lendInBackground(req *LoanRequest, to Responder) {
 // confirms the debit before it answers. If the debit is not confirmed, lend puts
 // the loan back, as far as it still can.
 func (lo *loans) lend(req *LoanRequest) LoanReply {
-	m := lo.limiter.membership
+	m := lo.limiter.cluster
 	now := lo.limiter.clock.Now()
 	d, ok := lo.dividedLimit(&req.subjectRef, req.limit, now)
 	if !ok {
@@ -98,7 +98,7 @@ func (lo *loans) lend(req *LoanRequest) LoanReply {
 	// that were reset since.
 	life := lo.limiter.table.Life(d.partition)
 	generation, authorized := m.ReadAuthority()
-	if m.Standbys == nil || !authorized || !m.Standbys.CanConfirm(d.partition) {
+	if m.Confirmer == nil || !authorized || !m.Confirmer.CanConfirm(d.partition) {
 		return LoanReply{status: loanLater}
 	}
 
@@ -108,7 +108,7 @@ func (lo *loans) lend(req *LoanRequest) LoanReply {
 	// At the very beginning of a window, and until a new version of the rules is
 	// recorded, this region's limit is lower than its share. It may have something
 	// to lend later.
-	share := d.active.set.Division(d.rule, d.limit)[d.active.set.Shares().Region]
+	share := d.active.set.WindowShares(d.rule, d.limit)[d.active.set.DividingVersions().Region]
 	switch {
 	case err != nil || lent == 0 && d.limit.Capacity() < share:
 		return LoanReply{status: loanLater}
@@ -120,7 +120,7 @@ func (lo *loans) lend(req *LoanRequest) LoanReply {
 	ctx, cancel := context.WithTimeout(m.ctx, confirmTimeout)
 	defer cancel()
 
-	if err := m.Standbys.Confirm(ctx, d.partition); err != nil || !m.hasKeptAuthority(generation) {
+	if err := m.Confirmer.Confirm(ctx, d.partition); err != nil || !m.hasKeptAuthority(generation) {
 		later := lo.limiter.clock.Now()
 		if d.limit.Kind == algorithms.TokenBucket {
 			lent -= d.limit.Drained(time.Duration(later.Steady - now.Steady)) // this much may have refilled since

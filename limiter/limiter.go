@@ -21,7 +21,7 @@ type Limiter struct {
 	nearLimits      *top.NearLimits
 	fullSamplesLeft atomic.Int32  // how many more checks of this second are all sampled
 	answersUsed     atomic.Uint32 // number of Answers that have been used; see stripes
-	membership      *membership   // nil for a standalone node
+	cluster         *clusterPart  // nil for a standalone node
 	boot            uint64        // ClusterConfig.Boot; 0 for a standalone node
 	startedAt       time.Time
 	activityRound   cachedRound[[]NodeActivity]
@@ -117,7 +117,7 @@ func (l *Limiter) decideInQueue(q *Query, a *Answer) error {
 	restore := a.addOptions(func(o *options) { o.bypassLeases = true })
 	defer restore()
 
-	if l.membership == nil { // in a cluster, takeHere reads the life of each subject
+	if l.cluster == nil { // in a cluster, takeHere reads the life of each subject
 		a.readLives(l)
 	}
 
@@ -167,7 +167,7 @@ func (l *Limiter) tryDecide(q *Query, a *Answer) (done bool) {
 // prepared check. takeAsOwner checks authority.
 func (l *Limiter) mayDecideHere(a *Answer) bool {
 	sc := &a.scratch
-	return l.membership == nil || !sc.hasLocal && !sc.bypassLeases && l.table.AllOpen(sc.ops)
+	return l.cluster == nil || !sc.hasLocal && !sc.bypassLeases && l.table.AllOpen(sc.ops)
 }
 
 // markDecidedHere records that this node decided the whole check as the owner.
@@ -198,7 +198,7 @@ func (l *Limiter) finish(q *Query, a *Answer) error {
 		// again by the newer rules.
 		if c.newerVersion > 0 && !c.ignoreNewer {
 			c.rollBack()
-			l.catchUp(l.membership.ctx, 0, c.newerVersion)
+			l.catchUp(l.cluster.ctx, 0, c.newerVersion)
 
 			// Do this only once: if this node has authority, its next questions ask
 			// owners to decide even if their rules are newer; see newAsk.

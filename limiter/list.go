@@ -93,7 +93,7 @@ const modesLevel = 2
 // requireLevel returns an error if the check needs something that not all nodes
 // of the cluster support.
 func (l *Limiter) requireLevel(q *Query, a *Answer) error {
-	if l.membership == nil || l.membership.Level == nil || l.membership.Level() >= modesLevel {
+	if l.cluster == nil || l.cluster.Level == nil || l.cluster.Level() >= modesLevel {
 		return nil
 	}
 	for i := range a.scratch.ops {
@@ -101,7 +101,7 @@ func (l *Limiter) requireLevel(q *Query, a *Answer) error {
 		if op.Limit.Kind == algorithms.FirstWindow || op.Limit.Kind == algorithms.Concurrency ||
 			op.Mode != counters.CheckMode && !q.Peeks() {
 			return fmt.Errorf("%w: mode count, different modes in one check, windows from the first hit and slots need level %d, but the cluster is at %d",
-				ErrLevelTooLow, modesLevel, l.membership.Level())
+				ErrLevelTooLow, modesLevel, l.cluster.Level())
 		}
 	}
 	return nil

@@ -81,7 +81,7 @@ func newLoneRegion(t *testing.T, n int, text string) (*testCluster, *stubFar) {
 
 // shared returns set for a region, recorded as used by all the named regions.
 func shared(set *rules.Set, region string, names ...string) *rules.Set {
-	return set.WithShares(&rules.Shares{Region: region, Held: []rules.HeldVersion{{Set: set, Names: names, RecordedAt: 1}}})
+	return set.WithShares(&rules.DividingVersions{Region: region, Held: []rules.HeldVersion{{Set: set, Regions: names, RecordedAt: 1}}})
 }
 
 // spend runs checks until one is refused, and returns how many were admitted.
@@ -156,9 +156,9 @@ func TestLoanComesTooLate(t *testing.T) {
 			if s.Borrowed != 0 || s.LoanUnitsLost != 100 {
 				t.Errorf("have %+v", s)
 			}
-			n.membership.loans.mu.Lock()
-			defer n.membership.loans.mu.Unlock()
-			if n.membership.loans.inFlight != 0 {
+			n.cluster.loans.mu.Lock()
+			defer n.cluster.loans.mu.Unlock()
+			if n.cluster.loans.inFlight != 0 {
 				t.Error("the loan is still in flight")
 			}
 		}
@@ -462,8 +462,8 @@ func testStaleAskers(t *testing.T) {
 	// The newer version is not recorded yet: the owner uses the asker's rules.
 	next := compile(t, 2, "version: 1\n"+globalExact)
 	old := asker.Rules()
-	owner.SetRules(next.WithShares(&rules.Shares{Region: "eu", Held: []rules.HeldVersion{
-		{Set: old, Names: []string{"ap", "eu", "us"}, RecordedAt: 1}, {Set: next, Names: []string{"ap", "eu", "us"}},
+	owner.SetRules(next.WithShares(&rules.DividingVersions{Region: "eu", Held: []rules.HeldVersion{
+		{Set: old, Regions: []string{"ap", "eu", "us"}, RecordedAt: 1}, {Set: next, Regions: []string{"ap", "eu", "us"}},
 	}}))
 	if a := asker.check(q); a.DecidedBy != ByForward || a.RulesVersion != 1 {
 		t.Errorf("have %s by version %d, want forward by 1", a.DecidedBy, a.RulesVersion)

@@ -55,10 +55,10 @@ func TestG8_AllInARegionWithoutAShare(t *testing.T) {
 
 func testAllInARegionWithoutAShare(t *testing.T, text string) {
 	e := newTestRegions(t, text, "ap", "eu", "us")
-	old := rules.HeldVersion{Set: compile(t, 1, "version: 1\n"+text), Names: []string{"eu"}, RecordedAt: 1}
+	old := rules.HeldVersion{Set: compile(t, 1, "version: 1\n"+text), Regions: []string{"eu"}, RecordedAt: 1}
 	for _, region := range e.names {
 		set := compile(t, 2, "version: 1\n"+text)
-		e.useIn(region, set, rules.HeldVersion{Names: e.names, RecordedAt: time.Now().UnixMilli()}, old)
+		e.useIn(region, set, rules.HeldVersion{Regions: e.names, RecordedAt: time.Now().UnixMilli()}, old)
 	}
 	n := e.flood(byKey("r", "x"), 100, 15*time.Second, "us")
 	n += e.flood(byKey("r", "x"), 900-n, 15*time.Second, "us", "ap")
@@ -93,8 +93,8 @@ func TestG8_AllWhileSharesRise(t *testing.T) {
 		nextWindow(10 * time.Second)
 		recorded := time.Now().Add(5 * time.Second).UnixMilli() // for the next window on
 		for _, region := range e.names {
-			old := rules.HeldVersion{Set: text(2, "eu: 0.7, us: 0.2, ap: 0.1"), Names: e.names, RecordedAt: 1}
-			e.useIn(region, text(3, "us: 0.5, eu: 0.5"), rules.HeldVersion{Names: e.names, RecordedAt: recorded}, old)
+			old := rules.HeldVersion{Set: text(2, "eu: 0.7, us: 0.2, ap: 0.1"), Regions: e.names, RecordedAt: 1}
+			e.useIn(region, text(3, "us: 0.5, eu: 0.5"), rules.HeldVersion{Regions: e.names, RecordedAt: recorded}, old)
 		}
 
 		nextWindow(10 * time.Second)

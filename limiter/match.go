@@ -184,11 +184,11 @@ func (l *Limiter) listOps(now algorithms.Instant, q *Query, a *Answer) error {
 // single one. limitsVary means that the limits depend on the time or the load.
 func (l *Limiter) rememberRepeatable(q *Query, a *Answer, limitsVary bool) {
 	sc := &a.scratch
-	sc.isRepeatable = isUsual(q) && !limitsVary && !sc.takesSlots && !sc.hasBlockOps &&
+	sc.opsReusable = isUsual(q) && !limitsVary && !sc.takesSlots && !sc.hasBlockOps &&
 		len(sc.match.Unlimited) == 0
 	sc.soleCounts = nil
 
-	if !sc.isRepeatable || len(sc.ops) != 1 || sc.active.hasMonthly {
+	if !sc.opsReusable || len(sc.ops) != 1 || sc.active.hasMonthly {
 		return
 	}
 	rule := sc.match.Hits[0].Rule
@@ -271,7 +271,7 @@ func (a *Answer) begin(active *activeRules) {
 // dropUndecided may have removed some of its ops, so none is used again.
 func (a *Answer) countSameOps(active *activeRules, q *Query) int {
 	sc := &a.scratch
-	if sc.active == active && sc.isDecidedHere && sc.isRepeatable && isUsual(q) {
+	if sc.active == active && sc.isDecidedHere && sc.opsReusable && isUsual(q) {
 		return len(sc.ops)
 	}
 	return 0

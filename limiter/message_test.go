@@ -68,7 +68,7 @@ func someRefunds() *refundList {
 
 func someReply() *reply {
 	return &reply{
-		replyHead: replyHead{status: decided, revision: 3, version: 4, standby: true,
+		replyHead: replyHead{status: statusDecided, revision: 3, version: 4, standby: true,
 			decider: ring.NodeID{7}, boot: 1 << 63, steady: -5},
 		lives:    []counters.Life{{Lineage: 1}, {}, {Lineage: 1<<64 - 1, Resets: 5}},
 		admitted: []bool{true, false},
@@ -113,8 +113,8 @@ func TestMessagesComeBack(t *testing.T) {
 	if err := got.read(r.append(nil), 4, 3, 5); err != nil || !reflect.DeepEqual(got, r) {
 		t.Errorf("have %+v, %v", got, err)
 	}
-	no := &reply{replyHead: replyHead{status: notOwner, revision: 5, hint: ring.NodeID{1}}}
-	if err := got.read(no.append(nil), 4, 3, 5); err != nil || got.status != notOwner ||
+	no := &reply{replyHead: replyHead{status: statusNotOwner, revision: 5, hint: ring.NodeID{1}}}
+	if err := got.read(no.append(nil), 4, 3, 5); err != nil || got.status != statusNotOwner ||
 		got.hint != no.hint || len(got.results) != 0 {
 		t.Errorf("have %+v, %v", got, err)
 	}
@@ -238,10 +238,10 @@ func FuzzQuestion(f *testing.F) {
 
 func FuzzReply(f *testing.F) {
 	f.Add(someReply().append(nil))
-	f.Add((&reply{replyHead: replyHead{status: askerBehind, version: 3}}).append(nil))
+	f.Add((&reply{replyHead: replyHead{status: statusAskerBehind, version: 3}}).append(nil))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := &reply{}
-		if r.read(b, 4, 3, 5) == nil && r.status == decided && len(r.results) != 4*len(r.admitted) {
+		if r.read(b, 4, 3, 5) == nil && r.status == statusDecided && len(r.results) != 4*len(r.admitted) {
 			t.Errorf("have %+v", r)
 		}
 	})
@@ -268,7 +268,7 @@ func FuzzGifts(f *testing.F) {
 func FuzzReservation(f *testing.F) {
 	key := []byte("key")
 	limits := []algorithms.Limit{{Kind: algorithms.TokenBucket, Amount: 5, Burst: 9, Window: time.Second}}
-	r := reservation{made: 1, until: 2, units: []string{"tokens"}, subjects: []reservedSubject{{
+	r := reservation{madeAt: 1, until: 2, units: []string{"tokens"}, subjects: []reservedSubject{{
 		takenCosts: takenCosts{subject: 1, life: counters.Life{Lineage: 2}, boot: 3, steady: 4,
 			ops:   []counters.Op{{Key: counters.Key{Subject: 1, Counter: 5}, Limit: &limits[0], Cost: 6}},
 			marks: []algorithms.TakeMark{7}},
@@ -294,9 +294,9 @@ func FuzzReservation(f *testing.F) {
 // the last one.
 func TestSharedMessage_deadline(t *testing.T) {
 	now := time.Now()
-	var asks []*ask
+	var asks []*pendingAsk
 	for _, left := range []time.Duration{200, 500, 100} {
-		asks = append(asks, &ask{deadline: now.Add(left * time.Millisecond)})
+		asks = append(asks, &pendingAsk{deadline: now.Add(left * time.Millisecond)})
 	}
 
 	expect.Equal(t, latestDeadline(asks).Sub(now), 500*time.Millisecond, "time for the message")

@@ -71,7 +71,7 @@ func (l *Limiter) Metrics(sink metrics.Sink) {
 			float64(set.Interned()))
 	}
 
-	if l.membership == nil {
+	if l.cluster == nil {
 		return
 	}
 
@@ -94,7 +94,7 @@ func countReporter(sink metrics.Sink) func(name, help string, n *atomic.Int64, l
 
 // showForwards reports the metrics of questions to other nodes and of leases.
 func (l *Limiter) showForwards(sink metrics.Sink) {
-	f := &l.membership.counts
+	f := &l.cluster.counts
 	seconds := make([]int64, len(f.forwardTimes))
 	for i := range f.forwardTimes {
 		seconds[i] = f.forwardTimes[i].Load()
@@ -123,9 +123,9 @@ func (l *Limiter) showForwards(sink metrics.Sink) {
 	count("busy_total", "Messages from other nodes and regions turned away because too many were waiting.", &f.busy)
 	sink.Gauge("leases",
 		"Grants that this node holds from other nodes. A subject's lease has at most two.",
-		float64(l.membership.leases.held.GrantCount()))
+		float64(l.cluster.leases.held.GrantCount()))
 	sink.Gauge("leases_granted", "Grants that other nodes hold from this node, or may still return.",
-		float64(l.membership.leases.granted.Outstanding()))
+		float64(l.cluster.leases.granted.Outstanding()))
 	count("lease_spent_total", "Subjects decided from a lease.", &f.leaseSpends)
 	count("lease_cached_refusals_total",
 		"Subjects refused because their owner had refused them a moment before.",
@@ -143,7 +143,7 @@ func (l *Limiter) showForwards(sink metrics.Sink) {
 
 // showLoans reports the metrics of loans between regions.
 func (l *Limiter) showLoans(sink metrics.Sink) {
-	f := &l.membership.counts
+	f := &l.cluster.counts
 	count := countReporter(sink)
 
 	const loans, units = "Loans of shares that this owner made to other regions or received from them.", "Units in those loans."
@@ -176,7 +176,7 @@ func (l *Limiter) showReservations(sink metrics.Sink) {
 		&rs.dropped)
 	count("settle_debts_dropped_total",
 		"Debts of reservations dropped because their owners could not be reached.",
-		&l.membership.counts.debtsDropped)
+		&l.cluster.counts.debtsDropped)
 	kept := l.table.Notes().Stats()
 	sink.Gauge("reservations",
 		"Reservations whose home is here, as owner or standby, and that are not settled.",
@@ -274,9 +274,9 @@ func (l *Limiter) showSlots(sink metrics.Sink) {
 		"Slots refused because there was no room, or no more for their rule or subject.",
 		st.RefusedSlots)
 
-	if l.membership != nil {
+	if l.cluster != nil {
 		sink.Count("slots_not_freed_total",
 			"Releases that could not be carried out, and were dropped: these slots end by themselves.",
-			l.membership.counts.slotTasksDropped.Load())
+			l.cluster.counts.slotTasksDropped.Load())
 	}
 }

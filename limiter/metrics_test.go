@@ -12,7 +12,7 @@ import (
 func TestMetricsOfACluster(t *testing.T) {
 	w := newTestCluster(t, 2, "rules:\n  - {name: r, key: [k], limits: [{limit: 5, per: 1h}]}")
 	n := w.nodes[0]
-	f := &n.membership.counts
+	f := &n.cluster.counts
 	f.addForward(time.Microsecond)
 	f.addForward(time.Hour)
 	f.fallback[rules.Full].Store(5)

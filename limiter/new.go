@@ -45,7 +45,7 @@ func NewInCluster(table *counters.Table, clock *Clock, config ClusterConfig) (*L
 		return nil, err
 	}
 
-	m := &membership{ClusterConfig: config, background: tasks.Group{Most: maxBackground}}
+	m := &clusterPart{ClusterConfig: config, background: tasks.Group{Most: maxBackground}}
 	if m.Boottime == nil {
 		start := time.Now()
 		m.Boottime = func() time.Duration { return time.Since(start) + 1 }
@@ -55,7 +55,7 @@ func NewInCluster(table *counters.Table, clock *Clock, config ClusterConfig) (*L
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	l := New(table, clock)
 	l.boot = config.Boot
-	l.membership = m
+	l.cluster = m
 	m.loans.init(l)
 	m.leases = leases{limiter: l, held: localcache.NewLeases(bound), granted: localcache.NewLeaseLedger(bound)}
 	m.refunds = l.newBacklog(maxWaitingRefunds, maxRetryPause)
@@ -72,7 +72,7 @@ func NewInCluster(table *counters.Table, clock *Clock, config ClusterConfig) (*L
 // has ended. The limiter still decides checks. Checks in flight wait for
 // replies no longer than any check may take. The error is always nil.
 func (l *Limiter) Close() error {
-	m := l.membership
+	m := l.cluster
 	if m == nil {
 		return nil
 	}

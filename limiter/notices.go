@@ -48,7 +48,7 @@ func (n *notices) delay(at time.Duration, subject uint64) time.Duration {
 
 // forgetSoon makes all nodes forget what f names, within forgetNoticePause.
 func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
-	m := ls.limiter.membership
+	m := ls.limiter.cluster
 	wait := n.delay(m.Boottime(), f.subject)
 	if wait < 0 {
 		return
@@ -72,7 +72,7 @@ func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
 // broadcastForget makes all nodes forget what f names. A node that the
 // message does not reach forgets it within a lease's TTL anyway.
 func (ls *leases) broadcastForget(f forgetMessage) {
-	m := ls.limiter.membership
+	m := ls.limiter.cluster
 	body := wire.Encode(nil, &f)
 	ls.held.Forget(m.Boottime(), f.subject, f.refusalsOnly)
 	for _, id := range m.otherMembers() {

@@ -341,7 +341,7 @@ func (rs *reservations) askToReserve(
 	next.hops = req.hops + 1
 	next.version = a.versionToAsk(req.query, req.version)
 
-	if err := rs.limiter.membership.request(ctx, to, MethodReserve, &next, &reply); err != nil {
+	if err := rs.limiter.cluster.request(ctx, to, MethodReserve, &next, &reply); err != nil {
 		return "", err
 	}
 
@@ -367,7 +367,7 @@ func (l *Limiter) restoreReply(ctx context.Context, q *Query, a *Answer, reply *
 
 // serveReserve decides req for another node.
 func (rs *reservations) serveReserve(req *reserveRequest) (*keptAnswer, error) {
-	ctx, cancel := context.WithTimeout(rs.limiter.membership.ctx, ownerTimeout)
+	ctx, cancel := context.WithTimeout(rs.limiter.cluster.ctx, ownerTimeout)
 	defer cancel()
 
 	a, err := rs.limiter.prepareForAsker(ctx, req.query, req.version, req.ttl > 0)

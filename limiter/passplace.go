@@ -73,8 +73,8 @@ func (l *Limiter) startPassing(places []*QueuePlace) {
 
 	for chunk := range slices.Chunk(places, maxPassed) {
 		pp := passedPlaces{places: chunk}
-		if l.membership != nil {
-			pp.next = l.membership.otherMembers()
+		if l.cluster != nil {
+			pp.next = l.cluster.otherMembers()
 		}
 		l.passOn(&pp)
 	}
@@ -86,7 +86,7 @@ func (l *Limiter) passOn(pp *passedPlaces) {
 	if len(pp.places) == 0 {
 		return
 	}
-	m := l.membership
+	m := l.cluster
 	i := slices.IndexFunc(pp.next, func(id ring.NodeID) bool { return m.Peers.Reachable(id) })
 	if i < 0 {
 		for _, place := range pp.places {

@@ -140,8 +140,8 @@ func (c *clusterCheck) recordFallbackPlace(s *subject, ops []counters.Op) bool {
 	if place == nil {
 		return true
 	}
-	table := c.limiter.membership.Fallback
-	if table.NoteReservation(c.now, place.placeAt(s.subject, c.now), true, ops) == nil {
+	table := c.limiter.cluster.Fallback
+	if table.NoteReservation(c.now, place.placeAt(s.keySubject, c.now), true, ops) == nil {
 		return true
 	}
 	c.failWith(ErrTooManyReservations)
@@ -159,7 +159,7 @@ func (c *clusterCheck) forgetFallbackPlaces(list []int, by DecidedBy) {
 	for _, i := range list {
 		s := &c.subjects[i]
 		// The fallback table has no gate that could be shut.
-		_ = c.limiter.membership.Fallback.ForgetReservation(c.now, placeKey(s.subject, place.id), true, c.ops(s))
+		_ = c.limiter.cluster.Fallback.ForgetReservation(c.now, placeKey(s.keySubject, place.id), true, c.ops(s))
 	}
 }
 
@@ -176,7 +176,7 @@ func (c *clusterCheck) keepOrForgetPlace(list []int, ops []counters.Op, admitted
 		return
 	}
 	for _, i := range list {
-		place.made = place.made || c.subjects[i].subject == place.home
+		place.made = place.made || c.subjects[i].keySubject == place.home
 	}
 }
 
@@ -184,7 +184,7 @@ func (c *clusterCheck) keepOrForgetPlace(list []int, ops []counters.Op, admitted
 // refund can drop it; 0 if none was made there.
 func (c *clusterCheck) takeBackPlace(s *subject) uint64 {
 	place := c.answer.scratch.place
-	if place == nil || !place.made || place.home != s.subject {
+	if place == nil || !place.made || place.home != s.keySubject {
 		return 0
 	}
 	place.made = false

@@ -113,7 +113,7 @@ func TestRefusedReservationsLeaveNoPlace_LocalRules(t *testing.T) {
   - {name: a, key: [a], consistency: local, limits: [{limit: 30, per: 1h}]}
   - {name: b, key: [b], consistency: local, limits: [{limit: 300, per: 1h, algorithm: token-bucket}]}`)
 		n := w.nodes[0]
-		notesOf := func() notes.Stats { return n.membership.Fallback.Notes().Stats() }
+		notesOf := func() notes.Stats { return n.cluster.Fallback.Notes().Stats() }
 		q := Query{Attributes: attrs("a", "x", "b", "y"), Costs: []UnitCost{{document.Requests, 6}}}
 		if id := n.reserve(q, time.Hour); id == "" {
 			t.Fatal("6 of 10 were refused")

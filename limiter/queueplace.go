@@ -41,7 +41,7 @@ func (l *Limiter) setQueuePlace(a *Answer) {
 		return
 	}
 	qp := &QueuePlace{limiter: l, until: time.Now().Add(maxTakenAge)}
-	if l.membership == nil {
+	if l.cluster == nil {
 		qp.taken = a.refundsHere(l)
 	} else {
 		qp.taken = a.scratch.cluster.refunds()
@@ -95,7 +95,7 @@ func (a *Answer) refundsHere(l *Limiter) (list []refund) {
 // refunds returns the refunds of all that the check took from counters here and
 // at other owners.
 func (c *clusterCheck) refunds() (list []refund) {
-	var asked []*ask
+	var asked []*pendingAsk
 	for i := range c.subjects {
 		s := &c.subjects[i]
 		switch {
@@ -134,7 +134,7 @@ func (a *Answer) mayDelay() bool {
 // counters.
 func (c *clusterCheck) refundHere(s *subject) refund {
 	l := c.limiter
-	back := refund{takenCosts: takenCosts{subject: s.subject, boot: l.boot, life: s.life, steady: s.decidedAt.Steady}}
+	back := refund{takenCosts: takenCosts{subject: s.keySubject, boot: l.boot, life: s.life, steady: s.decidedAt.Steady}}
 	back.place = c.takeBackPlace(s)
 	back.addTaken(c.ops(s), s.decidedAt)
 	return back

@@ -128,8 +128,8 @@ func (la *LimitAnswer) appendCutOff(b []byte) []byte {
 func (a *Answer) partOf(la *LimitAnswer) (part int64, whose string) {
 	decidesAlone := la.byNodeShare || la.Rule.Consistency == rules.Local
 	c := a.scratch.cluster
-	if decidesAlone && c != nil && c.limiter.membership != nil {
-		return c.limiter.membership.shareOf(&la.Limit.Limit).Amount, "node"
+	if decidesAlone && c != nil && c.limiter.cluster != nil {
+		return c.limiter.cluster.shareOf(&la.Limit.Limit).Amount, "node"
 	}
 	switch {
 	case la.Limit.WholeCapacity > 0 && la.Limit.Capacity() == la.Limit.Amount:

@@ -63,8 +63,8 @@ func (l *Limiter) countLimited(q *Query, a *Answer) {
 		if active.hasMonthly && (a.Allowed || a.Counted) && l.meter != nil {
 			l.billCheck(q, a)
 		}
-		if active.hasDividedLimits && l.membership != nil {
-			l.membership.loans.notifyOwners(q, a)
+		if active.hasDividedLimits && l.cluster != nil {
+			l.cluster.loans.notifyOwners(q, a)
 		}
 		if a.DecidedBy == ByOwner && a.Allowed && len(a.scratch.match.Hits) == 1 &&
 			l.countOwnerAllowed(q, a, active, stripe) {

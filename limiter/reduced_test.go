@@ -62,8 +62,8 @@ rules:
   - {name: none, key: [k], scope: global, regions: {eu: 0, us: 1}, limits: [{limit: 100, per: 1h, algorithm: fixed-window}]}
 `)
 	l := open(t, "")
-	l.SetRules(set.WithShares(&rules.Shares{Region: "eu",
-		Held: []rules.HeldVersion{{Set: set, Names: []string{"eu", "us"}, RecordedAt: 1}}}))
+	l.SetRules(set.WithShares(&rules.DividingVersions{Region: "eu",
+		Held: []rules.HeldVersion{{Set: set, Regions: []string{"eu", "us"}, RecordedAt: 1}}}))
 	hour := &algorithms.Limit{Kind: algorithms.FixedWindow, Window: time.Hour}
 	left := hour.WindowLeft(epoch)
 	expectRefusal(t, "26 of 25", check(t, l, epoch, costing(byKey("world", "a"), 26)), Reduced,

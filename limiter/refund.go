@@ -67,7 +67,7 @@ func (rf *refund) isEmpty() bool { return len(rf.ops) == 0 && rf.place == 0 }
 func (l *Limiter) sendRefunds(list []refund) {
 	waiting := l.tryRefunds(list)
 	for i := range waiting {
-		l.membership.refunds.keep(&waiting[i], refundTimeout)
+		l.cluster.refunds.keep(&waiting[i], refundTimeout)
 	}
 }
 
@@ -83,7 +83,7 @@ func (rf *refund) try(_ context.Context, l *Limiter, _ time.Duration) bool {
 // tryRefunds gives the refunds in list back or sends them to their owners. It
 // returns those that must wait.
 func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
-	m := l.membership
+	m := l.cluster
 	byOwner := map[ring.NodeID][]refund{}
 	for i := range list {
 		item := &list[i]
@@ -177,7 +177,7 @@ func (l *Limiter) giveBackHere(rf *refund) (rest refund) {
 		case err != nil:
 			l.countLost(rf, 1)
 		case rf.grant != 0:
-			l.membership.counts.returned.Add(1)
+			l.cluster.counts.returned.Add(1)
 		}
 
 		return true
@@ -185,7 +185,7 @@ func (l *Limiter) giveBackHere(rf *refund) (rest refund) {
 
 	// The ledger of grants lets no part of a grant come back twice.
 	if rf.grant != 0 && rf.boot == l.boot {
-		m := l.membership
+		m := l.cluster
 		if !m.leases.granted.Return(m.Boottime(), rf.life.Lineage, rf.grant, rf.ops, giveOne) {
 			l.countLost(rf, len(rf.ops))
 		}
@@ -233,16 +233,16 @@ func (l *Limiter) takeRecord(costs *takenCosts, i int, maxAge time.Duration) alg
 	return taken
 }
 
-// A refund must not assume that a bucket drained more slowly than it did.
 // maxRateSince returns the highest rate at which op's bucket has drained since a
-// steady time, or 0 if it does not know: the rate of a configured limit may have
-// changed since then. (While a bucket has reservations, a note has its highest
-// rate.)
+// steady time. A refund must not assume that it drained more slowly than it did.
+// The result is 0 if the rate is not known, because that of a configured limit
+// may have changed since. (While a bucket has reservations, a note has its
+// highest rate.)
 //
-// For an inline limit, maxRateSince returns op's own rate. Other callers may
-// have drained the bucket faster. That is safe: a reservation's note has the
-// highest rate, and any other cost is at most a lease old, which the guarantee
-// allows for.
+// For an inline limit, the result is op's own rate, although other callers may
+// have drained the bucket faster. This is safe for reservations, because their
+// note has the highest rate, and for any other cost, because it is at most a
+// lease old, which the guarantee allows for.
 func (l *Limiter) maxRateSince(op *counters.Op, steady int64) int64 {
 	// A check in flight keeps the limits that were in force when it began.
 	changed := l.ratesChangedAt.Load() + int64(checkTimeout+pendingTimeout)
@@ -259,8 +259,8 @@ func (l *Limiter) mayHaveNewRate(op *counters.Op, made int64, now algorithms.Ins
 	return l.maxRateSince(op, now.Steady-int64(age)) == 0
 }
 
-// countDrop implements task.
-func (rf *refund) countDrop(l *Limiter, _ bool) { l.countLost(rf, len(rf.ops)) }
+// countLost implements task.
+func (rf *refund) countLost(l *Limiter, _ bool) { l.countLost(rf, len(rf.ops)) }
 
 // countLost counts n ops of rf as dropped, if rf is of a reservation or a
 // grant.
@@ -269,6 +269,6 @@ func (l *Limiter) countLost(rf *refund, n int) {
 	case rf.reservedAt != 0:
 		l.reservations.dropped.Add(int64(n))
 	case rf.grant != 0:
-		l.membership.counts.lost.Add(int64(n))
+		l.cluster.counts.lost.Add(int64(n))
 	}
 }

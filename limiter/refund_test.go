@@ -263,10 +263,10 @@ func TestAHolderThatWasPausedReturnsNothing(t *testing.T) {
 		holder.lease("r", key)
 		w.handOver(w.partition("r", key), w.nodes[2])
 		used := w.nodes[2].used("r", key)
-		held := holder.membership.leases.held
-		held.SetEnabled(holder.membership.Boottime(), false)
-		late := holder.membership.Boottime() + localcache.MaxTTL + returnTimeout
-		holder.membership.leases.returnEnded(late, held.DrainEnded(late, nil))
+		held := holder.cluster.leases.held
+		held.SetEnabled(holder.cluster.Boottime(), false)
+		late := holder.cluster.Boottime() + localcache.MaxTTL + returnTimeout
+		holder.cluster.leases.returnEnded(late, held.DrainEnded(late, nil))
 		if have := w.nodes[2].used("r", key); used <= 20 || have != used || holder.figure("lease_lost_total") == 0 {
 			t.Errorf("have %d used, want %d as before; %d lost", have, used, holder.figure("lease_lost_total"))
 		}
@@ -286,7 +286,7 @@ func TestRefundsThatAreLost(t *testing.T) {
 		a := n.check(q)
 		taken, p := debitOf(n, a)
 		time.Sleep(time.Second)
-		n.membership.refunds.keep(&refund{takenCosts: taken}, -1)
+		n.cluster.refunds.keep(&refund{takenCosts: taken}, -1)
 		time.Sleep(time.Second)
 		if n.used("r", q.Key[0]) != 1 {
 			t.Error("given back after its time")

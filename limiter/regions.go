@@ -20,8 +20,8 @@ type RegionUsage struct {
 // askRegions adds to u each region's shares, and what it has used of them.
 func (l *Limiter) askRegions(u *Usage) {
 	active := l.active.Load()
-	division := active.set.Shares()
-	if division == nil || len(u.Limits) == 0 || u.Rule.Scope != rules.GlobalScope {
+	versions := active.set.DividingVersions()
+	if versions == nil || len(u.Limits) == 0 || u.Rule.Scope != rules.GlobalScope {
 		return
 	}
 
@@ -32,9 +32,9 @@ func (l *Limiter) askRegions(u *Usage) {
 	var asked []int
 	for i, name := range names {
 		u.Regions[i].Name = name
-		m := l.membership
+		m := l.cluster
 		switch {
-		case name == division.Region:
+		case name == versions.Region:
 			u.Regions[i].Reachable = true
 			u.Regions[i].Limits = selectShares(u, ownShares(u))
 		case m != nil && m.OtherRegions != nil && m.OtherRegions.Reachable(name):
@@ -44,7 +44,7 @@ func (l *Limiter) askRegions(u *Usage) {
 
 	message := wire.Encode(nil, &subjectRef{version: active.set.Version, Rule: u.Rule.Name, Key: u.Key})
 	gather(gatherTimeout, asked, func(i int, done func([]byte, error)) {
-		l.membership.OtherRegions.Go(names[i], MethodShare, message, gatherTimeout, done)
+		l.cluster.OtherRegions.Go(names[i], MethodShare, message, gatherTimeout, done)
 	}, func(i int, reply []byte, err error) {
 		var shares shareReply
 		if err == nil {

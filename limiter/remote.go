@@ -44,11 +44,11 @@ type ownerRequest struct {
 // node may act as a standby. The error is ErrNoOwner if the owner can't be
 // reached, and otherwise that of the work.
 func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
-	m := l.membership
+	m := l.cluster
 
 	// Only an owner may do the work. So the attempts to decide as a standby, here
 	// and on another node, count as made.
-	cands := candidates{subject: req.subject, triedAsStandby: true, standbyAsked: true}
+	cands := candidates{keySubject: req.subject, triedAsStandby: true, standbyAsked: true}
 	if m == nil {
 		return req.here()
 	}
@@ -82,7 +82,7 @@ func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
 
 // call calls another node and waits for the reply until the deadline of ctx,
 // which must have one.
-func (m *membership) call(
+func (m *clusterPart) call(
 	ctx context.Context, to ring.NodeID, method peer.Method, body []byte,
 ) (reply []byte, err error) {
 	deadline, _ := ctx.Deadline()
@@ -96,11 +96,11 @@ func (m *membership) call(
 	return reply, err
 }
 
-// request sends ask to another node and reads the reply, which begins with a
+// request sends message to another node and reads the reply, which begins with a
 // status. The error is one of statusErrors, or ErrNoOwner if the other node did
 // not do what was asked.
-func (m *membership) request(ctx context.Context, to ring.NodeID, method peer.Method, ask, reply wire.Message) error {
-	body, err := m.call(ctx, to, method, wire.Encode(nil, ask))
+func (m *clusterPart) request(ctx context.Context, to ring.NodeID, method peer.Method, message, reply wire.Message) error {
+	body, err := m.call(ctx, to, method, wire.Encode(nil, message))
 	if err != nil || len(body) == 0 {
 		return ErrNoOwner
 	}
@@ -113,10 +113,10 @@ func (m *membership) request(ctx context.Context, to ring.NodeID, method peer.Me
 	return nil
 }
 
-// serveForwarded decodes another node's message into ask, runs do in a
+// serveForwarded decodes what another node sent into message, runs do in a
 // goroutine of its own, and replies with its result.
-func serveForwarded[R wire.Message](m *membership, to Responder, body []byte, ask wire.Message, do func() (R, error)) {
-	if !decodeOrFail(body, ask, "request to an owner", to) {
+func serveForwarded[R wire.Message](m *clusterPart, to Responder, body []byte, message wire.Message, do func() (R, error)) {
+	if !decodeOrFail(body, message, "request to an owner", to) {
 		return
 	}
 	m.serveInBackground(to, func() {
@@ -136,7 +136,7 @@ func encodeResult(reply wire.Message, err error) []byte {
 }
 
 // otherMembers returns the other members of the ring.
-func (m *membership) otherMembers() []ring.NodeID {
+func (m *clusterPart) otherMembers() []ring.NodeID {
 	return slices.DeleteFunc(slices.Clone(m.Ring().Members()), func(id ring.NodeID) bool { return id == m.Self })
 }
 
@@ -148,7 +148,7 @@ const gatherTimeout = 500 * time.Millisecond
 func gatherFrom[R any, M interface {
 	*R
 	wire.Message
-}](m *membership, method peer.Method, body []byte, take func(from ring.NodeID, reply *R)) {
+}](m *clusterPart, method peer.Method, body []byte, take func(from ring.NodeID, reply *R)) {
 	gather(gatherTimeout,
 		slices.DeleteFunc(m.otherMembers(), func(id ring.NodeID) bool { return !m.Peers.Reachable(id) }),
 		func(id ring.NodeID, done func([]byte, error)) { m.Peers.Go(id, method, body, gatherTimeout, done) },
@@ -160,10 +160,10 @@ func gatherFrom[R any, M interface {
 		})
 }
 
-// gather calls ask for each ID in all. Then it calls take, one call after
+// gather calls askOne for each ID in all. Then it calls take, one call after
 // another, for each reply or error that arrives within the timeout.
 func gather[ID any](
-	timeout time.Duration, all []ID, ask func(id ID, done func(reply []byte, err error)),
+	timeout time.Duration, all []ID, askOne func(id ID, done func(reply []byte, err error)),
 	take func(id ID, reply []byte, err error),
 ) {
 	type answer struct {
@@ -176,7 +176,7 @@ func gather[ID any](
 	// not hold up the reader of its connection.
 	answers := make(chan answer, len(all))
 	for _, id := range all {
-		ask(id, func(body []byte, err error) { answers <- answer{id, slices.Clone(body), err} })
+		askOne(id, func(body []byte, err error) { answers <- answer{id, slices.Clone(body), err} })
 	}
 
 	over := time.After(timeout + replySlack)
@@ -193,7 +193,7 @@ func gather[ID any](
 // serveInBackground runs work in a goroutine of its own. work may wait, and
 // then answers through to. If too many such goroutines are running,
 // serveInBackground answers that this node is busy, and returns false.
-func (m *membership) serveInBackground(to Responder, work func()) bool {
+func (m *clusterPart) serveInBackground(to Responder, work func()) bool {
 	if m.background.Go(work) {
 		return true
 	}

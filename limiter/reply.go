@@ -15,52 +15,52 @@ import (
 type status uint8
 
 const (
-	decided             status = iota
-	notOwner                   // this node is not the owner; the reply may say which node is
-	noAuthority                // the owner currently has no authority
-	unreachable                // this node could neither reach the owner nor act for it
-	askerBehind                // the asker's rules are too old
-	noRoomForCounter           // the table of counters has no room for the change
-	requestIDReused            // an earlier request with the same id had other content
-	tooManyRequestIDs          // no room to keep the answer to a request with an id
-	tooManyReservations        // no room for another reservation
-	unknownReservation         // the id is not of a reservation that can still be settled
-	unknownSlot                // the slot is over
-	tryAgain                   // the slot may not outlive this node
-	tooManySlots               // no room for another slot
-	neverDecided               // never sent: the reply does not cover this check
-	statuses            = neverDecided
+	statusDecided             status = iota
+	statusNotOwner                   // this node is not the owner; the reply may say which node is
+	statusNoAuthority                // the owner currently has no authority
+	statusUnreachable                // this node could neither reach the owner nor act for it
+	statusAskerBehind                // the asker's rules are too old
+	statusNoRoom                     // the table of counters has no room for the change
+	statusRequestIDReused            // an earlier request with the same id had other content
+	statusTooManyRequestIDs          // no room to keep the answer to a request with an id
+	statusTooManyReservations        // no room for another reservation
+	statusUnknownReservation         // the id is not of a reservation that can still be settled
+	statusUnknownSlot                // the slot is over
+	statusTryAgain                   // the slot may not outlive this node
+	statusTooManySlots               // no room for another slot
+	statusNeverDecided               // never sent: the reply does not cover this check
+	numStatuses               = statusNeverDecided
 )
 
 // statusErrors are the errors that are sent as a status.
 var statusErrors = [...]error{
-	noRoomForCounter:    ErrNoRoom,
-	requestIDReused:     ErrRequestIDReused,
-	tooManyRequestIDs:   ErrTooManyRequestIDs,
-	tooManyReservations: ErrTooManyReservations,
-	unknownReservation:  ErrUnknownReservation,
-	unknownSlot:         ErrUnknownSlot,
-	tryAgain:            ErrTryAgain,
-	tooManySlots:        ErrTooManySlots,
+	statusNoRoom:              ErrNoRoom,
+	statusRequestIDReused:     ErrRequestIDReused,
+	statusTooManyRequestIDs:   ErrTooManyRequestIDs,
+	statusTooManyReservations: ErrTooManyReservations,
+	statusUnknownReservation:  ErrUnknownReservation,
+	statusUnknownSlot:         ErrUnknownSlot,
+	statusTryAgain:            ErrTryAgain,
+	statusTooManySlots:        ErrTooManySlots,
 }
 
 // statusOf returns the status for err: unreachable if err has none of its own.
 func statusOf(err error) status {
 	if err == nil {
-		return decided
+		return statusDecided
 	}
 	for s, e := range statusErrors {
 		if e != nil && errors.Is(err, e) {
 			return status(s)
 		}
 	}
-	return unreachable
+	return statusUnreachable
 }
 
 // err returns the asker's error for s; nil for decided.
 func (s status) err() error {
 	switch {
-	case s == decided:
+	case s == statusDecided:
 		return nil
 	case int(s) < len(statusErrors) && statusErrors[s] != nil:
 		return statusErrors[s]
@@ -73,7 +73,7 @@ type replyHead struct {
 	status   status
 	revision int64
 	version  int64       // of the replying node's rules
-	hint     ring.NodeID // with notOwner, unreachable or noAuthority: the owner; zero if unknown
+	hint     ring.NodeID // with statusNotOwner, unreachable or statusNoAuthority: the owner; zero if unknown
 
 	// The fields below are set only with decided.
 	standby     bool // a standby decided
@@ -118,7 +118,7 @@ func (r *reply) clearDecisions() {
 // setDecider records that l has decided the question, at now.
 func (r *reply) setDecider(l *Limiter, now algorithms.Instant, standby bool) {
 	r.standby = standby
-	r.decider = l.membership.Self
+	r.decider = l.cluster.Self
 	r.boot = l.boot
 	r.steady = now.Steady
 }
@@ -140,11 +140,11 @@ func (r *reply) read(body []byte, ops, subjects, count int) error {
 
 // code writes or reads r. ops, subjects and count are used only for reading.
 func (r *reply) code(c *wire.Coder, ops, subjects, count int) {
-	wire.Number(c, &r.status, int64(statuses-1))
+	wire.Number(c, &r.status, int64(numStatuses-1))
 	wire.Number(c, &r.revision, maxVersion)
 	wire.Number(c, &r.version, maxVersion)
 
-	if r.status != decided || c.Reads() && c.In.Failed() {
+	if r.status != statusDecided || c.Reads() && c.In.Failed() {
 		c.Raw(r.hint[:])
 		return
 	}

@@ -51,7 +51,7 @@ type reservation struct {
 	hasPlace bool             // the home's owner made a place for it
 	inline   bool             // of the place
 	group    uint32           // of the place
-	made     int64            // Unix nanoseconds, by the wall clock
+	madeAt   int64            // Unix nanoseconds, by the wall clock
 	until    int64            // Unix nanoseconds, by the wall clock: when it expires
 	onExpiry *OnExpiry
 	units    []string
@@ -93,13 +93,13 @@ func (rv *reservation) Code(c *wire.Coder) {
 	c.Raw(rv.nonce[:])
 	c.Flags(&rv.hasPlace, &rv.inline)
 	wire.Number(c, &rv.group, math.MaxUint32)
-	wire.Fixed(c, &rv.made)
+	wire.Fixed(c, &rv.madeAt)
 
 	// The id has until as the time after made.
-	life := rv.until - rv.made
+	life := rv.until - rv.madeAt
 	wire.Number(c, &life, int64(MaxReservationTime))
 	if c.Reads() {
-		rv.until = rv.made + life
+		rv.until = rv.madeAt + life
 	}
 
 	codeOnExpiry(c, &rv.onExpiry)

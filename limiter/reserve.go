@@ -91,7 +91,7 @@ func (rs *reservations) makeReservation(
 			a.scratch.place = a.newPlaceRequest(q, ttl)
 		}
 
-		if rs.limiter.membership == nil {
+		if rs.limiter.cluster == nil {
 			return rs.decideStandalone(q, a)
 		}
 		return rs.limiter.decidePrepared(q, a)
@@ -161,11 +161,11 @@ func (rs *reservations) decideStandalone(q *Query, a *Answer) error {
 
 // reservationOf returns the reservation for what a's check took.
 func (rs *reservations) reservationOf(q *Query, a *Answer, ttl time.Duration) *reservation {
-	rv := &reservation{made: a.Now.Wall, onExpiry: q.OnExpiry}
+	rv := &reservation{madeAt: a.Now.Wall, onExpiry: q.OnExpiry}
 	_, _ = rand.Read(rv.nonce[:]) // never fails
 
 	// An id without a ttl is only for cancelReservation, within the same call.
-	rv.until = rv.made + int64(min(cmp.Or(ttl, checkTimeout), MaxReservationTime))
+	rv.until = rv.madeAt + int64(min(cmp.Or(ttl, checkTimeout), MaxReservationTime))
 	place := a.scratch.place
 	if place != nil {
 		binary.LittleEndian.PutUint64(rv.nonce[:], place.id)
@@ -322,11 +322,11 @@ func (rs *reservations) takenCostsOf(a *Answer, i int, ops []counters.Op) takenC
 
 // originOf returns where and when the i-th hit of a's check was decided, as
 // takenCosts without ops. If another node has answered, via has its answer.
-func (rs *reservations) originOf(a *Answer, i int) (origin takenCosts, via *ask) {
+func (rs *reservations) originOf(a *Answer, i int) (origin takenCosts, via *pendingAsk) {
 	h := &a.scratch.match.Hits[i]
 	origin.subject = h.Subject.Hi
 
-	if rs.limiter.membership == nil {
+	if rs.limiter.cluster == nil {
 		origin.life = a.scratch.lives[i]
 		origin.boot = rs.limiter.boot
 		origin.steady = a.Now.Steady

@@ -11,7 +11,7 @@ func (c *clusterCheck) tryConclude() bool {
 	a := c.answer
 
 	switch {
-	case c.aborted:
+	case c.refusedOrFailed:
 		// The order matters: dropUndecided moves the ops that rollBack reads.
 		c.rollBack()
 		c.dropUndecided()
@@ -19,13 +19,13 @@ func (c *clusterCheck) tryConclude() bool {
 		return false
 	}
 
-	a.Allowed = !c.aborted
+	a.Allowed = !c.refusedOrFailed
 	a.DecidedBy = c.weakest
 	a.Now = c.now
 
 	hadBlocks := a.scratch.hasBlockOps
 	a.conclude(c.limiter)
-	if hadBlocks && !c.aborted {
+	if hadBlocks && !c.refusedOrFailed {
 		c.renumberOps()
 	}
 	return true
@@ -114,7 +114,7 @@ func (c *clusterCheck) rollBack() {
 		case undoFallback:
 			c.rollBackFallback(s)
 		case undoLease:
-			l.membership.leases.held.Unspend(s.receipt, c.ops(s))
+			l.cluster.leases.held.Unspend(s.receipt, c.ops(s))
 		case undoAsked:
 			s.answeredBy.rollBack(l)
 			s.answeredBy.admitted = false // so that the other subjects of the question don't roll it back again

@@ -27,10 +27,10 @@ func (c *clusterCheck) begin(unauthorized bool) {
 	c.subjects = c.subjects[:0]
 	c.asks = c.asks[:0]
 	c.fallbackOps = c.fallbackOps[:0]
-	c.fallbackCounted = c.fallbackCounted[:0]
+	c.byCounter = c.byCounter[:0]
 	c.shares = c.shares[:0]
 	c.newerVersion = 0
-	c.aborted = false
+	c.refusedOrFailed = false
 	c.askSeparately = false
 	c.decided = 0
 	c.weakest = ByOwner
@@ -40,7 +40,7 @@ func (c *clusterCheck) begin(unauthorized bool) {
 	for i := range a.scratch.match.Hits {
 		h := &a.scratch.match.Hits[i]
 		s := c.addSubject()
-		s.subject = h.Subject.Hi
+		s.keySubject = h.Subject.Hi
 		s.firstOp = first
 		s.numOps = countHitOps(h)
 		first += s.numOps
@@ -48,7 +48,7 @@ func (c *clusterCheck) begin(unauthorized bool) {
 		// The gate of the subject's partition may still be open. Without the mark, the
 		// subject would be routed to this node again.
 		if unauthorized {
-			s.markTried(c.limiter.membership.Self)
+			s.markTried(c.limiter.cluster.Self)
 		}
 		if h.Rule.Consistency == rules.Local {
 			c.selected = append(c.selected, i)
@@ -58,7 +58,7 @@ func (c *clusterCheck) begin(unauthorized bool) {
 	if len(c.selected) > 0 {
 		c.decideAlone(c.selected, ByOwner)
 	}
-	if !c.aborted {
+	if !c.refusedOrFailed {
 		c.advance()
 	}
 }
@@ -74,7 +74,7 @@ func (c *clusterCheck) advance() {
 			if s.state == stateOpen && !c.mustWait(i) {
 				c.routeSubject(s, &c.answer.scratch.match.Hits[i])
 			}
-			if c.aborted {
+			if c.refusedOrFailed {
 				return
 			}
 		}
@@ -98,7 +98,7 @@ func (c *clusterCheck) advance() {
 	someAlone := c.selectSubjects(stateAlone)
 	if someAlone {
 		c.decideAlone(c.selected, ByFallback)
-		if c.aborted {
+		if c.refusedOrFailed {
 			return
 		}
 	}
@@ -147,7 +147,7 @@ func (c *clusterCheck) tryRoute(s *subject, h *rules.Hit) (isRouted bool) {
 	mayWait := now.Before(c.pendingDeadline)
 
 	// Without authority, waiting is of no use: this node could not decide then.
-	if location == partitions.Pending && mayWait && c.limiter.membership.Authority() {
+	if location == partitions.Pending && mayWait && c.limiter.cluster.Authority() {
 		c.awaitHandOver(s)
 		return false
 	}
@@ -169,7 +169,7 @@ func (c *clusterCheck) tryRoute(s *subject, h *rules.Hit) (isRouted bool) {
 // awaitHandOver waits while s's partition is pending.
 func (c *clusterCheck) awaitHandOver(s *subject) {
 	c.wait(c.pendingDeadline, func(ctx context.Context) {
-		c.limiter.membership.Ownership.WaitWhilePending(ctx, ring.PartitionOf(s.subject))
+		c.limiter.cluster.Ownership.WaitWhilePending(ctx, ring.PartitionOf(s.keySubject))
 	})
 }
 
@@ -180,7 +180,7 @@ func (c *clusterCheck) chooseNode(s *subject, now time.Time) (again bool) {
 	if s.attempts >= maxAttempts || !now.Before(c.deadline) {
 		return false
 	}
-	m := c.limiter.membership
+	m := c.limiter.cluster
 	s.state, s.to = s.next(m)
 	if s.state == stateAskOwner {
 		return false
@@ -203,7 +203,7 @@ func (c *clusterCheck) awaitOwner(s *subject, now time.Time) {
 	c.wait(now.Add(min(retryPause<<min(s.attempts, 6), maxRetryPause)), func(ctx context.Context) {
 		// AwaitRevision returns at once on a node that applies no more entries. The
 		// pause is due all the same.
-		if !c.limiter.membership.AwaitRevision(ctx, s.route.Revision+1, 0) {
+		if !c.limiter.cluster.AwaitRevision(ctx, s.route.Revision+1, 0) {
 			<-ctx.Done()
 		}
 	})
@@ -214,7 +214,7 @@ func (c *clusterCheck) awaitOwner(s *subject, now time.Time) {
 // alone is no reason to decide in the owner's place. awaitPath returns when the
 // node knows more, and reports whether to route s again.
 func (c *clusterCheck) awaitPath(s *subject) bool {
-	m := c.limiter.membership
+	m := c.limiter.cluster
 	unsure := s.unsureNode(m)
 	if unsure.IsZero() {
 		return false
@@ -270,11 +270,11 @@ func (c *clusterCheck) mustWait(i int) bool {
 // nothing. If a gate is shut, or this node lacks authority, the subjects become
 // open again, and are routed anew.
 func (c *clusterCheck) takeHere(list []int) {
-	m := c.limiter.membership
+	m := c.limiter.cluster
 	c.gatheredOps = c.gatheredOps[:0]
 	for _, i := range list {
 		s := &c.subjects[i]
-		s.life = c.limiter.table.Life(ring.PartitionOf(s.subject)) // before the Take: see exchange.decideAsOwner
+		s.life = c.limiter.table.Life(ring.PartitionOf(s.keySubject)) // before the Take: see exchange.decideAsOwner
 		c.gatheredOps = append(c.gatheredOps, c.ops(s)...)
 	}
 
@@ -309,7 +309,7 @@ func (c *clusterCheck) takeHere(list []int) {
 		}
 	}
 
-	c.aborted = c.aborted || verdict == counters.Refused
+	c.refusedOrFailed = c.refusedOrFailed || verdict == counters.Refused
 
 	// As in markDecidedHere, but not after a refusal: dropUndecided then rewrites
 	// the ops, so the next check must not reuse them.
@@ -328,13 +328,13 @@ func (c *clusterCheck) spendLease(s *subject, h *rules.Hit) bool {
 		return false
 	}
 
-	outcome := c.limiter.membership.leases.spend(s.route.Owner, h.Rule, h.Limits, ops, &s.receipt)
+	outcome := c.limiter.cluster.leases.spend(s.route.Owner, h.Rule, h.Limits, ops, &s.receipt)
 	switch outcome {
 	case localcache.Spent:
 		c.markDecided(s, ByLease, true, undoLease)
 	case localcache.Refused:
 		c.markDecided(s, ByLease, h.Rule.Shadow, undoNothing)
-		c.aborted = c.aborted || !h.Rule.Shadow
+		c.refusedOrFailed = c.refusedOrFailed || !h.Rule.Shadow
 	}
 
 	return outcome != localcache.AskOwner
@@ -355,9 +355,9 @@ func (c *clusterCheck) askOthers() bool {
 	// of a question by subject, as questions require.
 	slices.SortFunc(c.selected, func(i, j int) int {
 		x, y := &c.subjects[i], &c.subjects[j]
-		return cmp.Or(cmp.Compare(x.state, y.state), x.to.Compare(y.to), cmp.Compare(x.subject, y.subject))
+		return cmp.Or(cmp.Compare(x.state, y.state), x.to.Compare(y.to), cmp.Compare(x.keySubject, y.keySubject))
 	})
-	var last *ask
+	var last *pendingAsk
 	for _, i := range c.selected {
 		s := &c.subjects[i]
 
@@ -386,8 +386,8 @@ func (c *clusterCheck) askOthers() bool {
 }
 
 // newAsk returns a question without ops to the node that s is routed to.
-func (c *clusterCheck) newAsk(s *subject) *ask {
-	ak := &ask{to: s.to, owner: s.to, deadline: c.deadline, done: make(chan struct{}, 1)}
+func (c *clusterCheck) newAsk(s *subject) *pendingAsk {
+	ak := &pendingAsk{to: s.to, owner: s.to, deadline: c.deadline, done: make(chan struct{}, 1)}
 	ak.question.version = c.version()
 	ak.question.revision = s.route.Revision
 	ak.question.place = c.answer.scratch.place
@@ -397,7 +397,7 @@ func (c *clusterCheck) newAsk(s *subject) *ask {
 		ak.question.flags |= flagPeek
 	}
 	// Without authority, this node's rules may be too old for owners to decide by.
-	if ak.question.version == 0 || c.ignoreNewer && c.limiter.membership.Authority() {
+	if ak.question.version == 0 || c.ignoreNewer && c.limiter.cluster.Authority() {
 		ak.question.flags |= flagDespiteOldRules
 	}
 
@@ -421,7 +421,7 @@ func (c *clusterCheck) version() int64 {
 }
 
 // addToAsk adds s to the question ak, and marks s as waiting for the reply.
-func (c *clusterCheck) addToAsk(ak *ask, s *subject, h *rules.Hit) {
+func (c *clusterCheck) addToAsk(ak *pendingAsk, s *subject, h *rules.Hit) {
 	s.markTried(s.to)
 	s.attempts++
 	s.standbyAsked = s.standbyAsked || s.state == stateAskStandby
@@ -431,7 +431,7 @@ func (c *clusterCheck) addToAsk(ak *ask, s *subject, h *rules.Hit) {
 	// Once one of the subjects may be leased, policies has an element for each.
 	var policy localcache.Policy
 	if (c.ops(s)[0].Mode != counters.PeekMode || c.peeksAreLooks) && !c.answer.scratch.bypassLeases {
-		policy = c.limiter.membership.policyOf(h.Rule, h.Limits)
+		policy = c.limiter.cluster.policyOf(h.Rule, h.Limits)
 	}
 	if !policy.None() && ak.policies == nil {
 		ak.policies = make([]localcache.Policy, countSubjects(ak.question.ops))
@@ -445,7 +445,7 @@ func (c *clusterCheck) addToAsk(ak *ask, s *subject, h *rules.Hit) {
 
 	// The owner may have stored the slots even if it does not answer.
 	acq := c.answer.scratch.acquiring
-	s.mayHoldSlots = acq.mayHold(s.subject)
+	s.mayHoldSlots = acq.mayHold(s.keySubject)
 	acq.markStored(c.ops(s))
 }
 
@@ -454,7 +454,7 @@ func (c *clusterCheck) addToAsk(ak *ask, s *subject, h *rules.Hit) {
 func (c *clusterCheck) actAsStandby() {
 	for i := range c.subjects {
 		s := &c.subjects[i]
-		if s.state != stateActAsStandby || c.aborted {
+		if s.state != stateActAsStandby || c.refusedOrFailed {
 			continue
 		}
 		s.state = stateOpen
@@ -462,7 +462,7 @@ func (c *clusterCheck) actAsStandby() {
 		v := c.limiter.takeAsStandby(c.now, c.ops(s), c.peek, s.problem)
 		if v != counters.Undecided {
 			c.markDecided(s, ByStandby, v == counters.Admitted, undoNothing)
-			c.aborted = v == counters.Refused
+			c.refusedOrFailed = v == counters.Refused
 		}
 	}
 }
@@ -472,7 +472,7 @@ func (c *clusterCheck) collectReplies() {
 	for _, ak := range c.asks {
 		arrived := ak.wait() // until it returns, another goroutine may write the answer
 		answered := arrived && ak.err == nil
-		if answered && ak.status == askerBehind {
+		if answered && ak.status == statusAskerBehind {
 			c.newerVersion = max(c.newerVersion, ak.version)
 		}
 
@@ -483,7 +483,7 @@ func (c *clusterCheck) collectReplies() {
 			}
 		}
 
-		c.aborted = c.aborted || answered && ak.status == decided && !ak.admitted
+		c.refusedOrFailed = c.refusedOrFailed || answered && ak.status == statusDecided && !ak.admitted
 	}
 
 	c.asks = c.asks[:0]
@@ -491,7 +491,7 @@ func (c *clusterCheck) collectReplies() {
 }
 
 // acceptAnswer applies the answer to s. arrived is false if it came too late.
-func (c *clusterCheck) acceptAnswer(s *subject, ak *ask, arrived bool) {
+func (c *clusterCheck) acceptAnswer(s *subject, ak *pendingAsk, arrived bool) {
 	s.state = stateOpen
 
 	switch {
@@ -500,33 +500,33 @@ func (c *clusterCheck) acceptAnswer(s *subject, ak *ask, arrived bool) {
 		if errors.Is(ak.err, peer.ErrUnreachable) {
 			s.markUnreached(ak.to) // it may be asked again: if it had decided the question, that cost is lost
 		}
-	case ak.status == decided:
+	case ak.status == statusDecided:
 		c.acceptDecision(s, ak)
-	case ak.status == tooManyReservations && c.answer.scratch.place != nil:
+	case ak.status == statusTooManyReservations && c.answer.scratch.place != nil:
 		c.failWith(ErrTooManyReservations)
-	case ak.status == requestIDReused && c.answer.scratch.acquiring != nil:
+	case ak.status == statusRequestIDReused && c.answer.scratch.acquiring != nil:
 		c.failWith(ErrRequestIDReused)
-	case ak.status == noAuthority:
+	case ak.status == statusNoAuthority:
 		// The node stays marked as tried: asking it again would not help this check.
 		s.problem = partitions.WithoutAuthority
-	case ak.status == unreachable:
-		c.limiter.membership.Ownership.LearnOwner(ring.PartitionOf(s.subject), ak.revision, ak.hint)
-	case ak.status == neverDecided: // a gate shut before this check's turn: the same node may be asked again
+	case ak.status == statusUnreachable:
+		c.limiter.cluster.Ownership.LearnOwner(ring.PartitionOf(s.keySubject), ak.revision, ak.hint)
+	case ak.status == statusNeverDecided: // a gate shut before this check's turn: the same node may be asked again
 		s.unmarkTried(ak.to)
-	case ak.status == notOwner:
+	case ak.status == statusNotOwner:
 		// The node can be reached, and may own the subject in a moment. awaitOwner lets
 		// nodes in redirected be asked again, but not those in tried.
 		s.unmarkTried(ak.to)
 		s.redirected = append(s.redirected, ak.to)
 		s.hint = ak.hint
 		if !ak.hint.IsZero() {
-			c.limiter.membership.Ownership.LearnOwner(ring.PartitionOf(s.subject), ak.revision, ak.hint)
+			c.limiter.cluster.Ownership.LearnOwner(ring.PartitionOf(s.keySubject), ak.revision, ak.hint)
 		}
 	}
 }
 
 // acceptDecision takes over what another node decided about s.
-func (c *clusterCheck) acceptDecision(s *subject, ak *ask) {
+func (c *clusterCheck) acceptDecision(s *subject, ak *pendingAsk) {
 	by := ByForward
 	switch {
 	case ak.standby:
@@ -535,21 +535,21 @@ func (c *clusterCheck) acceptDecision(s *subject, ak *ask) {
 		by = ByLease
 	}
 
-	at, _ := findSubject(ak.question.ops, s.subject)
-	decidedOps := ak.question.ops[at : at+s.numOps]
+	at, _ := findSubject(ak.question.ops, s.keySubject)
+	answered := ak.question.ops[at : at+s.numOps]
 
 	// An at-most check only peeks first; then it takes what remains. It must not
 	// count what is leased here: the owner can't give that.
 	if !c.answer.scratch.isAtMost {
-		c.limiter.membership.leases.addUnspent(ak, decidedOps)
+		c.limiter.cluster.leases.addUnspent(ak, answered)
 	}
 
-	copy(c.ops(s), decidedOps)
+	copy(c.ops(s), answered)
 	s.answeredBy = ak
 
 	// A standby makes no place.
 	pl := c.answer.scratch.place
-	if pl != nil && pl.home == s.subject {
+	if pl != nil && pl.home == s.keySubject {
 		pl.made = ak.admitted && !ak.standby
 	}
 
@@ -559,7 +559,7 @@ func (c *clusterCheck) acceptDecision(s *subject, ak *ask) {
 
 // acceptSlots records what the answer says of s's slots. s's ops begin at index
 // at of the question's ops.
-func (c *clusterCheck) acceptSlots(s *subject, ak *ask, at int) {
+func (c *clusterCheck) acceptSlots(s *subject, ak *pendingAsk, at int) {
 	acq := c.answer.scratch.acquiring
 	if acq == nil {
 		return
@@ -568,7 +568,7 @@ func (c *clusterCheck) acceptSlots(s *subject, ak *ask, at int) {
 	// The owner decides all or nothing, so a refusal means that it has stored no
 	// slots for this question. It may still have those of an earlier one.
 	if !ak.admitted && !s.mayHoldSlots {
-		acq.forget(s.subject)
+		acq.forget(s.keySubject)
 	}
 
 	ops := c.ops(s)

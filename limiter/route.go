@@ -33,7 +33,7 @@ const (
 // to ask next: first the node that another node named last, then the owner, the
 // other side of a move, and the standby.
 type candidates struct {
-	subject        uint64
+	keySubject     uint64
 	route          partitions.Route // as of the last locate
 	tried          []ring.NodeID    // nodes not to ask again: they can't be reached or can't decide
 	unreached      []ring.NodeID    // those of tried that could not be reached
@@ -49,13 +49,13 @@ type candidates struct {
 // gate first, which takes less time than Route: if the gate is open, Route says
 // Here, too.
 func (cs *candidates) locate(l *Limiter) partitions.Location {
-	p := ring.PartitionOf(cs.subject)
-	mayBeHere := cs.attempts < maxAttempts && !slices.Contains(cs.tried, l.membership.Self)
+	p := ring.PartitionOf(cs.keySubject)
+	mayBeHere := cs.attempts < maxAttempts && !slices.Contains(cs.tried, l.cluster.Self)
 	if mayBeHere && l.table.IsOpen(p) {
 		return partitions.Here
 	}
 	// If location is Here, the gate has just opened.
-	cs.route = l.membership.Ownership.Route(p)
+	cs.route = l.cluster.Ownership.Route(p)
 	if location := cs.route.Location; mayBeHere || location == partitions.Elsewhere {
 		return location
 	}
@@ -66,9 +66,9 @@ func (cs *candidates) locate(l *Limiter) partitions.Location {
 
 // next returns how a subject that is not decided here is decided next, and by
 // which node. The standby comes last, and after it this node, alone.
-func (cs *candidates) next(m *membership) (subjectState, ring.NodeID) {
+func (cs *candidates) next(m *clusterPart) (subjectState, ring.NodeID) {
 	for _, id := range [...]ring.NodeID{cs.hint, cs.route.Owner, cs.route.Other} {
-		if id != m.Self && cs.tryReach(m, id) {
+		if id != m.Self && cs.mayAsk(m, id) {
 			return stateAskOwner, id
 		}
 	}
@@ -88,15 +88,15 @@ func (cs *candidates) next(m *membership) (subjectState, ring.NodeID) {
 	if standby == m.Self && !cs.triedAsStandby && !cs.hasTried(standby) {
 		return stateActAsStandby, standby
 	}
-	if standby != m.Self && cs.tryReach(m, standby) {
+	if standby != m.Self && cs.mayAsk(m, standby) {
 		return stateAskStandby, standby
 	}
 	return stateAlone, ring.NodeID{}
 }
 
-// tryReach reports whether id can be reached and has not been tried yet. It
+// mayAsk reports whether id can be reached and has not been tried yet. It
 // marks a node that can't be reached as tried, as if a call had failed.
-func (cs *candidates) tryReach(m *membership, id ring.NodeID) bool {
+func (cs *candidates) mayAsk(m *clusterPart, id ring.NodeID) bool {
 	if id.IsZero() || cs.hasTried(id) {
 		return false
 	}
@@ -116,7 +116,7 @@ func (cs *candidates) markUnreached(id ring.NodeID) {
 
 // recheckUnreached unmarks the unreached nodes that can be reached again, and
 // reports whether there are any.
-func (cs *candidates) recheckUnreached(m *membership) (found bool) {
+func (cs *candidates) recheckUnreached(m *clusterPart) (found bool) {
 	cs.unreached = slices.DeleteFunc(cs.unreached, func(id ring.NodeID) bool {
 		if !m.Peers.Reachable(id) {
 			return false
@@ -130,7 +130,7 @@ func (cs *candidates) recheckUnreached(m *membership) (found bool) {
 
 // unsureNode returns a node that may decide the subject, and of which it is not
 // known yet whether a path leads to it; zero if there is none.
-func (cs *candidates) unsureNode(m *membership) ring.NodeID {
+func (cs *candidates) unsureNode(m *clusterPart) ring.NodeID {
 	for _, id := range [...]ring.NodeID{cs.route.Owner, cs.route.Other, cs.route.Standby} {
 		if !id.IsZero() && id != m.Self && m.Peers.PathUnsure(id) {
 			return id

@@ -58,7 +58,7 @@ func TestEachSubjectIsRoutedOnce(t *testing.T) {
 		counts := make([]*takes, len(w.nodes))
 		for i, n := range w.nodes {
 			counts[i] = &takes{decided: map[int64]bool{}}
-			n.membership.Recorder = counts[i]
+			n.cluster.Recorder = counts[i]
 		}
 		n := w.nodes[0]
 		mine, mineToo := w.keyOf("a", n, nil), w.keyOf("b", n, nil)
@@ -174,7 +174,7 @@ func TestAwaitOwner_AtAStuckNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestCluster(t, 2, "rules: []")
 		n := w.nodes[0]
-		n.membership.AwaitRevision = func(context.Context, int64, int64) bool { return false }
+		n.cluster.AwaitRevision = func(context.Context, int64, int64) bool { return false }
 
 		c := &clusterCheck{limiter: n.Limiter}
 		began := time.Now()

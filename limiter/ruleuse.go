@@ -54,7 +54,7 @@ func (l *Limiter) RuleUse(regions []string) *RuleUse {
 	out.add(report)
 
 	answered := map[string]bool{}
-	m := l.membership
+	m := l.cluster
 	if m != nil && m.OtherRegions != nil {
 		// A node there first waits for those nodes of its region that don't answer.
 		const timeout = 2 * gatherTimeout
@@ -102,7 +102,7 @@ type usedRule struct {
 func (l *Limiter) ruleUseInRegion() (*useReport, []ring.NodeID) {
 	report := l.ruleUseHere()
 	nodes := make([]ring.NodeID, 1)
-	m := l.membership
+	m := l.cluster
 	if m == nil {
 		return report, nodes
 	}

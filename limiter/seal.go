@@ -41,10 +41,10 @@ func signature(key, b []byte) []byte {
 // uses a key of its process, as a standalone node does, and no other node can
 // verify the signature.
 func (rs *reservations) signingKey(purpose string) (key []byte, known bool) {
-	if rs.limiter.membership == nil || rs.limiter.membership.SigningKey == nil {
+	if rs.limiter.cluster == nil || rs.limiter.cluster.SigningKey == nil {
 		return rs.processKey[:], true
 	}
-	secret := rs.limiter.membership.SigningKey()
+	secret := rs.limiter.cluster.SigningKey()
 	if len(secret) == 0 {
 		return rs.processKey[:], false
 	}

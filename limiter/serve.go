@@ -29,7 +29,7 @@ func (l *Limiter) Handle(peers *peer.Peers) {
 // ServeNear answers a message from another limiter of this region. It does not
 // block, and does not keep body.
 func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, to Responder) {
-	m := l.membership
+	m := l.cluster
 	if m == nil {
 		to.Fail(CodeMalformed, "this node is not in a cluster")
 		return
@@ -107,14 +107,14 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 // ServeFar is ServeNear for a message from another region.
 func (l *Limiter) ServeFar(method peer.Method, body []byte, to Responder) {
 	switch {
-	case l.membership == nil:
+	case l.cluster == nil:
 		to.Fail(CodeMalformed, "this node is not in a cluster")
 	case method == MethodLend:
-		l.membership.loans.serveLoanRequest(body, false, to)
+		l.cluster.loans.serveLoanRequest(body, false, to)
 	case method == MethodShare:
 		l.serveShare(body, to)
 	case method == MethodRuleUse:
-		l.membership.serveInBackground(to, func() {
+		l.cluster.serveInBackground(to, func() {
 			ur, _ := l.ruleUseInRegion()
 			to.Reply(wire.Encode(nil, ur))
 		})
@@ -130,7 +130,7 @@ func (l *Limiter) serveTop(body []byte, to Responder) {
 		return
 	}
 	by := top.By(body[0])
-	l.membership.serveInBackground(to, func() {
+	l.cluster.serveInBackground(to, func() {
 		to.Reply(wire.Encode(nil, top.NewPart(by, l.topHere(by))))
 	})
 }
@@ -138,7 +138,7 @@ func (l *Limiter) serveTop(body []byte, to Responder) {
 // serveSlot answers another node's slotRequest. If this node owns the slot, it
 // answers a release at once, because a release waits for nothing.
 func (l *Limiter) serveSlot(body []byte, to Responder) {
-	m := l.membership
+	m := l.cluster
 	req := &slotRequest{}
 	if err := wire.Decode(body, req, "request about a slot"); err != nil {
 		to.Fail(CodeMalformed, err.Error())
@@ -176,7 +176,7 @@ func (l *Limiter) serveShare(body []byte, to Responder) {
 		return
 	}
 
-	l.membership.serveInBackground(to, func() {
+	l.cluster.serveInBackground(to, func() {
 		u, err := l.usageInRegion(&Query{Rule: ref.Rule, Key: ref.Key})
 		if err != nil {
 			to.Fail(CodeBusy, err.Error())

@@ -171,7 +171,7 @@ func (rs *reservations) settleAtHome(ctx context.Context, req *settleRequest) (o
 		next := *req
 		next.hops++
 		out = &Settlement{}
-		return rs.limiter.membership.request(ctx, to, MethodSettle, &next, out)
+		return rs.limiter.cluster.request(ctx, to, MethodSettle, &next, out)
 	}
 
 	home := &ownerRequest{subject: req.home().subject, hops: req.hops, here: here, there: forward}
@@ -206,18 +206,18 @@ func (rs *reservations) settleLocal(req *settleRequest, out *Settlement) {
 		plan := actual.plan(rs.limiter, subj, now)
 		plan.Late = plan.Late || out.Late
 
-		outcome, err := rs.limiter.membership.Fallback.Settle(now, plan)
+		outcome, err := rs.limiter.cluster.Fallback.Settle(now, plan)
 		switch {
 		case err != nil || outcome == counters.NotMade:
-			rs.countDropped(&actual, subj)
+			rs.countLost(&actual, subj)
 		case i == 0: // the home's owner does not know what remains
 			out.Remaining = actual.settlement(plan, outcome == counters.MadeBefore).Remaining
 		}
 	}
 }
 
-// countDropped counts the limits of subj that should get cost back, but do not.
-func (rs *reservations) countDropped(req *settleRequest, subj *reservedSubject) {
+// countLost counts the limits of subj that should get cost back, but do not.
+func (rs *reservations) countLost(req *settleRequest, subj *reservedSubject) {
 	for i := range subj.ops {
 		if req.delta(subj.cost(i)) < 0 {
 			rs.dropped.Add(1)
@@ -261,7 +261,7 @@ func (rs *reservations) settleHere(req *settleRequest) (*Settlement, error) {
 	}
 
 	switch {
-	case rs.limiter.membership != nil && !rs.limiter.membership.Authority():
+	case rs.limiter.cluster != nil && !rs.limiter.cluster.Authority():
 		return nil, ErrNoOwner
 	case outcome == counters.NotMade:
 		rs.unknown.Add(1)
@@ -293,7 +293,7 @@ func (rs *reservations) settleRest(req *settleRequest, refundable bool) {
 			continue // see settleLocal
 		}
 		if !refundable {
-			rs.countDropped(req, subj)
+			rs.countLost(req, subj)
 		}
 
 		debt, back := req.splitDifference(subj, refundable)
@@ -320,17 +320,17 @@ func (rs *reservations) settleRest(req *settleRequest, refundable bool) {
 // rest is settled all the same. If this node then dies as well, the rest may be
 // settled twice, which is better than never.
 func (rs *reservations) confirmHome(req *settleRequest) {
-	m := rs.limiter.membership
-	if m == nil || m.Standbys == nil {
+	m := rs.limiter.cluster
+	if m == nil || m.Confirmer == nil {
 		return
 	}
 	p := ring.PartitionOf(req.home().subject)
-	if !m.Standbys.CanConfirm(p) {
+	if !m.Confirmer.CanConfirm(p) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(m.ctx, confirmTimeout)
 	defer cancel()
-	_ = m.Standbys.Confirm(ctx, p)
+	_ = m.Confirmer.Confirm(ctx, p)
 }
 
 // isBilled reports whether settling req corrects a bill.
@@ -360,8 +360,8 @@ func (req *settleRequest) correctBill(l *Limiter) {
 
 			// The correction is for the month in which the reservation was billed.
 			unit := req.units[reserved.unit]
-			if !l.meter.Add(req.made, subject, unit, cost, 0) {
-				l.meter.AddNamed(req.made, subject, subj.rule, subj.key, unit, cost, 0)
+			if !l.meter.Add(req.madeAt, subject, unit, cost, 0) {
+				l.meter.AddNamed(req.madeAt, subject, subj.rule, subj.key, unit, cost, 0)
 			}
 		}
 	}
@@ -446,11 +446,11 @@ func (req *settleRequest) plan(l *Limiter, subj *reservedSubject, now algorithms
 	}
 
 	// localLineage is only a mark; the table compares real lineages.
-	if local && l.membership != nil {
-		plan.Life.Lineage = l.membership.Fallback.Lineage(ring.PartitionOf(subj.subject))
+	if local && l.cluster != nil {
+		plan.Life.Lineage = l.cluster.Fallback.Lineage(ring.PartitionOf(subj.subject))
 	}
 
-	age := l.reservationAge(req.made, subj.subject, now)
+	age := l.reservationAge(req.madeAt, subj.subject, now)
 	for i := range subj.ops {
 		plan.Changes = append(plan.Changes, req.settledCost(l, subj, i, age))
 	}
@@ -539,7 +539,7 @@ func (req *settleRequest) splitDifference(
 ) (debt *change, back *refund) {
 	when := subj.takenCosts // but for the costs themselves
 	when.ops, when.marks = nil, nil
-	back = &refund{takenCosts: when, reservedAt: req.made, late: req.late}
+	back = &refund{takenCosts: when, reservedAt: req.madeAt, late: req.late}
 	owed := when
 	for i := range subj.ops {
 		op := subj.ops[i]
@@ -556,7 +556,7 @@ func (req *settleRequest) splitDifference(
 
 	// The debt of a late settlement says when its cost was taken, so that a new
 	// window does not pay for an old one.
-	debt = &change{verb: verbCharge, ticket: req.debtTicket(subj), made: req.made, ops: owed.ops}
+	debt = &change{verb: verbCharge, ticket: req.debtTicket(subj), madeAt: req.madeAt, ops: owed.ops}
 	if req.late {
 		debt.taken = &owed
 	}
@@ -584,8 +584,8 @@ func (rs *reservations) charge(debts []*change, deadline time.Time) {
 	var pending sync.WaitGroup
 	for _, debt := range debts {
 		pending.Go(func() {
-			if debt.apply(ctx, l) != nil && l.membership != nil {
-				l.membership.debtTasks.keep(debtTask{debt}, chargeTimeout)
+			if debt.apply(ctx, l) != nil && l.cluster != nil {
+				l.cluster.debtTasks.keep(debtTask{debt}, chargeTimeout)
 			}
 		})
 	}
@@ -600,7 +600,7 @@ func (task debtTask) try(ctx context.Context, l *Limiter, _ time.Duration) bool 
 	return task.apply(ctx, l) == nil
 }
 
-// countDrop implements task.
-func (task debtTask) countDrop(l *Limiter, _ bool) {
-	l.membership.counts.debtsDropped.Add(int64(len(task.ops)))
+// countLost implements task.
+func (task debtTask) countLost(l *Limiter, _ bool) {
+	l.cluster.counts.debtsDropped.Add(int64(len(task.ops)))
 }

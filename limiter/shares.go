@@ -18,12 +18,12 @@ import (
 
 // recordShares sets hasDividedLimits and recordedVersion.
 func (active *activeRules) recordShares() {
-	division := active.set.Shares()
-	if division == nil {
+	versions := active.set.DividingVersions()
+	if versions == nil {
 		return
 	}
-	for i := range division.Held {
-		if v := &division.Held[i]; v.RecordedAt != 0 && v.Set != nil {
+	for i := range versions.Held {
+		if v := &versions.Held[i]; v.RecordedAt != 0 && v.Set != nil {
 			active.recordedVersion = max(active.recordedVersion, v.Set.Version)
 		}
 	}

@@ -137,7 +137,7 @@ func (p *pace) expectedUse(steady, remaining int64) int64 {
 
 // notifyOwners tells the owners of a's subjects which shares run short.
 func (lo *loans) notifyOwners(q *Query, a *Answer) {
-	m := lo.limiter.membership
+	m := lo.limiter.cluster
 	if m.OtherRegions == nil || a.DecidedBy == ByFallback {
 		return
 	}
@@ -215,7 +215,7 @@ func (l *Limiter) decideAfterLoan(began int64, q *Query, a *Answer, decide func(
 			break
 		}
 		if !l.awaitLoan(q, a, deadline) {
-			a.reclassifyRefusals(l)
+			a.reboundShareRefusals(l)
 			break
 		}
 
@@ -234,7 +234,7 @@ func (l *Limiter) decideAfterLoan(began int64, q *Query, a *Answer, decide func(
 // and waits for that loan. It reports whether to decide the check again. It
 // does not wait if another limit refused the check, too.
 func (l *Limiter) awaitLoan(q *Query, a *Answer, deadline time.Time) bool {
-	m := l.membership
+	m := l.cluster
 	if q.Mode != counters.CheckMode || len(q.Subjects) > 0 || m == nil ||
 		m.OtherRegions == nil || a.DecidedBy < ByForward {
 		return false
@@ -357,7 +357,7 @@ func (sh *shortage) isBusy() bool { return sh.question != nil || sh.waiters > 0 
 // requestBorrow tells the owner of h's subject what is needed, unless a question about
 // it is under way. It returns the question; nil if there is no owner or no room.
 func (lo *loans) requestBorrow(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
-	m := lo.limiter.membership
+	m := lo.limiter.cluster
 	ss := &lo.shortages
 	subject := h.Subject.Hi // h is valid only until its check ends
 	route := m.Ownership.Route(ring.PartitionOf(subject))
@@ -413,7 +413,7 @@ func (ss *shortages) beginQuestion(
 // acceptLoanAnswer records the answer to the question about the subject, and wakes
 // the checks that wait for it.
 func (lo *loans) acceptLoanAnswer(subject uint64, sh *shortage, answer borrowReply) {
-	m := lo.limiter.membership
+	m := lo.limiter.cluster
 	now := lo.limiter.clock.Now().Steady
 	if answer.gotMore {
 		// Forget the remembered refusals before the checks wake: they would refuse the
@@ -438,15 +438,15 @@ func (lo *loans) acceptLoanAnswer(subject uint64, sh *shortage, answer borrowRep
 
 // backoffAfterRefusal returns how long callers should stay away from a subject
 // that a share refuses. A failed request for a loan lengthens the back-off.
-// cannotBorrow means that none is made, so this refusal lengthens it instead.
-func (ss *shortages) backoffAfterRefusal(subject uint64, steady int64, cannotBorrow bool) time.Duration {
+// If lengthens is set, none is made, and this refusal lengthens it instead.
+func (ss *shortages) backoffAfterRefusal(subject uint64, steady int64, lengthens bool) time.Duration {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 
 	sh := ss.subjects[subject]
 
 	// If the owner can be asked, requestBorrow adds the subject.
-	if sh == nil && cannotBorrow {
+	if sh == nil && lengthens {
 		sh = ss.shortageOf(subject)
 	}
 
@@ -454,7 +454,7 @@ func (ss *shortages) backoffAfterRefusal(subject uint64, steady int64, cannotBor
 		return minCallerBackoff
 	}
 
-	if cannotBorrow {
+	if lengthens {
 		sh.recordFailure(steady)
 	}
 
@@ -485,10 +485,10 @@ func (la *LimitAnswer) findShortShare() shortShare {
 	return regionShare
 }
 
-// classifyRefusal sets whose share refuses op. If only a share does, it counts
+// boundShareRefusal sets whose share refuses op. If only a share does, it counts
 // the refusal (backoffAfterRefusal), and bounds RetryAfter: shares may grow.
-func (l *Limiter) classifyRefusal(a *Answer, la *LimitAnswer, op *counters.Op) {
-	m := l.membership
+func (l *Limiter) boundShareRefusal(a *Answer, la *LimitAnswer, op *counters.Op) {
+	m := l.cluster
 	la.shortShare = la.findShortShare()
 	la.isRegionIsolated = false
 	if m == nil || la.shortShare == noShare {
@@ -496,26 +496,26 @@ func (l *Limiter) classifyRefusal(a *Answer, la *LimitAnswer, op *counters.Op) {
 	}
 
 	la.isRegionIsolated = la.shortShare != nodeShare && !m.reachesOtherRegion(a.Set)
-	cannotBorrow := la.shortShare == nodeShare || la.shortShare == regionBurst || m.OtherRegions == nil
+	lengthens := la.shortShare == nodeShare || la.shortShare == regionBurst || m.OtherRegions == nil
 	if op.Mode == counters.PeekMode || la.Rule.Shadow {
-		cannotBorrow = false // nobody was turned away, so the back-off stays as it is
+		lengthens = false // nobody was turned away, so the back-off stays as it is
 	}
-	wait := m.loans.shortages.backoffAfterRefusal(op.Key.Subject, a.Now.Steady, cannotBorrow)
+	wait := m.loans.shortages.backoffAfterRefusal(op.Key.Subject, a.Now.Steady, lengthens)
 	if la.RetryAfter == algorithms.Never || la.RetryAfter > wait {
 		la.RetryAfter = wait
 	}
 }
 
-// reclassifyRefusals does what classifyRefusal does once more, by what the owner
-// has answered since, and finds the tightest limit again.
-func (a *Answer) reclassifyRefusals(l *Limiter) {
+// reboundShareRefusals does what boundShareRefusal does once more, by what the
+// owner has answered since, and finds the tightest limit again.
+func (a *Answer) reboundShareRefusals(l *Limiter) {
 	a.TightestIndex = -1
 	for i := range a.Limits {
 		la := &a.Limits[i]
 		op := &a.scratch.ops[i]
 		if la.shortShare != noShare {
 			la.RetryAfter = op.Decision.RetryAfter
-			l.classifyRefusal(a, la, op)
+			l.boundShareRefusal(a, la, op)
 		}
 		if a.isTightestSoFar(la) {
 			a.TightestIndex = i
@@ -525,13 +525,13 @@ func (a *Answer) reclassifyRefusals(l *Limiter) {
 
 // reachesOtherRegion reports whether this node reaches another of the regions
 // that divide the limits of set.
-func (m *membership) reachesOtherRegion(set *rules.Set) bool {
-	division := set.Shares()
-	if division == nil || m.OtherRegions == nil {
+func (m *clusterPart) reachesOtherRegion(set *rules.Set) bool {
+	versions := set.DividingVersions()
+	if versions == nil || m.OtherRegions == nil {
 		return false
 	}
-	return slices.ContainsFunc(division.Held[len(division.Held)-1].Names, func(name string) bool {
-		return name != division.Region && m.OtherRegions.Reachable(name)
+	return slices.ContainsFunc(versions.Held[len(versions.Held)-1].Regions, func(name string) bool {
+		return name != versions.Region && m.OtherRegions.Reachable(name)
 	})
 }
 

@@ -109,8 +109,8 @@ func TestAFirstCheckInANewRegionWaitsForALoan(t *testing.T) {
 		set := compile(t, 2, "version: 1\n"+globalMinute)
 		window := time.Now()
 		e.useIn("us", set,
-			rules.HeldVersion{Names: []string{"eu", "us"}, RecordedAt: window.Add(time.Hour).UnixNano()},
-			rules.HeldVersion{Set: set, Names: []string{"eu"}, RecordedAt: 1})
+			rules.HeldVersion{Regions: []string{"eu", "us"}, RecordedAt: window.Add(time.Hour).UnixNano()},
+			rules.HeldVersion{Set: set, Regions: []string{"eu"}, RecordedAt: 1})
 
 		n, began := e.all["us"].nodes[0], time.Now()
 		q := waiting("month", "y")
@@ -209,11 +209,11 @@ func TestTightestLimitAfterALoanOfNothing(t *testing.T) {
 		if a.TightestIndex != 0 || a.Limits[1].RetryAfter != time.Second {
 			t.Fatalf("have %d as tightest, and retry after %v", a.TightestIndex, a.Limits[1].RetryAfter)
 		}
-		ss := &n.membership.loans.shortages
+		ss := &n.cluster.loans.shortages
 		ss.mu.Lock()
 		ss.subjects[a.scratch.ops[0].Key.Subject].wait = maxCallerBackoff
 		ss.mu.Unlock()
-		a.reclassifyRefusals(n.Limiter)
+		a.reboundShareRefusals(n.Limiter)
 		if a.TightestIndex != 1 || a.Limits[0].RetryAfter > 30*time.Second || a.Limits[1].RetryAfter != maxCallerBackoff {
 			t.Errorf("have %d as tightest, and retry after %v and %v", a.TightestIndex,
 				a.Limits[0].RetryAfter, a.Limits[1].RetryAfter)

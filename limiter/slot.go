@@ -70,7 +70,7 @@ type slot struct {
 	// because it was cut off. granter and made are set only if alone is.
 	alone   bool
 	granter ring.NodeID
-	made    int64 // Unix nanoseconds, by the wall clock of the granter
+	madeAt  int64 // Unix nanoseconds, by the wall clock of the granter
 
 	left time.Duration // how long the slot is held; not in the ID
 }
@@ -92,7 +92,7 @@ func (sl *slot) Code(c *wire.Coder) {
 	wire.Fixed(c, &sl.nonce)
 	c.Bool(&sl.alone)
 	if sl.alone {
-		wire.Fixed(c, &sl.made)
+		wire.Fixed(c, &sl.madeAt)
 		c.Raw(sl.granter[:])
 	}
 	wire.List(c, &sl.parts, MaxReserved, minSlotPart+8, func(part *slotPart) {

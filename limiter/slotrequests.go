@@ -71,11 +71,11 @@ func (l *Limiter) askSlots(ctx context.Context, req slotRequest, parts []slotPar
 	for i := range parts {
 		single := req
 		single.list = parts[i : i+1]
-		ask := func() { results[i], errs[i] = l.askSlot(ctx, &single) }
+		askOwner := func() { results[i], errs[i] = l.askSlot(ctx, &single) }
 		if len(parts) == 1 {
-			ask()
+			askOwner()
 		} else {
-			pending.Go(ask)
+			pending.Go(askOwner)
 		}
 	}
 
@@ -93,7 +93,7 @@ func (l *Limiter) askSlot(ctx context.Context, req *slotRequest) (result *slotRe
 	}, there: func(to ring.NodeID) error { // asking twice does no harm
 		next := *req
 		next.hops++
-		return l.membership.request(ctx, to, MethodSlot, &next, result)
+		return l.cluster.request(ctx, to, MethodSlot, &next, result)
 	}})
 	return result, err
 }
@@ -184,7 +184,7 @@ func (l *Limiter) release(ctx context.Context, sl *slot) (held, done bool) {
 	req := slotRequest{verb: slotRelease, id: sl.id, nonce: sl.nonce}
 
 	// Only the node that has granted a slot alone tells its owners of it.
-	if sl.alone && l.membership != nil && sl.granter == l.membership.Self {
+	if sl.alone && l.cluster != nil && sl.granter == l.cluster.Self {
 		l.cancelReports(req, sl.parts)
 	}
 	return l.releaseParts(ctx, req, sl.parts)
@@ -219,7 +219,7 @@ func (l *Limiter) cancelReports(req slotRequest, parts []slotPart) {
 		return report.verb == slotReport && report.id == req.id && report.nonce == req.nonce &&
 			slices.ContainsFunc(parts, func(part slotPart) bool { return part.Key == report.list[0].Key })
 	}
-	l.membership.slotTasks.forget(isReleased, func(t task) {
+	l.cluster.slotTasks.forget(isReleased, func(t task) {
 		release := req
 		release.list = t.(*slotRequest).list
 		l.enqueueSlotRequest(release)
@@ -245,12 +245,12 @@ const (
 // enqueueSlotRequest has req tried again until its owner acknowledges it, or for
 // as long as the limit lets a slot last.
 func (l *Limiter) enqueueSlotRequest(req slotRequest) {
-	if l.membership != nil {
+	if l.cluster != nil {
 		longest := req.list[0].TTL
 		for _, part := range req.rest {
 			longest = max(longest, part.TTL)
 		}
-		l.membership.slotTasks.keep(&req, longest)
+		l.cluster.slotTasks.keep(&req, longest)
 	}
 }
 
@@ -270,9 +270,9 @@ func (req *slotRequest) try(ctx context.Context, l *Limiter, left time.Duration)
 	return true
 }
 
-// countDrop implements task.
-func (req *slotRequest) countDrop(l *Limiter, late bool) {
+// countLost implements task.
+func (req *slotRequest) countLost(l *Limiter, late bool) {
 	if !late { // if late, the slot has ended by itself
-		l.membership.counts.slotTasksDropped.Add(1)
+		l.cluster.counts.slotTasksDropped.Add(1)
 	}
 }

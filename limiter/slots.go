@@ -29,7 +29,7 @@ func (l *Limiter) RenewSlot(id string, ttl time.Duration) (expires time.Duration
 	defer cancel()
 
 	// The owners may not know yet of a slot that was granted alone.
-	mayRestore := sl.alone && l.clock.Now().Wall < sl.made+int64(maxAloneSlot)
+	mayRestore := sl.alone && l.clock.Now().Wall < sl.madeAt+int64(maxAloneSlot)
 
 	_, errs := l.askSlots(ctx, slotRequest{verb: slotRenew, id: sl.id, nonce: sl.nonce, mayRestore: mayRestore}, sl.parts)
 	var gone, later bool

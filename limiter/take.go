@@ -13,7 +13,7 @@ import (
 func (l *Limiter) takeAsOwner(
 	now algorithms.Instant, ops []counters.Op, peek bool, acq *acquisition,
 ) (verdict counters.Verdict, authorized bool) {
-	m := l.membership
+	m := l.cluster
 	var generation int64
 	if m != nil {
 		generation, authorized = m.ReadAuthority()
@@ -53,7 +53,7 @@ func (l *Limiter) takeFromTable(now algorithms.Instant, ops []counters.Op, peek 
 }
 
 // recorderClock reads the recorder's clock; zero without a recorder.
-func (m *membership) recorderClock() int64 {
+func (m *clusterPart) recorderClock() int64 {
 	if m == nil || m.Recorder == nil {
 		return 0
 	}
@@ -62,7 +62,7 @@ func (m *membership) recorderClock() int64 {
 
 // recordDecision reports decisions on ops, as many as times, to the recorder.
 // They began at began, by the recorder's clock.
-func (m *membership) recordDecision(by DecidedBy, ops []counters.Op, began int64, times int) {
+func (m *clusterPart) recordDecision(by DecidedBy, ops []counters.Op, began int64, times int) {
 	if m == nil || m.Recorder == nil {
 		return
 	}

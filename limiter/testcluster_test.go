@@ -25,7 +25,7 @@ import (
 
 var (
 	_ Ownership = (*partitions.Keeper)(nil)
-	_ Standbys  = (*partitions.Keeper)(nil)
+	_ Confirmer = (*partitions.Keeper)(nil)
 	_ Peers     = (*peer.Peers)(nil)
 )
 
@@ -149,7 +149,7 @@ func (w *testCluster) open(id ring.NodeID, text string) *testNode {
 			}
 			return time.Since(begun) + 1
 		},
-		Self: id, Boot: rand.Uint64() | 1, Ownership: n, Peers: n, Standbys: n, OtherRegions: w.far,
+		Self: id, Boot: rand.Uint64() | 1, Ownership: n, Peers: n, Confirmer: n, OtherRegions: w.far,
 		ReadAuthority: n.readAuthority, Ring: func() *ring.Table { return w.table }, Fallback: fallback,
 		SigningKey: func() []byte { return []byte("a secret of these nodes") },
 		AwaitRevision: func(ctx context.Context, revision, version int64) bool {
@@ -284,8 +284,8 @@ func (n *testNode) DecideAsStandby(
 	return v
 }
 
-// AdmitAlone implements Ownership.
-func (n *testNode) AdmitAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict {
+// DecideAlone implements Ownership.
+func (n *testNode) DecideAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict {
 	v := n.copies.Take(now, ops)
 	n.w.mu.Lock()
 	defer n.w.mu.Unlock()

@@ -75,7 +75,7 @@ func (e *testRegions) spawn(f func()) bool {
 // use makes all regions use the given rules, recorded for the named regions.
 func (e *testRegions) use(version int64, text string, names []string) {
 	for _, name := range e.names {
-		e.useIn(name, compile(e.t, version, "version: 1\n"+text), rules.HeldVersion{Names: names, RecordedAt: 1})
+		e.useIn(name, compile(e.t, version, "version: 1\n"+text), rules.HeldVersion{Regions: names, RecordedAt: 1})
 	}
 }
 
@@ -84,7 +84,7 @@ func (e *testRegions) use(version int64, text string, names []string) {
 func (e *testRegions) useIn(name string, set *rules.Set, own rules.HeldVersion, before ...rules.HeldVersion) {
 	own.Set = set
 	for _, n := range e.all[name].nodes {
-		n.SetRules(set.Keyed([]byte(name)).WithShares(&rules.Shares{Region: name, Held: append(before, own)}))
+		n.SetRules(set.Keyed([]byte(name)).WithShares(&rules.DividingVersions{Region: name, Held: append(before, own)}))
 	}
 }
 
@@ -247,9 +247,9 @@ func (e *testRegions) waitForLoans() {
 	process.Eventually(e.t, "no loan is in flight", func() bool {
 		for _, w := range e.all {
 			for _, n := range w.nodes {
-				n.membership.loans.mu.Lock()
-				inFlight := n.membership.loans.inFlight
-				n.membership.loans.mu.Unlock()
+				n.cluster.loans.mu.Lock()
+				inFlight := n.cluster.loans.inFlight
+				n.cluster.loans.mu.Unlock()
 				if inFlight > 0 {
 					return false
 				}

@@ -12,9 +12,9 @@ import (
 func (l *Limiter) Top(o top.Options) ([]top.Subject, []ring.NodeID) {
 	all := l.topHere(o.By)
 	nodes := make([]ring.NodeID, 1)
-	if l.membership != nil {
-		nodes[0] = l.membership.Self
-		gatherFrom(l.membership, MethodTop, []byte{byte(o.By)}, func(from ring.NodeID, other *top.Part) {
+	if l.cluster != nil {
+		nodes[0] = l.cluster.Self
+		gatherFrom(l.cluster, MethodTop, []byte{byte(o.By)}, func(from ring.NodeID, other *top.Part) {
 			all, nodes = append(all, other.Subjects...), append(nodes, from)
 		})
 		all = top.Merge(all)

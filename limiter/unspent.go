@@ -65,7 +65,7 @@ func (rs *unspentRounds) of(subject uint64) *cachedRound[unspentRound] {
 // askHolders returns the holders' reports about a subject that this node owns,
 // at most 100 ms old; nil if nothing is leased.
 func (ls *leases) askHolders(lineage, subject uint64) *unspentRound {
-	m := ls.limiter.membership
+	m := ls.limiter.cluster
 	var holders []ring.NodeID
 	ls.granted.View(m.Boottime(), lineage, subject, func(outstanding []localcache.OutstandingGrant) {
 		for i := range outstanding {
@@ -85,7 +85,7 @@ func (ls *leases) askHolders(lineage, subject uint64) *unspentRound {
 
 // collectUnspent asks the holders and collects their reports.
 func (ls *leases) collectUnspent(subject uint64, holders []ring.NodeID) *unspentRound {
-	m := ls.limiter.membership
+	m := ls.limiter.cluster
 	round := &unspentRound{
 		reports:  make(map[ring.NodeID]localcache.Unspent, len(holders)),
 		left:     make(map[uint64][]int64),

@@ -38,7 +38,7 @@ func (w *testCluster) heldOf(rule, key string, holders ...*testNode) int64 {
 	expect.NoError(w.t, err)
 	owner, total := w.node(w.place[w.partition(rule, key)].owner), int64(0)
 	for _, n := range holders {
-		for _, g := range n.membership.leases.held.Unspent(u.Hash.Hi, owner.id, owner.boot).Held {
+		for _, g := range n.cluster.leases.held.Unspent(u.Hash.Hi, owner.id, owner.boot).Held {
 			total += g.Left[0]
 		}
 	}

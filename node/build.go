@@ -221,7 +221,7 @@ func (n *Node) openKeeper() (err error) {
 // openLimiter makes the limiter, which decides checks.
 func (n *Node) openLimiter() (err error) {
 	n.limiter, err = limiter.NewInCluster(n.table, n.clock, limiter.ClusterConfig{
-		Self: n.id, Boot: n.boot, Ownership: n.keeper, Standbys: n.keeper, Peers: n.peers, OtherRegions: n.wan,
+		Self: n.id, Boot: n.boot, Ownership: n.keeper, Confirmer: n.keeper, Peers: n.peers, OtherRegions: n.wan,
 		ReadAuthority: n.cluster.ReadAuthority, AwaitRevision: n.cluster.AwaitRevision, Ring: n.ring, SigningKey: n.signingKey,
 		Fallback: n.fallback, Recorder: n.env.recorder, Boottime: n.env.boottime,
 		Leases: n.config.MaxCounters / countersPerLease,

@@ -60,7 +60,7 @@ func (n *Node) regions(view cluster.View) []admin.Region {
 		r.Address, _, _ = net.SplitHostPort(far.Address) // empty if there is none
 	}
 
-	for _, name := range n.cluster.StateInUse().Regions.Names {
+	for _, name := range n.cluster.StateInUse().Regions.Committed {
 		get(name).Committed = true
 	}
 

@@ -63,7 +63,7 @@ func TestEntriesInOneProcess(t *testing.T) {
 		eu.poll(20*time.Millisecond, time.Minute, "the regions have met", func() bool {
 			for _, v := range append(eu.nodes[:3:3], us.nodes...) {
 				c := v.node.cluster
-				if len(c.StateInUse().Regions.Names) != 2 ||
+				if len(c.StateInUse().Regions.Committed) != 2 ||
 					c.Following().Recorded != eu.nodes[0].version() ||
 					v.version() != eu.nodes[0].version() {
 					return false

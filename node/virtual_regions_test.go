@@ -93,7 +93,7 @@ func (s *regionSystem) whole() {
 					continue
 				}
 				c := v.node.cluster
-				if v.version() != version || len(c.StateInUse().Regions.Names) != 3 || c.Following().Recorded != version {
+				if v.version() != version || len(c.StateInUse().Regions.Committed) != 3 || c.Following().Recorded != version {
 					return false
 				}
 			}

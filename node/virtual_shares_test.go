@@ -63,11 +63,11 @@ func recorded(all []*testCluster) func() bool {
 		for _, p := range all {
 			for _, v := range p.nodes {
 				set := v.node.limiter.Rules()
-				if set == nil || set.Shares() == nil {
+				if set == nil || set.DividingVersions() == nil {
 					return false
 				}
-				held := set.Shares().Held
-				if last := held[len(held)-1]; last.RecordedAt == 0 || len(last.Names) != len(all) {
+				held := set.DividingVersions().Held
+				if last := held[len(held)-1]; last.RecordedAt == 0 || len(last.Regions) != len(all) {
 					return false
 				}
 			}

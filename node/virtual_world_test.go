@@ -164,10 +164,10 @@ func (w *simWorld) replaceShares() {
 	for _, tr := range w.regions {
 		for _, v := range tr.runningNodes() {
 			set := v.node.limiter.Rules()
-			if set == nil || set.Shares() == nil || w.replaced[v] == set {
+			if set == nil || set.DividingVersions() == nil || w.replaced[v] == set {
 				continue
 			}
-			shares := rules.Shares{Region: set.Shares().Region, Held: w.sabotage(set.Shares().Held)}
+			shares := rules.DividingVersions{Region: set.DividingVersions().Region, Held: w.sabotage(set.DividingVersions().Held)}
 			v.node.limiter.SetRules(set.WithShares(&shares))
 			w.replaced[v] = v.node.limiter.Rules()
 		}
@@ -292,8 +292,8 @@ func (w *simWorld) now() time.Duration { return w.regions[0].now() }
 // notShared returns why a region does not use a recorded version together with all others.
 func (w *simWorld) notShared(tr *simTrial) string {
 	s := tr.state().Regions
-	if n := len(s.Held); n == 0 || s.Held[n-1].RecordedAt == 0 || len(s.Names) < len(w.regions) {
-		return fmt.Sprintf("%v, and %d versions", s.Names, n)
+	if n := len(s.Held); n == 0 || s.Held[n-1].RecordedAt == 0 || len(s.Committed) < len(w.regions) {
+		return fmt.Sprintf("%v, and %d versions", s.Committed, n)
 	}
 	return ""
 }
@@ -724,8 +724,8 @@ func (w *simWorld) replaceRegion(random *rand.Rand) {
 		}
 		tr.awaitEmpty(simWhole, "the new region is whole", tr.missingNode)
 		tr.awaitEmpty(5*time.Minute, "it has joined the others", func() string {
-			if s := tr.state().Regions; !slices.Contains(s.Names, name) || s.Primary == name {
-				return fmt.Sprint(s.Names)
+			if s := tr.state().Regions; !slices.Contains(s.Committed, name) || s.Primary == name {
+				return fmt.Sprint(s.Committed)
 			}
 			return ""
 		})

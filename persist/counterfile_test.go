@@ -530,7 +530,7 @@ func TestNotesOfAResetCounterComeBack(t *testing.T) {
 	limit := algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 10, Burst: 10, Window: time.Hour}
 	src.Take(now, []counters.Op{{Key: key, Limit: &limit, Cost: 5}})
 	rate := notes.Note{Key: notes.Key{Subject: key.Subject, ID: key.Counter, Kind: notes.Rate},
-		Rank: 20, Until: now.Steady/1e9 + 3600}
+		Rank: 20, UntilSecond: now.Steady/1e9 + 3600}
 	src.Put(now, counters.Record{Note: &rate})
 	mustCheckpoint(t, c)
 

@@ -142,8 +142,9 @@ var (
 	// or rlnode does not write such a thing.
 	errContent = errors.New("inconsistent content")
 
-	// errDamaged: a snapshot is damaged, or an entry of Raft's log can't be read.
-	errDamaged = errors.New("stored data is damaged")
+	// errUnreadable: a snapshot is damaged, or an entry of Raft's log can't be
+	// read.
+	errUnreadable = errors.New("stored data is damaged")
 )
 
 func contentError(format string, args ...any) error {
@@ -152,7 +153,7 @@ func contentError(format string, args ...any) error {
 
 // isDamaged reports whether err says that what is stored can't be trusted.
 func isDamaged(err error) bool {
-	for _, damage := range []error{errPages, errEngineFailed, errContent, errChecksum, errDamaged} {
+	for _, damage := range []error{errPages, errEngineFailed, errContent, errChecksum, errUnreadable} {
 		if errors.Is(err, damage) {
 			return true
 		}

@@ -87,7 +87,7 @@ func (cf *CounterFile) readFrames(now algorithms.Instant, stats *LoadStats) erro
 	var group sync.WaitGroup
 	for i := range readers {
 		readers[i] = frameReader{CounterFile: cf, now: now, part: uint64(i),
-			parts: uint64(len(readers)), reset: map[counters.RecordID]struct{}{},
+			parts: uint64(len(readers)), resets: map[counters.RecordID]struct{}{},
 			walls: map[int]int64{}}
 		group.Go(func() { errs[i] = cf.file.view(readers[i].read) })
 	}
@@ -123,10 +123,10 @@ type frameReader struct {
 	*CounterFile
 	now         algorithms.Instant
 	part, parts uint64
-	// reset holds the counters that were reset and the slots that were released.
+	// resets holds the counters that were reset and the slots that were released.
 	// They are not in the table, so nothing else keeps older records of them from
 	// coming back. They are few.
-	reset map[counters.RecordID]struct{}
+	resets map[counters.RecordID]struct{}
 	// walls holds the partitions that must follow a clock that is ahead of this
 	// node's, with the reading of that clock.
 	walls map[int]int64
@@ -186,17 +186,17 @@ func (fr *frameReader) collect(r *counters.Record, wall int64, size int) {
 		// A released slot is the exception: an older frame may have it as held, with a
 		// later end.
 		if r.IsReleasedSlot() {
-			fr.reset[r.ID()] = struct{}{}
+			fr.resets[r.ID()] = struct{}{}
 		}
 		return
 	}
 
-	if _, wasReset := fr.reset[r.ID()]; wasReset {
+	if _, wasReset := fr.resets[r.ID()]; wasReset {
 		fr.Older++
 		return
 	}
 	if r.Note == nil && r.State.Fresh() && len(r.Log) == 0 {
-		fr.reset[r.ID()] = struct{}{}
+		fr.resets[r.ID()] = struct{}{}
 		return
 	}
 

@@ -220,7 +220,7 @@ func (r *RaftStore) checkEntries(at snapshotPosition) error {
 
 		if err != nil {
 			// Whatever the error, Raft can't do without the entry.
-			return fmt.Errorf("%w: %w", errDamaged, err)
+			return fmt.Errorf("%w: %w", errUnreadable, err)
 		}
 
 		if l.Term < term {
@@ -318,7 +318,7 @@ func (r *RaftStore) newestSnapshot() (snapshotPosition, error) {
 
 	dir := filepath.Join(r.config.Dir, snapshotsDir, name)
 	if err := checkSnapshot(dir, name, newest); err != nil {
-		if errors.Is(err, errDamaged) || errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, errUnreadable) || errors.Is(err, fs.ErrNotExist) {
 			return newest, corruptError(dir, err)
 		}
 		return newest, fmt.Errorf("check snapshot: %w", err)
@@ -333,7 +333,7 @@ type snapshotMeta struct {
 }
 
 func checkSnapshot(dir, name string, at snapshotPosition) error {
-	broken := func(what any) error { return fmt.Errorf("%w: %v", errDamaged, what) }
+	broken := func(what any) error { return fmt.Errorf("%w: %v", errUnreadable, what) }
 
 	text, err := readBoundedFile(filepath.Join(dir, "meta.json"), maxSnapshotMeta)
 	if err != nil {
@@ -375,7 +375,7 @@ func readBoundedFile(path string, bound int64) ([]byte, error) {
 		return nil, err
 	}
 	if !info.Mode().IsRegular() || info.Size() > bound {
-		return nil, fmt.Errorf("%w: %s is not a file of at most %d bytes", errDamaged, path, bound)
+		return nil, fmt.Errorf("%w: %s is not a file of at most %d bytes", errUnreadable, path, bound)
 	}
 	return os.ReadFile(path)
 }

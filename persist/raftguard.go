@@ -67,10 +67,10 @@ var errHung = errors.New("disk does not respond")
 // with the log it finds, as after a crash between writing and answering.
 //
 // Raft ends the process when it can't read an entry that it must apply. So a
-// hung read gets a long time before it fails, and no entry is in doubt after a
-// failed deletion: Raft needs none of the old entries, and the later ones stay
-// as they are. It may still have to apply those, although the cache in front is
-// empty by then.
+// hung read gets a long time before it fails. After a failed deletion, no entry
+// is in doubt. Raft does not need the old entries, which were to be deleted. The
+// later entries stay as they are, and Raft may have to read them here to apply
+// them, because the cache in front is empty by then.
 //
 // Undoing can't bring back the configuration. When Raft deletes an entry that
 // holds one, it goes back to the last committed configuration. It learns the

@@ -36,7 +36,7 @@ type Set struct {
 	inlineNames      map[string]inlineName // by namespace; "" for all that the document does not name
 	names            []string              // see Names
 	envoy            *envoyTrees           // nil without the section
-	shares           *Shares               // nil if global limits are not divided
+	dividing         *DividingVersions     // nil if global limits are not divided
 	division         *division             // of shares; nil without shares
 	overlay          *overlay              // what entries add; nil without entries
 	compiled         *byte                 // identifies the call of Compile that all copies of the set come from
@@ -46,8 +46,8 @@ type Set struct {
 // HeldVersion is the part of a rules version that shares depend on: its set,
 // and the regions that divide its global limits.
 type HeldVersion struct {
-	Set   *Set
-	Names []string // the committed regions, sorted
+	Set     *Set
+	Regions []string // the committed regions, sorted
 	// RecordedAt is the wall time, in Unix ms, from which no region uses an older
 	// version. It is 0 until the version is recorded.
 	RecordedAt int64
@@ -60,11 +60,12 @@ type HeldVersion struct {
 	NotHonouredAt int64
 }
 
-// Shares determines a set's global limits in one region. It is immutable.
+// DividingVersions determines a set's global limits in one region. It is
+// immutable.
 //
 // While regions may use different versions of the rules, a share is small
 // enough for all of them; see [Set.ApplyShares].
-type Shares struct {
+type DividingVersions struct {
 	Region string
 	// Held are the versions that still count, oldest first; recorded ones precede
 	// the rest. The last is the set's own.
@@ -98,7 +99,7 @@ func (s *Set) Rule(name string) *Rule {
 // shares, whatever entries are beside them. It is false for sets from different
 // calls of [Compile].
 func (s *Set) SameRules(o *Set) bool {
-	return s.compiled == o.compiled && s.envoy == o.envoy && s.shares == o.shares
+	return s.compiled == o.compiled && s.envoy == o.envoy && s.dividing == o.dividing
 }
 
 // Profile returns the profile with this name, or nil.

@@ -32,10 +32,10 @@ func (d *division) recorded(start int64) uint8 {
 
 // phase determines which versions count for one limit at one moment.
 type phase struct {
-	// before and after are the numbers of versions recorded when the window began:
-	// before if the clock of the counter's owner is a second behind, after if it is
-	// a second ahead. For a bucket, after is 0.
-	before, after uint8
+	// The window began after fewestRecorded to mostRecorded versions were recorded:
+	// the fewest if the clock of the counter's owner is a second behind, the most
+	// if it is a second ahead. For a bucket, mostRecorded is 0.
+	fewestRecorded, mostRecorded uint8
 	// maybeHonoured is the number of versions that this region may have honoured by then.
 	maybeHonoured uint8
 }
@@ -80,8 +80,8 @@ type shareBounder struct {
 	split         []func(amount int64) int64
 	amounts       []int64 // the limit's amount
 	nextWithLimit []int   // the first version from this one on that has the limit
-	// leastShare is the least that the region gets if this version's division
-	// divides the amount of this version, or that of any later one.
+	// leastShare is the least that this version's division gives the region, of the
+	// amount of this version or of any later one.
 	leastShare []int64
 }
 
@@ -131,7 +131,7 @@ func (sb *shareBounder) boundAt(p phase) bound {
 	if !sb.bucket {
 		// By the clock of the owner, the window may have begun a second earlier
 		// or later. Only the least of these amounts is safe.
-		for before := int(p.before); before <= int(p.after); before++ {
+		for before := int(p.fewestRecorded); before <= int(p.mostRecorded); before++ {
 			out.amount = min(out.amount, sb.windowBound(uint8(before), p.maybeHonoured))
 		}
 		return bound{amount: out.amount}
@@ -146,7 +146,7 @@ func (sb *shareBounder) boundAt(p phase) bound {
 	doubtful := append([]bool{false}, sb.doubtful...)
 	// The bucket may have been filling since any of these records. Each leaves
 	// another amount, and only the least is safe.
-	for first := int(p.before); first <= sb.recorded; first++ {
+	for first := int(p.fewestRecorded); first <= sb.recorded; first++ {
 		out.amount = min(out.amount, leastInBucket(amounts[first:], doubtful[first:], sb.recorded-first, sb.region))
 		out.burst = min(out.burst, leastInBucket(bursts[first:], doubtful[first:], sb.recorded-first, sb.region))
 	}
@@ -171,15 +171,15 @@ func (sb *shareBounder) windowBound(before, honoured uint8) int64 {
 }
 
 // baseVersion returns the version whose division applies to a fixed window that
-// began after before versions were recorded: the last of those, or a later
-// recorded version that is nowhere smaller. If none was recorded before,
+// began once so many versions were recorded: the last of those, or a later
+// recorded version that gives no region less. If none was recorded by then,
 // baseVersion returns the first version: what was used earlier is unknown, but
 // only the first version's regions can have used it.
-func (sb *shareBounder) baseVersion(before uint8) int {
-	if before == 0 {
+func (sb *shareBounder) baseVersion(recorded uint8) int {
+	if recorded == 0 {
 		return 0
 	}
-	first := int(before) - 1
+	first := int(recorded) - 1
 	amounts := make([][]int64, 0, len(sb.held))
 	for _, v := range sb.held[first:sb.recorded] {
 		amounts = append(amounts, v.amounts)
@@ -200,7 +200,7 @@ func (sb *shareBounder) baseDivision(p phase) []int64 {
 	if sb.bucket || sb.region < 0 {
 		return nil
 	}
-	return sb.held[sb.nextWithLimit[sb.baseVersion(p.after)]].amounts
+	return sb.held[sb.nextWithLimit[sb.baseVersion(p.mostRecorded)]].amounts
 }
 
 // leastInBucket returns what shares leave to a region of a bucket that may have
@@ -214,9 +214,10 @@ func leastInBucket(shares [][]int64, doubtful []bool, recorded, region int) int6
 	return out
 }
 
-// baseShare returns the index of the recorded share that counts since shares[0]
-// held: the last that was nowhere smaller than what each region may have used
-// by then. A region may have used all that a doubtful share gives it.
+// baseShare returns the index of the recorded share that counts. shares[0] held
+// first. Each later one takes its place if it gives every region at least what
+// that region may have used by then. A region may have used all that a doubtful
+// share gives it.
 func baseShare(shares [][]int64, doubtful []bool) (at int) {
 	most := shares[0]
 	for i, v := range shares[1:] {

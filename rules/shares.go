@@ -32,19 +32,19 @@ const MaxRecordedAt = 1 << 42
 
 // WithShares returns a copy of s that divides its global limits; see
 // [Set.ApplyShares]. If shares is nil, the copy does not divide them.
-func (s *Set) WithShares(shares *Shares) *Set {
+func (s *Set) WithShares(shares *DividingVersions) *Set {
 	out := *s
-	out.shares = nil
+	out.dividing = nil
 	out.division = nil
 	if shares != nil && len(shares.Held) > 0 {
-		out.shares = shares
+		out.dividing = shares
 		out.division = newDivision(shares)
 	}
 	return &out
 }
 
 // newDivision returns what a set with shares needs to divide limits.
-func newDivision(shares *Shares) *division {
+func newDivision(shares *DividingVersions) *division {
 	d := &division{region: shares.Region, lastSufficesFrom: math.MaxInt64}
 	for i, v := range shares.Held {
 		// Recorded versions come first, so stop at the first that is not recorded. A
@@ -54,7 +54,7 @@ func newDivision(shares *Shares) *division {
 			d.recordedAt = append(d.recordedAt, min(v.RecordedAt, MaxRecordedAt)*int64(time.Millisecond))
 		}
 
-		for _, name := range v.Names {
+		for _, name := range v.Regions {
 			if !slices.Contains(d.names, name) {
 				d.names = append(d.names, name)
 			}
@@ -86,9 +86,9 @@ func newDivision(shares *Shares) *division {
 	return d
 }
 
-// Shares returns the argument of WithShares. It is nil if global limits are not
-// divided, as in tools and replays.
-func (s *Set) Shares() *Shares { return s.shares }
+// DividingVersions returns the argument of WithShares. It is nil if global
+// limits are not divided, as in tools and replays.
+func (s *Set) DividingVersions() *DividingVersions { return s.dividing }
 
 // ApplyShares replaces the limits of m's global hits with this region's shares at
 // wall, in Unix nanoseconds on the clock of the node that asks. The counters
@@ -143,7 +143,7 @@ func (d *division) lastSuffices(limits []*Limit, wall int64) bool {
 // the version in force; for a bucket, its share of the burst. limit may itself
 // be a share. SharesOf returns nil if limits are not divided.
 func (s *Set) SharesOf(rule *Rule, limit *Limit) map[string]int64 {
-	if s.shares == nil || rule.Scope != GlobalScope {
+	if s.dividing == nil || rule.Scope != GlobalScope {
 		return nil
 	}
 
@@ -151,7 +151,7 @@ func (s *Set) SharesOf(rule *Rule, limit *Limit) map[string]int64 {
 		limit = limit.undivided
 	}
 
-	names := s.shares.Held[len(s.shares.Held)-1].Names
+	names := s.dividing.Held[len(s.dividing.Held)-1].Regions
 	v := divide(names, names, rule, limit)
 
 	out := make(map[string]int64, len(names))
@@ -201,7 +201,7 @@ func (s *Set) lastVersionShares(h *Hit) []*Limit {
 		return c.limits
 	}
 
-	names := s.shares.Held[len(s.shares.Held)-1].Names
+	names := s.dividing.Held[len(s.dividing.Held)-1].Regions
 	bounds := make([]bound, len(h.Limits))
 	if region := slices.Index(names, d.region); region >= 0 {
 		for i, l := range h.Limits {
@@ -245,7 +245,7 @@ func (s *Set) severalVersionShares(m *Match, h *Hit, wall int64) []*Limit {
 // number of the list of limits that it has for h's rule and m's subject.
 func (s *Set) setShareLists(m *Match, h *Hit) {
 	m.shareLists = m.shareLists[:0]
-	held := s.shares.Held
+	held := s.dividing.Held
 	for i := range held[:len(held)-1] {
 		number := int32(0)
 		_, list := held[i].limitsFor(m, h.Rule)
@@ -300,13 +300,13 @@ func (c *severalLimits) stillHolds(limits []*Limit, wall int64) bool {
 func (c *severalLimits) phase(i int, l *Limit, wall int64) (p phase) {
 	d := c.division
 	if l.Kind.IsBucket() {
-		p.before = d.recorded(wall - clockDifference - c.bounders[i].fillTime)
+		p.fewestRecorded = d.recorded(wall - clockDifference - c.bounders[i].fillTime)
 		return p
 	}
 
 	latestStart := l.WindowStart(wall + clockDifference)
-	p.before = d.recorded(l.WindowStart(wall - clockDifference))
-	p.after = d.recorded(latestStart)
+	p.fewestRecorded = d.recorded(l.WindowStart(wall - clockDifference))
+	p.mostRecorded = d.recorded(latestStart)
 
 	// Count the versions that this region may have honoured when the window began.
 	// Stop at the first that it certainly had not honoured by then: its
@@ -365,15 +365,15 @@ func (s *Set) newSeveralLimits(m *Match, h *Hit) *severalLimits {
 			bucket:   l.Kind.IsBucket(),
 		}
 
-		for j := range s.shares.Held {
-			v := &s.shares.Held[j]
+		for j := range s.dividing.Held {
+			v := &s.dividing.Held[j]
 			rule, list := v.limitsFor(m, h.Rule)
 			k := slices.IndexFunc(list, func(other *Limit) bool { return other.ID == l.ID })
 			if k < 0 {
 				sb.add(nil, nil, nil, d.names)
 				continue
 			}
-			sb.add(rule, list[k], v.Names, d.names)
+			sb.add(rule, list[k], v.Regions, d.names)
 		}
 
 		sb.prepare()
@@ -473,7 +473,7 @@ func (s *Set) reduceLimits(h *Hit, bounds, newest []bound) []*Limit {
 // borrowTarget returns the [Limit.BorrowTarget] of l, given the region's share.
 // It is 0 if the region is not committed.
 func (s *Set) borrowTarget(l *Limit, share int64) int64 {
-	names := s.shares.Held[len(s.shares.Held)-1].Names
+	names := s.dividing.Held[len(s.dividing.Held)-1].Regions
 	switch {
 	case l.Kind != algorithms.FixedWindow || l.Amount == 0 || !slices.Contains(names, s.division.region):
 		return 0
@@ -483,10 +483,10 @@ func (s *Set) borrowTarget(l *Limit, share int64) int64 {
 	return (l.Amount-1)/int64(len(names)) + 1 // without a share: an equal part, rounded up
 }
 
-// Division returns each region's part of a global rule's limit in the current
+// WindowShares returns each region's part of a global rule's limit in the current
 // window. It ignores that unrecorded versions may lower shares. limit should
 // come from ApplyShares; for any other, Division returns [Set.SharesOf].
-func (s *Set) Division(rule *Rule, limit *Limit) map[string]int64 {
+func (s *Set) WindowShares(rule *Rule, limit *Limit) map[string]int64 {
 	if limit.inWindow == nil {
 		return s.SharesOf(rule, limit)
 	}
@@ -516,7 +516,7 @@ type NotHonoured struct {
 // it read the clock; otherwise 0. The process must not have announced set as
 // applied before the call.
 func (h *NotHonoured) Stamp(set *Set, now int64) *Set {
-	shares := set.shares
+	shares := set.dividing
 	if shares == nil {
 		return set
 	}
@@ -541,7 +541,7 @@ func (h *NotHonoured) Stamp(set *Set, now int64) *Set {
 		return set
 	}
 
-	stamped := &Shares{Region: shares.Region, Held: slices.Clone(shares.Held)}
+	stamped := &DividingVersions{Region: shares.Region, Held: slices.Clone(shares.Held)}
 	for i := range stamped.Held {
 		stamped.Held[i].NotHonouredAt = at[stamped.Held[i].Set.Version]
 	}

@@ -61,7 +61,7 @@ func TestShareOfOneView(t *testing.T) {
 		{"eu", "x", 450, 4, 900}, {"us", "x", 270, 2, 900}, {"ap", "x", 180, 1, 900}, {"zz", "x", 0, 0, 900},
 		{"eu", "big", 4500, 0, 9000}, {"us", "own", 3, 0, 10},
 	} {
-		shared := s.WithShares(&Shares{Region: tt.region, Held: []HeldVersion{{Set: s, Names: names}}})
+		shared := s.WithShares(&DividingVersions{Region: tt.region, Held: []HeldVersion{{Set: s, Regions: names}}})
 		limits := shareOf(t, shared, wall, tenant(tt.tenant))
 		if l := limits[0]; l.Amount != tt.amount || l.WholeCapacity != tt.whole {
 			t.Errorf("%s of %s: have %d of %d, want %+v", tt.region, tt.tenant, l.Amount, l.WholeCapacity, tt)
@@ -80,15 +80,15 @@ func TestShareOfOneView(t *testing.T) {
 		rule := s.Rule("w")
 		expect.Equal(t, shared.SharesOf(rule, limits[0])[tt.region], tt.amount, "%s of %s: usage", tt.region, tt.tenant)
 	}
-	shared := s.WithShares(&Shares{Region: "eu", Held: []HeldVersion{{Set: s, Names: names}}})
+	shared := s.WithShares(&DividingVersions{Region: "eu", Held: []HeldVersion{{Set: s, Regions: names}}})
 	limits := shareOf(t, shared, wall, tenant("x"))
 	if have := shared.SharesOf(s.Rule("w"), limits[1]); !maps.Equal(have, map[string]int64{"eu": 4, "us": 2, "ap": 1}) {
 		t.Errorf("the bucket's: have %v", have)
 	}
-	if s.SharesOf(s.Rule("w"), limits[0]) != nil || s.Shares() != nil || shared.Shares().Region != "eu" {
+	if s.SharesOf(s.Rule("w"), limits[0]) != nil || s.DividingVersions() != nil || shared.DividingVersions().Region != "eu" {
 		t.Error("a set without shares has some")
 	}
-	alone := s.WithShares(&Shares{Region: "eu", Held: []HeldVersion{{Set: s, Names: []string{"eu"}}}})
+	alone := s.WithShares(&DividingVersions{Region: "eu", Held: []HeldVersion{{Set: s, Regions: []string{"eu"}}}})
 	if l := shareOf(t, alone, wall, tenant("own"))[0]; l.Amount != 5 && l.Amount != 10 {
 		t.Errorf("alone: have %d", l.Amount)
 	}
@@ -99,14 +99,14 @@ func TestShareOfFew(t *testing.T) {
 	wall := time.Unix(1_800_000_000, 0)
 	s := compiled(t, 1,
 		"rules:\n  - {name: w, key: [], scope: global, regions: {eu: 0.5, us: 0.5}, limits: [{limit: 10, per: 1m, algorithm: fixed-window}]}\n")
-	alone := s.WithShares(&Shares{Region: "eu", Held: []HeldVersion{{Set: s, Names: []string{"eu"}}}})
+	alone := s.WithShares(&DividingVersions{Region: "eu", Held: []HeldVersion{{Set: s, Regions: []string{"eu"}}}})
 	if l := shareOf(t, alone, wall)[0]; l.Amount != 5 || l.WholeCapacity != 10 {
 		t.Errorf("alone, with parts: have %d of %d, want 5 of 10", l.Amount, l.WholeCapacity)
 	}
 	s = compiled(t, 1,
 		"rules:\n  - {name: w, key: [], scope: global, limits: [{limit: 2, per: 1m, algorithm: token-bucket, burst: 9}]}\n")
 	names := []string{"ap", "eu", "us"}
-	us := s.WithShares(&Shares{Region: "us", Held: []HeldVersion{{Set: s, Names: names}}})
+	us := s.WithShares(&DividingVersions{Region: "us", Held: []HeldVersion{{Set: s, Regions: names}}})
 	if l := shareOf(t, us, wall)[0]; l.Amount != 0 || l.Burst != 0 || l.WholeCapacity != 9 {
 		t.Errorf("have %+v", l.Limit)
 	}
@@ -137,114 +137,114 @@ func TestShareOfViews(t *testing.T) {
 		want  [2]int64
 	}{
 		{"lowered, not recorded",
-			[]HeldVersion{{Set: set(100, even), Names: both, RecordedAt: at(-900)}, {Set: set(60, even), Names: both}},
+			[]HeldVersion{{Set: set(100, even), Regions: both, RecordedAt: at(-900)}, {Set: set(60, even), Regions: both}},
 			5, [2]int64{30, 30}},
 		{"raised, not recorded",
-			[]HeldVersion{{Set: set(60, even), Names: both, RecordedAt: at(-900)}, {Set: set(100, even), Names: both}},
+			[]HeldVersion{{Set: set(60, even), Regions: both, RecordedAt: at(-900)}, {Set: set(100, even), Regions: both}},
 			5, [2]int64{30, 30}},
 		{"raised, recorded in the window",
-			[]HeldVersion{{Set: set(60, even), Names: both, RecordedAt: at(-900)}, {Set: set(100, even), Names: both, RecordedAt: at(3)}},
+			[]HeldVersion{{Set: set(60, even), Regions: both, RecordedAt: at(-900)}, {Set: set(100, even), Regions: both, RecordedAt: at(3)}},
 			5, [2]int64{50, 50}},
 		{"parts, not recorded",
-			[]HeldVersion{{Set: set(100, most), Names: both, RecordedAt: at(-900)}, {Set: set(100, even), Names: both}},
+			[]HeldVersion{{Set: set(100, most), Regions: both, RecordedAt: at(-900)}, {Set: set(100, even), Regions: both}},
 			5, [2]int64{50, 10}},
 		{"parts, recorded in the window",
-			[]HeldVersion{{Set: set(100, most), Names: both, RecordedAt: at(-900)}, {Set: set(100, even), Names: both, RecordedAt: at(3)}},
+			[]HeldVersion{{Set: set(100, most), Regions: both, RecordedAt: at(-900)}, {Set: set(100, even), Regions: both, RecordedAt: at(3)}},
 			5, [2]int64{90, 10}},
 		{"parts, recorded before the window",
-			[]HeldVersion{{Set: set(100, most), Names: both, RecordedAt: at(-900)}, {Set: set(100, even), Names: both, RecordedAt: at(-3)}},
+			[]HeldVersion{{Set: set(100, most), Regions: both, RecordedAt: at(-900)}, {Set: set(100, even), Regions: both, RecordedAt: at(-3)}},
 			5, [2]int64{50, 50}},
 		{"the window has just begun",
-			[]HeldVersion{{Set: set(100, most), Names: both, RecordedAt: at(-900)}, {Set: set(100, even), Names: both, RecordedAt: at(-3)}},
+			[]HeldVersion{{Set: set(100, most), Regions: both, RecordedAt: at(-900)}, {Set: set(100, even), Regions: both, RecordedAt: at(-3)}},
 			0, [2]int64{50, 10}},
 		{"there and back in a window",
-			[]HeldVersion{{Set: set(100, most), Names: both, RecordedAt: at(-900)},
-				{Set: set(100, even), Names: both, RecordedAt: at(1)},
-				{Set: set(100, most), Names: both, RecordedAt: at(2)}},
+			[]HeldVersion{{Set: set(100, most), Regions: both, RecordedAt: at(-900)},
+				{Set: set(100, even), Regions: both, RecordedAt: at(1)},
+				{Set: set(100, most), Regions: both, RecordedAt: at(2)}},
 			5, [2]int64{90, 10}},
 		{"back, and more, but not for all",
-			[]HeldVersion{{Set: set(100, most), Names: both, RecordedAt: at(-900)},
-				{Set: set(60, even), Names: both, RecordedAt: at(1)},
-				{Set: set(100, even), Names: both, RecordedAt: at(2)}},
+			[]HeldVersion{{Set: set(100, most), Regions: both, RecordedAt: at(-900)},
+				{Set: set(60, even), Regions: both, RecordedAt: at(1)},
+				{Set: set(100, even), Regions: both, RecordedAt: at(2)}},
 			5, [2]int64{54, 6}},
 		{"parts, not honoured when the window began",
-			[]HeldVersion{{Set: set(100, most), Names: both, RecordedAt: at(-900)},
-				{Set: set(100, even), Names: both, NotHonouredAt: at(2) * 1e6}},
+			[]HeldVersion{{Set: set(100, most), Regions: both, RecordedAt: at(-900)},
+				{Set: set(100, even), Regions: both, NotHonouredAt: at(2) * 1e6}},
 			5, [2]int64{90, 10}},
 		{"parts, honoured when it began perhaps",
-			[]HeldVersion{{Set: set(100, most), Names: both, RecordedAt: at(-900)},
-				{Set: set(100, even), Names: both, NotHonouredAt: at(1) * 1e6}},
+			[]HeldVersion{{Set: set(100, most), Regions: both, RecordedAt: at(-900)},
+				{Set: set(100, even), Regions: both, NotHonouredAt: at(1) * 1e6}},
 			5, [2]int64{50, 10}},
 		{"parts and less, not honoured when it began",
-			[]HeldVersion{{Set: set(100, most), Names: both, RecordedAt: at(-900)},
-				{Set: set(60, even), Names: both, NotHonouredAt: at(2) * 1e6}},
+			[]HeldVersion{{Set: set(100, most), Regions: both, RecordedAt: at(-900)},
+				{Set: set(60, even), Regions: both, NotHonouredAt: at(2) * 1e6}},
 			5, [2]int64{54, 6}},
 		{"parts, the window is nearly over",
-			[]HeldVersion{{Set: set(100, most), Names: both, RecordedAt: at(-900)},
-				{Set: set(100, even), Names: both, NotHonouredAt: at(2) * 1e6}},
+			[]HeldVersion{{Set: set(100, most), Regions: both, RecordedAt: at(-900)},
+				{Set: set(100, even), Regions: both, NotHonouredAt: at(2) * 1e6}},
 			59, [2]int64{50, 10}},
 		{"parts, recorded after another primary perhaps did",
-			[]HeldVersion{{Set: set(100, most), Names: both, RecordedAt: at(-900)},
-				{Set: set(100, even), Names: both, RecordedAt: at(3), Doubtful: true}},
+			[]HeldVersion{{Set: set(100, most), Regions: both, RecordedAt: at(-900)},
+				{Set: set(100, even), Regions: both, RecordedAt: at(3), Doubtful: true}},
 			5, [2]int64{50, 10}},
 		{"the same, not honoured when the window began",
-			[]HeldVersion{{Set: set(100, most), Names: both, RecordedAt: at(-900)},
-				{Set: set(100, even), Names: both, RecordedAt: at(3), Doubtful: true, NotHonouredAt: at(2) * 1e6}},
+			[]HeldVersion{{Set: set(100, most), Regions: both, RecordedAt: at(-900)},
+				{Set: set(100, even), Regions: both, RecordedAt: at(3), Doubtful: true, NotHonouredAt: at(2) * 1e6}},
 			5, [2]int64{90, 10}},
 		{"raised after that",
-			[]HeldVersion{{Set: set(100, most), Names: both, RecordedAt: at(-900)},
-				{Set: set(100, even), Names: both, RecordedAt: at(3), Doubtful: true},
-				{Set: set(120, most), Names: both, RecordedAt: at(4)}},
+			[]HeldVersion{{Set: set(100, most), Regions: both, RecordedAt: at(-900)},
+				{Set: set(100, even), Regions: both, RecordedAt: at(3), Doubtful: true},
+				{Set: set(120, most), Regions: both, RecordedAt: at(4)}},
 			5, [2]int64{50, 10}},
 		{"of the first versions, none recorded",
-			[]HeldVersion{{Set: set(100, none), Names: both[:1]},
-				{Set: set(100, none), Names: both, NotHonouredAt: at(2) * 1e6}},
+			[]HeldVersion{{Set: set(100, none), Regions: both[:1]},
+				{Set: set(100, none), Regions: both, NotHonouredAt: at(2) * 1e6}},
 			5, [2]int64{100, 0}},
 		{"three, the middle one honoured perhaps",
-			[]HeldVersion{{Set: set(90, even), Names: both, RecordedAt: at(-900)},
-				{Set: set(90, most), Names: both}, {Set: set(30, even), Names: both}},
+			[]HeldVersion{{Set: set(90, even), Regions: both, RecordedAt: at(-900)},
+				{Set: set(90, most), Regions: both}, {Set: set(30, even), Regions: both}},
 			5, [2]int64{15, 3}},
 		{"the candidate",
-			[]HeldVersion{{Set: set(100, even), Names: both, RecordedAt: at(-900)},
-				{Set: set(100, most), Names: both}, {Set: set(100, even), Names: both}},
+			[]HeldVersion{{Set: set(100, even), Regions: both, RecordedAt: at(-900)},
+				{Set: set(100, most), Regions: both}, {Set: set(100, even), Regions: both}},
 			5, [2]int64{50, 10}},
 		{"what was before is not known",
-			[]HeldVersion{{Set: set(100, most), Names: both, RecordedAt: at(1)}, {Set: set(200, most), Names: both, RecordedAt: at(2)}},
+			[]HeldVersion{{Set: set(100, most), Regions: both, RecordedAt: at(1)}, {Set: set(200, most), Regions: both, RecordedAt: at(2)}},
 			5, [2]int64{90, 10}},
 		{"a new region, from what was nobody's",
-			[]HeldVersion{{Set: set(100, even), Names: both[:1], RecordedAt: at(-900)}, {Set: set(100, even), Names: both, RecordedAt: at(2)}},
+			[]HeldVersion{{Set: set(100, even), Regions: both[:1], RecordedAt: at(-900)}, {Set: set(100, even), Regions: both, RecordedAt: at(2)}},
 			5, [2]int64{50, 50}},
 		{"a new region",
-			[]HeldVersion{{Set: set(100, none), Names: both[:1], RecordedAt: at(-900)}, {Set: set(100, none), Names: both, RecordedAt: at(2)}},
+			[]HeldVersion{{Set: set(100, none), Regions: both[:1], RecordedAt: at(-900)}, {Set: set(100, none), Regions: both, RecordedAt: at(2)}},
 			5, [2]int64{100, 0}},
 		{"a new limit",
-			[]HeldVersion{{Set: set(0, even), Names: both, RecordedAt: at(-900)}, {Set: set(100, even), Names: both}},
+			[]HeldVersion{{Set: set(0, even), Regions: both, RecordedAt: at(-900)}, {Set: set(100, even), Regions: both}},
 			5, [2]int64{50, 50}},
 		{"a new limit, recorded",
-			[]HeldVersion{{Set: set(0, even), Names: both, RecordedAt: at(-900)}, {Set: set(100, most), Names: both, RecordedAt: at(-70)}},
+			[]HeldVersion{{Set: set(0, even), Regions: both, RecordedAt: at(-900)}, {Set: set(100, most), Regions: both, RecordedAt: at(-70)}},
 			5, [2]int64{90, 10}},
 		{"other IDs",
 			[]HeldVersion{{Set: compiled(t, 1,
-				"rules:\n  - {name: w, key: [], scope: global, limits: [{limit: 4, per: 1h, algorithm: fixed-window}]}\n"), Names: both, RecordedAt: at(-900)}, {Set: set(100,
-				even), Names: both}},
+				"rules:\n  - {name: w, key: [], scope: global, limits: [{limit: 4, per: 1h, algorithm: fixed-window}]}\n"), Regions: both, RecordedAt: at(-900)}, {Set: set(100,
+				even), Regions: both}},
 			5, [2]int64{50, 50}},
 		{"of one region's scope",
 			[]HeldVersion{{Set: compiled(t, 1,
-				"rules:\n  - {name: w, key: [], limits: [{limit: 4, per: 1m, algorithm: fixed-window}]}\n"), Names: both, RecordedAt: at(-900)}, {Set: set(100,
-				even), Names: both}},
+				"rules:\n  - {name: w, key: [], limits: [{limit: 4, per: 1m, algorithm: fixed-window}]}\n"), Regions: both, RecordedAt: at(-900)}, {Set: set(100,
+				even), Regions: both}},
 			5, [2]int64{50, 50}},
 		{"no longer committed",
-			[]HeldVersion{{Set: set(100, even), Names: both, RecordedAt: at(-900)}, {Set: set(100, even), Names: both[:1]}},
+			[]HeldVersion{{Set: set(100, even), Regions: both, RecordedAt: at(-900)}, {Set: set(100, even), Regions: both[:1]}},
 			5, [2]int64{50, 0}},
 	} {
 		for i, region := range both {
 			last := tt.held[len(tt.held)-1].Set
-			s := last.WithShares(&Shares{Region: region, Held: tt.held})
+			s := last.WithShares(&DividingVersions{Region: region, Held: tt.held})
 			wall := begin.Add(time.Duration(tt.after) * time.Second)
 			expect.Equal(t, shareOf(t, s, wall)[0].Amount, tt.want[i], "%s: %s", tt.name, region)
 			// Two windows after the last record, only the last version counts.
 			if tt.held[len(tt.held)-1].RecordedAt > 0 {
-				alone := last.WithShares(&Shares{Region: region, Held: tt.held[len(tt.held)-1:]})
+				alone := last.WithShares(&DividingVersions{Region: region, Held: tt.held[len(tt.held)-1:]})
 				later := wall.Add(2*window*time.Second + time.Second)
 				if have, want := shareOf(t, s, later)[0].Amount, shareOf(t, alone, later)[0].Amount; have != want {
 					t.Errorf("%s: %s has %d later, want %d", tt.name, region, have, want)
@@ -276,9 +276,9 @@ func TestSharesOfTwoDays(t *testing.T) {
 	// held is what a region holds that has applied versions at these times, and
 	// knows since when they are recorded.
 	held := func(recordedAt time.Time, appliedAt ...time.Time) []HeldVersion {
-		versions := []HeldVersion{{Set: sets[0], Names: both, RecordedAt: at(-20, 0, 0).UnixMilli()}}
+		versions := []HeldVersion{{Set: sets[0], Regions: both, RecordedAt: at(-20, 0, 0).UnixMilli()}}
 		for i, applied := range appliedAt {
-			v := HeldVersion{Set: sets[i+1], Names: both, NotHonouredAt: applied.UnixNano()}
+			v := HeldVersion{Set: sets[i+1], Regions: both, NotHonouredAt: applied.UnixNano()}
 			if !recordedAt.IsZero() {
 				v.RecordedAt = recordedAt.UnixMilli()
 			}
@@ -304,7 +304,7 @@ func TestSharesOfTwoDays(t *testing.T) {
 	} {
 		for i, versions := range [][]HeldVersion{tt.eu, tt.us} {
 			last := versions[len(versions)-1].Set
-			s := last.WithShares(&Shares{Region: both[i], Held: versions})
+			s := last.WithShares(&DividingVersions{Region: both[i], Held: versions})
 			have := shareOf(t, s, tt.at)[0].Amount
 			expect.Equal(t, have, tt.want[i], "%s after %v", both[i], tt.at.Sub(midnight))
 		}
@@ -320,9 +320,9 @@ func TestShareHoldsInItsWindow(t *testing.T) {
 			", limits: [{limit: 100, per: 1m, algorithm: fixed-window}]}\n")
 	}
 	both, last := []string{"eu", "us"}, set("{eu: 0.5, us: 0.5}")
-	s := last.WithShares(&Shares{Region: "eu", Held: []HeldVersion{
-		{Set: set("{eu: 0.9, us: 0.1}"), Names: both, RecordedAt: begin.UnixMilli() - 900_000},
-		{Set: last, Names: both, RecordedAt: begin.UnixMilli() + 3_000},
+	s := last.WithShares(&DividingVersions{Region: "eu", Held: []HeldVersion{
+		{Set: set("{eu: 0.9, us: 0.1}"), Regions: both, RecordedAt: begin.UnixMilli() - 900_000},
+		{Set: last, Regions: both, RecordedAt: begin.UnixMilli() + 3_000},
 	}})
 	share := func(after time.Duration) *Limit { return shareOf(t, s, begin.Add(after))[0] }
 
@@ -364,12 +364,12 @@ func TestSharesAreNotMonotone(t *testing.T) {
 				"limits: [{limit: %d, per: 1m, algorithm: fixed-window}]}\n", limit))
 	}
 	names, wall := []string{"a", "b", "c"}, time.Unix(1_800_000_005, 0)
-	before := HeldVersion{Set: set(1, 10), Names: names, RecordedAt: 1}
+	before := HeldVersion{Set: set(1, 10), Regions: names, RecordedAt: 1}
 	for _, at := range []int64{0, wall.UnixMilli()} {
-		after := HeldVersion{Set: set(2, 9), Names: names, RecordedAt: at}
+		after := HeldVersion{Set: set(2, 9), Regions: names, RecordedAt: at}
 		// of 10 they get 2, 0 and 8; of 9 they get 1, 1 and 7
 		for region, want := range map[string]int64{"a": 1, "b": 0, "c": 7} {
-			s := after.Set.WithShares(&Shares{Region: region, Held: []HeldVersion{before, after}})
+			s := after.Set.WithShares(&DividingVersions{Region: region, Held: []HeldVersion{before, after}})
 			expect.Equal(t, shareOf(t, s, wall)[0].Amount, want, "recorded at %d: %s", at, region)
 		}
 	}
@@ -379,10 +379,10 @@ func TestSharesAreNotMonotone(t *testing.T) {
 // applied the version.
 func TestNotHonoured(t *testing.T) {
 	set := func(versions ...int64) *Set {
-		x := &Shares{Region: "eu"}
+		x := &DividingVersions{Region: "eu"}
 		for _, n := range versions {
 			x.Held = append(x.Held,
-				HeldVersion{Set: compiled(t, n, fmt.Sprintf(worldWide, "", 900, 10)), Names: []string{"eu", "us"}})
+				HeldVersion{Set: compiled(t, n, fmt.Sprintf(worldWide, "", 900, 10)), Regions: []string{"eu", "us"}})
 		}
 		return x.Held[len(x.Held)-1].Set.WithShares(x)
 	}
@@ -400,7 +400,7 @@ func TestNotHonoured(t *testing.T) {
 		{[]int64{5, 6}, 400, []int64{0, 0}}, // another primary's versions, seen before
 		{[]int64{6, 10}, 500, []int64{0, 500}},
 	} {
-		for j, v := range o.Stamp(set(tt.versions...), tt.now).Shares().Held {
+		for j, v := range o.Stamp(set(tt.versions...), tt.now).DividingVersions().Held {
 			if v.NotHonouredAt != tt.want[j] {
 				t.Errorf("%d: version %d: have %d, want %v", i, v.Set.Version, v.NotHonouredAt, tt.want)
 			}
@@ -413,14 +413,14 @@ func TestShareFollowsSubjects(t *testing.T) {
 	before := compiled(t, 1, fmt.Sprintf(worldWide, "", 900, 10))
 	after := compiled(t, 2, strings.Replace(fmt.Sprintf(worldWide, "", 600, 90), "big: {tier: b}", "big: {tier: a}", 1))
 	names := []string{"eu", "us"}
-	s := after.WithShares(&Shares{Region: "eu",
-		Held: []HeldVersion{{Set: before, Names: names, RecordedAt: 1}, {Set: after, Names: names}}})
+	s := after.WithShares(&DividingVersions{Region: "eu",
+		Held: []HeldVersion{{Set: before, Regions: names, RecordedAt: 1}, {Set: after, Regions: names}}})
 	wall := time.Unix(1_800_000_000, 0)
 	for tenant, want := range map[string]int64{"x": 300, "big": 300, "own": 5} {
 		expect.Equal(t, shareOf(t, s, wall, Attribute{"tenant", tenant})[0].Amount, want, "%s", tenant)
 	}
-	back := before.WithShares(&Shares{Region: "eu",
-		Held: []HeldVersion{{Set: after, Names: names, RecordedAt: 1}, {Set: before, Names: names}}})
+	back := before.WithShares(&DividingVersions{Region: "eu",
+		Held: []HeldVersion{{Set: after, Regions: names, RecordedAt: 1}, {Set: before, Regions: names}}})
 	for tenant, want := range map[string]int64{"x": 300, "big": 300, "own": 5} {
 		expect.Equal(t, shareOf(t, back, wall, Attribute{"tenant", tenant})[0].Amount, want, "back, %s", tenant)
 	}
@@ -436,7 +436,7 @@ func TestSharesAreLowered(t *testing.T) {
     limits: [{limit: 100, per: 1m, algorithm: token-bucket}]
 `)
 	for region, want := range map[string]int64{"eu": 49, "us": 1, "ap": 0} {
-		shared := s.WithShares(&Shares{Region: region, Held: []HeldVersion{{Set: s, Names: []string{"ap", "eu", "us"}}}})
+		shared := s.WithShares(&DividingVersions{Region: region, Held: []HeldVersion{{Set: s, Regions: []string{"ap", "eu", "us"}}}})
 		limits := shareOf(t, shared, time.Unix(1_800_000_000, 0))
 		low := s.Rules[0].Lowered(limits, 0)
 		if low[0].Amount != want || low[0].Burst != want || low[0].WholeCapacity != 50 {
@@ -456,12 +456,12 @@ func TestShareAllocatesNothing(t *testing.T) {
 	names := []string{"eu", "us"}
 	wall := time.Now()
 	for name, held := range map[string][]HeldVersion{
-		"one":                    {{Set: s, Names: names}},
-		"two, recorded":          {{Set: old, Names: names, RecordedAt: 1}, {Set: s, Names: names, RecordedAt: 1}},
-		"two, moving":            {{Set: old, Names: names, RecordedAt: 1}, {Set: s, Names: names}},
-		"two, recorded just now": {{Set: old, Names: names, RecordedAt: 1}, {Set: s, Names: names, RecordedAt: wall.UnixMilli()}},
+		"one":                    {{Set: s, Regions: names}},
+		"two, recorded":          {{Set: old, Regions: names, RecordedAt: 1}, {Set: s, Regions: names, RecordedAt: 1}},
+		"two, moving":            {{Set: old, Regions: names, RecordedAt: 1}, {Set: s, Regions: names}},
+		"two, recorded just now": {{Set: old, Regions: names, RecordedAt: 1}, {Set: s, Regions: names, RecordedAt: wall.UnixMilli()}},
 	} {
-		shared := s.WithShares(&Shares{Region: "eu", Held: held})
+		shared := s.WithShares(&DividingVersions{Region: "eu", Held: held})
 		var m Match
 		attributes := []Attribute{{"tenant", "own"}}
 		if n := testing.AllocsPerRun(100, func() {
@@ -478,8 +478,8 @@ func TestSharesAreNotMixedUp(t *testing.T) {
 	s := compiled(t, 1,
 		"rules:\n  - {name: w, key: [], scope: global, limits: [{limit: 100, per: 1m, algorithm: fixed-window}]}\n")
 	wall := time.Unix(1_800_000_000, 0)
-	two := s.WithShares(&Shares{Region: "eu", Held: []HeldVersion{{Set: s, Names: []string{"eu", "us"}, RecordedAt: 1}}})
-	four := s.WithShares(&Shares{Region: "eu", Held: []HeldVersion{{Set: s, Names: []string{"ap", "eu", "us", "za"}, RecordedAt: 1}}})
+	two := s.WithShares(&DividingVersions{Region: "eu", Held: []HeldVersion{{Set: s, Regions: []string{"eu", "us"}, RecordedAt: 1}}})
+	four := s.WithShares(&DividingVersions{Region: "eu", Held: []HeldVersion{{Set: s, Regions: []string{"ap", "eu", "us", "za"}, RecordedAt: 1}}})
 	for range 3 {
 		if a, b := shareOf(t, two, wall)[0].Amount, shareOf(t, four, wall)[0].Amount; a != 50 || b != 25 {
 			t.Fatalf("have %d and %d, want 50 and 25", a, b)
@@ -519,10 +519,10 @@ func TestShareInParallel(t *testing.T) {
 	old := compiled(t, 1, fmt.Sprintf(worldWide, "", 600, 10))
 	names := []string{"eu", "us"}
 	begin := time.Unix(1_800_000_000, 0)
-	two := s.WithShares(&Shares{Region: "eu",
-		Held: []HeldVersion{{Set: old, Names: names[:1], RecordedAt: begin.UnixMilli() + 1},
-			{Set: s, Names: names, RecordedAt: begin.UnixMilli() + 1}}})
-	four := s.WithShares(&Shares{Region: "eu", Held: []HeldVersion{{Set: s, Names: []string{"ap", "eu", "us", "za"}, RecordedAt: 1}}})
+	two := s.WithShares(&DividingVersions{Region: "eu",
+		Held: []HeldVersion{{Set: old, Regions: names[:1], RecordedAt: begin.UnixMilli() + 1},
+			{Set: s, Regions: names, RecordedAt: begin.UnixMilli() + 1}}})
+	four := s.WithShares(&DividingVersions{Region: "eu", Held: []HeldVersion{{Set: s, Regions: []string{"ap", "eu", "us", "za"}, RecordedAt: 1}}})
 	var all sync.WaitGroup
 	for i := range 4 {
 		all.Go(func() {
@@ -550,12 +550,12 @@ func BenchmarkShare(b *testing.B) {
 	names := []string{"ap", "eu", "us"}
 	wall := time.Now()
 	for _, versions := range []int{1, 4, 16} {
-		held := []HeldVersion{{Set: s, Names: names}}
+		held := []HeldVersion{{Set: s, Regions: names}}
 		for i := range versions - 1 {
 			held = slices.Insert(held, 0,
-				HeldVersion{Set: compiled(b, int64(i), fmt.Sprintf(worldWide, "", 900+i, 10)), Names: names})
+				HeldVersion{Set: compiled(b, int64(i), fmt.Sprintf(worldWide, "", 900+i, 10)), Regions: names})
 		}
-		set := s.WithShares(&Shares{Region: "eu", Held: held})
+		set := s.WithShares(&DividingVersions{Region: "eu", Held: held})
 		b.Run(fmt.Sprintf("%d-versions", versions), func(b *testing.B) {
 			var m Match
 			attributes := []Attribute{{"tenant", "own"}}
@@ -578,11 +578,11 @@ func TestSharesKeepNoOldVersions(t *testing.T) {
 	for n := range 5 {
 		old = append(old, weak.Make(before.Document))
 		next := version(n + 1)
-		moving := next.WithShares(&Shares{Region: "eu",
-			Held: []HeldVersion{{Set: before, Names: names, RecordedAt: 1}, {Set: next, Names: names}}})
+		moving := next.WithShares(&DividingVersions{Region: "eu",
+			Held: []HeldVersion{{Set: before, Regions: names, RecordedAt: 1}, {Set: next, Regions: names}}})
 		shareOf(t, moving, wall, Attribute{"tenant", "x"})
 		shareOf(t,
-			next.WithShares(&Shares{Region: "eu", Held: []HeldVersion{{Set: next, Names: names, RecordedAt: 1}}}),
+			next.WithShares(&DividingVersions{Region: "eu", Held: []HeldVersion{{Set: next, Regions: names, RecordedAt: 1}}}),
 			wall, Attribute{"tenant", "x"})
 		before = next
 	}

@@ -22,8 +22,8 @@ rules:
 	set, err := rules.Compile(doc, 1)
 	expect.NoError(t, err)
 	n := startNode(t, func(c *apitest.Config) {
-		c.Decider.(*limiter.Limiter).SetRules(set.WithShares(&rules.Shares{
-			Region: "eu", Held: []rules.HeldVersion{{Set: set, Names: []string{"eu", "us"}, RecordedAt: 1}},
+		c.Decider.(*limiter.Limiter).SetRules(set.WithShares(&rules.DividingVersions{
+			Region: "eu", Held: []rules.HeldVersion{{Set: set, Regions: []string{"eu", "us"}, RecordedAt: 1}},
 		}))
 	})
 	resp, body := n.Do(apitest.Call{Method: "POST", URL: n.DataURL + "/v1/check",

@@ -32,11 +32,11 @@ func (d *deadline) request(t, began time.Time) {
 	d.requested.Store(cmp.Or(int64(t.Sub(began)), 1))
 }
 
-// pendingMove reports whether the caller must move the underlying deadline, and
+// moveIfDue reports whether the caller must move the underlying deadline, and
 // to when: slack after the requested time. It must if the underlying deadline
 // is earlier than requested, or later by more than slack, or if only one of the
 // two is set.
-func (d *deadline) pendingMove(began time.Time, slack time.Duration) (t time.Time, moves bool) {
+func (d *deadline) moveIfDue(began time.Time, slack time.Duration) (t time.Time, moves bool) {
 	want, have := d.requested.Load(), d.applied.Load()
 	late := have - want
 	if (have == 0) == (want == 0) && late >= 0 && late <= int64(slack) {

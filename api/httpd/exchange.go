@@ -54,7 +54,7 @@ type exchange struct {
 	// left of the check's delay at due.
 	due           time.Time
 	delayAfterDue time.Duration
-	advance       advance // what was taken for the delay
+	prepaid       prepaid // what was taken for the delay
 	// mustClose means that the connection must be closed after the answer.
 	mustClose bool
 
@@ -90,7 +90,7 @@ func (x *exchange) reset() {
 	x.due = time.Time{}
 	x.delayAfterDue = 0
 	x.mustClose = false
-	x.advance = advance{}
+	x.prepaid = prepaid{}
 }
 
 // SetError makes e the answer to x. It goes out at once, even if the answer of the

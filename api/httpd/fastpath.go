@@ -79,7 +79,7 @@ func parseFast(b []byte) (r fastRequest, ok bool) {
 	length := 0
 	hosts := 0
 	tokens := 0
-	connectionLists := 0
+	connectionHeaders := 0
 
 	for ok {
 		if bytes.HasPrefix(rest, []byte("\r\n")) {
@@ -116,8 +116,8 @@ func parseFast(b []byte) (r fastRequest, ok bool) {
 			}
 		case len("connection"):
 			if framing.IsName(name, "connection") {
-				connectionLists++
-				ok = connectionLists == 1 && string(value) == "keep-alive"
+				connectionHeaders++
+				ok = connectionHeaders == 1 && string(value) == "keep-alive"
 			}
 		case len("expect"):
 			ok = !framing.IsName(name, "expect") && !framing.IsName(name, "origin")

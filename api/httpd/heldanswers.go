@@ -46,7 +46,7 @@ type heldAnswer struct {
 	fd            int           // the file descriptor of conn; -1: unknown
 	due           time.Time     // when to send it
 	delayAfterDue time.Duration // what will be left of its delay at due
-	advance       advance
+	prepaid       prepaid
 	waiter        *limiter.Waiter // where it waits in a queue; nil: others can't have its place
 	hungUp        bool            // the caller has closed the connection, or its sending side
 	timer         *time.Timer
@@ -107,7 +107,7 @@ func (ha *heldAnswers) closeIfEmptyLocked() {
 
 // keep keeps w, for which takeRoom has taken room, until it is due.
 func (ha *heldAnswers) keep(w *heldAnswer) {
-	if p := w.advance.place; p != nil {
+	if p := w.prepaid.place; p != nil {
 		// Wait is not called under ha.mu: the queue calls moveUp under its own lock,
 		// and moveUp takes ha.mu. If moveUp comes first, the timer below has the new
 		// time.

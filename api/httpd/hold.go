@@ -25,7 +25,7 @@ func (s *Server) hold(ctx *fasthttp.RequestCtx, x *exchange) bool {
 
 	// The answer is copied, because x serves other requests while this one
 	// waits.
-	w := &heldAnswer{due: x.due, delayAfterDue: x.delayAfterDue, advance: x.advance, reply: newHeldReply(x),
+	w := &heldAnswer{due: x.due, delayAfterDue: x.delayAfterDue, prepaid: x.prepaid, reply: newHeldReply(x),
 		closes: ctx.Request.Header.ConnectionClose()}
 	n := int64(len(w.reply.text))
 	if n > api.UnchargedBytes {

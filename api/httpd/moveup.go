@@ -11,9 +11,9 @@ import (
 // wait behind it move up.
 const resetTimeout = 250 * time.Millisecond
 
-// advance is what a check or a reservation whose answer may be held back has
+// prepaid is what a check or a reservation whose answer may be held back has
 // taken in advance.
-type advance struct {
+type prepaid struct {
 	place *limiter.QueuePlace // others can have it; nil: they can't
 	// giveBack gives it back if others can't have it; nil: it stays taken.
 	giveBack func()
@@ -21,8 +21,8 @@ type advance struct {
 
 // recordAdvance records what x has taken in advance.
 func (h *handlers) recordAdvance(x *exchange) {
-	x.advance = advance{place: x.answer.QueuePlace()}
-	if p := x.advance.place; p != nil {
+	x.prepaid = prepaid{place: x.answer.QueuePlace()}
+	if p := x.prepaid.place; p != nil {
 		p.ProceedAt = x.due.Add(x.delayAfterDue)
 	}
 
@@ -30,11 +30,11 @@ func (h *handlers) recordAdvance(x *exchange) {
 	if !x.check.Reserving || id == "" || x.check.RequestID != "" {
 		return // a caller with a request_id may ask again, and would go on with what was given back
 	}
-	x.advance.giveBack = func() { _, _ = h.Decider.Settle(id, nil) } // nobody knows the id now
+	x.prepaid.giveBack = func() { _, _ = h.Decider.Settle(id, nil) } // nobody knows the id now
 }
 
 // mayBeLeft reports whether w's place is of use to others, or can be given back.
-func (w *heldAnswer) mayBeLeft() bool { return w.waiter != nil || w.advance.giveBack != nil }
+func (w *heldAnswer) mayBeLeft() bool { return w.waiter != nil || w.prepaid.giveBack != nil }
 
 // moveUp makes w go on at an earlier time than before. Its answer is not held
 // longer than planned.
@@ -58,7 +58,7 @@ func (w *heldAnswer) endWait(gone bool) {
 		w.waiter.Leave()
 	case w.waiter != nil:
 		w.waiter.Proceed()
-	case gone && w.advance.giveBack != nil:
-		w.advance.giveBack()
+	case gone && w.prepaid.giveBack != nil:
+		w.prepaid.giveBack()
 	}
 }

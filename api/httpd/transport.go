@@ -189,7 +189,7 @@ func (c *connection) SetWriteDeadline(t time.Time) error {
 // Write sends b.
 func (c *connection) Write(b []byte) (int, error) {
 	if slack := c.transport.slack; slack > 0 {
-		if t, moves := c.writing.pendingMove(c.transport.began, slack); moves {
+		if t, moves := c.writing.moveIfDue(c.transport.began, slack); moves {
 			if err := c.stream.SetWriteDeadline(t); err != nil {
 				return 0, err
 			}
@@ -290,7 +290,7 @@ func (c *connection) applyReadDeadline() error {
 	if slack == 0 {
 		return nil
 	}
-	t, moves := c.reading.pendingMove(c.transport.began, slack)
+	t, moves := c.reading.moveIfDue(c.transport.began, slack)
 	if !moves {
 		return nil
 	}

@@ -35,7 +35,7 @@ func goldenEntries() []Entry {
 		},
 		ChangeRegion{Name: "us", By: "region us", When: when.UnixMilli()},
 		Mark{Version: 2},
-		Mark{Version: 2, RecordedAt: when.UnixMilli()},
+		Mark{Version: 2, At: when.UnixMilli()},
 		WriteRules{
 			Request: RequestID{6}, By: "n2", When: when.Add(time.Second), IfMatch: 2,
 			Change: document.Change{Part: document.TierPart, Name: "free", Body: []byte("limits: [{limit: 1, per: 1m}]")},

@@ -26,7 +26,7 @@ var errTooManyHeld = errors.New("too many versions of global limits are in use a
 // be shared yet.
 func (r *Regions) holdVersion(h *rules.History) error {
 	_, v := h.Current()
-	fresh := Held{Version: v.Number, Names: r.Names, Set: h.Set()}
+	fresh := Held{Version: v.Number, Regions: r.Committed, Set: h.Set()}
 	held := slices.Clone(r.Held)
 	if !needsShares(append(held, fresh)) {
 		// 0 would mean that the version is not recorded.
@@ -109,7 +109,7 @@ func needsShares(held []Held) bool {
 	var names []string
 	for _, h := range held {
 		hasLimits = hasLimits || h.Set.MaxGlobalSpan() > 0
-		names = append(names, h.Names...)
+		names = append(names, h.Regions...)
 	}
 
 	slices.Sort(names)
@@ -118,7 +118,7 @@ func needsShares(held []Held) bool {
 
 // sameShares reports whether both versions give each region the same share of every limit.
 func (h *Held) sameShares(other *Held) bool {
-	return slices.Equal(h.Names, other.Names) && h.Set.DividesAs(other.Set)
+	return slices.Equal(h.Regions, other.Regions) && h.Set.DividesAs(other.Set)
 }
 
 func (e Mark) apply(next *State) Result {
@@ -130,8 +130,8 @@ func (e Mark) apply(next *State) Result {
 	return Result{}
 }
 
-// Refuses returns why e would be rejected now, or nil.
-func (r *Regions) Refuses(e Mark) error {
+// CheckMark returns why e would be rejected now, or nil.
+func (r *Regions) CheckMark(e Mark) error {
 	_, err := r.withMark(e)
 	return err
 }
@@ -141,9 +141,9 @@ func (r *Regions) withMark(e Mark) (*Regions, error) {
 	switch {
 	case r.Primary == "" || r.inForce() == nil:
 		return nil, errors.New("there is no primary region yet, or there are no rules")
-	case e.RecordedAt < 0 || e.RecordedAt > rules.MaxRecordedAt:
-		return nil, fmt.Errorf("%d is not a valid time", e.RecordedAt)
-	case e.RecordedAt == 0:
+	case e.At < 0 || e.At > rules.MaxRecordedAt:
+		return nil, fmt.Errorf("%d is not a valid time", e.At)
+	case e.At == 0:
 		return r.withCandidate(e.Version)
 	}
 	return r.withRecord(e)
@@ -179,7 +179,7 @@ func (r *Regions) withRecord(e Mark) (*Regions, error) {
 	i := r.candidateIndex()
 	last := r.inForce()
 	if i < 0 && e.Version == last.Version && last.RecordedAt != 0 {
-		return r.prune(e.RecordedAt)
+		return r.prune(e.At)
 	}
 	if i < 0 || r.Held[i].Version != e.Version {
 		return nil, fmt.Errorf("version %d of the rules is not the candidate", e.Version)
@@ -187,7 +187,7 @@ func (r *Regions) withRecord(e Mark) (*Regions, error) {
 
 	changed := r.nextRevision()
 	changed.Held = slices.Clone(r.Held)
-	changed.recordCandidate(i, e.RecordedAt)
+	changed.recordCandidate(i, e.At)
 	return changed, nil
 }
 

@@ -14,7 +14,7 @@ import (
 
 // Bounds of Regions.
 const (
-	// MaxRegions bounds Regions.Names.
+	// MaxRegions bounds Regions.Committed.
 	MaxRegions = 32
 	// maxPrimaryEpoch bounds Regions.PrimaryEpoch: more than will ever be needed,
 	// and far from overflow.
@@ -35,7 +35,7 @@ type Regions struct {
 	World        WorldID  `json:"world"`
 	PrimaryEpoch int64    `json:"term"`    // of the primary: rises each time another region becomes the primary
 	Primary      string   `json:"primary"` // the region where rules are written; "" if there is none yet
-	Names        []string `json:"names"`   // the regions that the primary has committed, sorted; at most MaxRegions
+	Committed    []string `json:"names"`   // the regions that the primary has committed, sorted; at most MaxRegions
 	Held         []Held   `json:"held"`    // versions that still count, oldest and recorded first; the last is in force
 	// Revision rises with each change of this struct in the primary; others copy
 	// it.
@@ -50,7 +50,7 @@ type Regions struct {
 // counts as recorded at once, and only the one in force is held.
 type Held struct {
 	Version int64    `json:"version"`
-	Names   []string `json:"names"` // the regions that share limits in this version, sorted
+	Regions []string `json:"names"` // the regions that share limits in this version, sorted
 	// RecordedAt is the time, in Unix ms, that all regions have agreed on. From
 	// then on, by every clock, no region uses an older version that divides limits
 	// differently. 0: not recorded.
@@ -99,12 +99,12 @@ type ChangeRegion struct {
 // region's leader proposes it.
 type Mark struct {
 	Version int64 `json:"version"`
-	// RecordedAt, in Unix ms, has three meanings. 0: Version becomes the candidate.
-	// If Version is the candidate: it is recorded with this time, which no region's
+	// At, in Unix ms, has three meanings. 0: Version becomes the candidate. If
+	// Version is the candidate: it is recorded with this time, which no region's
 	// clock had reached when that region began to use Version or a newer one. If
 	// Version is recorded already: the earliest clock now, up to which windows have
 	// ended everywhere.
-	RecordedAt int64 `json:"at,omitempty"`
+	At int64 `json:"at,omitempty"`
 }
 
 // validRegion reports whether name is a valid region name.
@@ -167,10 +167,10 @@ func (s *State) SetFor(region string) *rules.Set {
 	return set
 }
 
-func (r *Regions) shares(region string) *rules.Shares {
-	shares := &rules.Shares{Region: region}
+func (r *Regions) shares(region string) *rules.DividingVersions {
+	shares := &rules.DividingVersions{Region: region}
 	for _, h := range r.Held {
-		shares.Held = append(shares.Held, rules.HeldVersion{Set: h.Set, Names: h.Names, RecordedAt: h.RecordedAt, Doubtful: h.Doubtful})
+		shares.Held = append(shares.Held, rules.HeldVersion{Set: h.Set, Regions: h.Regions, RecordedAt: h.RecordedAt, Doubtful: h.Doubtful})
 	}
 	return shares
 }
@@ -184,7 +184,7 @@ func (e SetPrimary) apply(next *State) Result {
 		return rejected("the world has no ID")
 	case e.PrimaryEpoch < 0 || e.PrimaryEpoch > maxPrimaryEpoch:
 		return rejected("%d is not a valid primary epoch", e.PrimaryEpoch)
-	case r.Primary == e.Region && slices.Contains(r.Names, e.Region) && e.PrimaryEpoch <= r.PrimaryEpoch:
+	case r.Primary == e.Region && slices.Contains(r.Committed, e.Region) && e.PrimaryEpoch <= r.PrimaryEpoch:
 		return Result{}
 	}
 
@@ -199,10 +199,10 @@ func (e SetPrimary) apply(next *State) Result {
 	begins := r.World.IsZero()
 	if begins {
 		changed.World = e.World
-		changed.Names = []string{e.Region}
+		changed.Committed = []string{e.Region}
 		if h := r.inForce(); h != nil {
 			// No other region has followed these rules, so there is none to wait for.
-			changed.Held = []Held{{Version: h.Version, Names: changed.Names, RecordedAt: max(1, h.RecordedAt), Set: h.Set}}
+			changed.Held = []Held{{Version: h.Version, Regions: changed.Committed, RecordedAt: max(1, h.RecordedAt), Set: h.Set}}
 		}
 		next.Regions = changed
 		return Result{}
@@ -212,7 +212,7 @@ func (e SetPrimary) apply(next *State) Result {
 		changed.markDoubtful()
 	}
 
-	if slices.Contains(r.Names, e.Region) {
+	if slices.Contains(r.Committed, e.Region) {
 		next.Regions = changed
 		return Result{}
 	}
@@ -231,7 +231,7 @@ func (r *Regions) markDoubtful() {
 
 func (e ChangeRegion) apply(next *State) Result {
 	r := next.Regions
-	committed := slices.Contains(r.Names, e.Name)
+	committed := slices.Contains(r.Committed, e.Name)
 	switch {
 	case !validRegion(e.Name):
 		return rejected("a region's name has 1 to %d bytes of UTF-8", MaxRegionName)
@@ -251,7 +251,7 @@ func (e ChangeRegion) apply(next *State) Result {
 // commitRegion applies e to changed, and puts the result in force. If there are
 // rules, it writes a version with the same document: shares need a version.
 func (s *State) commitRegion(changed *Regions, e ChangeRegion) Result {
-	names := slices.Clone(changed.Names)
+	names := slices.Clone(changed.Committed)
 	message := "region " + e.Name + " joins"
 	if e.Remove {
 		message = "region " + e.Name + " leaves"
@@ -264,7 +264,7 @@ func (s *State) commitRegion(changed *Regions, e ChangeRegion) Result {
 		return rejected("there are already %d regions, the most allowed", MaxRegions)
 	}
 	slices.Sort(names)
-	changed.Names = names
+	changed.Committed = names
 
 	if s.Regions.inForce() == nil {
 		s.Regions = changed
@@ -309,13 +309,13 @@ func (r *Regions) check(number int64) error {
 		return fmt.Errorf("the %d versions of the rules that are held do not end with version %d", len(r.Held), number)
 	}
 
-	if err := checkNames(r.Names); err != nil {
+	if err := checkNames(r.Committed); err != nil {
 		return err
 	}
 
 	candidates := 0
 	for i, h := range r.Held {
-		if err := checkNames(h.Names); err != nil {
+		if err := checkNames(h.Regions); err != nil {
 			return err
 		}
 

@@ -43,7 +43,7 @@ func TestManyVersionsAreRecorded(t *testing.T) {
 		now += time.Minute.Milliseconds()
 		for _, h := range s.Regions.Held {
 			if h.Candidate {
-				_ = apply(Mark{Version: h.Version, RecordedAt: now}) // which may have to wait
+				_ = apply(Mark{Version: h.Version, At: now}) // which may have to wait
 				break
 			}
 		}
@@ -51,13 +51,13 @@ func TestManyVersionsAreRecorded(t *testing.T) {
 		if last.RecordedAt == 0 {
 			_ = apply(Mark{Version: last.Version})
 		} else {
-			_ = apply(Mark{Version: last.Version, RecordedAt: now})
+			_ = apply(Mark{Version: last.Version, At: now})
 		}
 	}
 	for range 2 { // the second write drops what the first has recorded
 		now += 10 * time.Minute.Milliseconds()
 		_ = apply(Mark{Version: s.Regions.inForce().Version})
-		_ = apply(Mark{Version: s.Regions.inForce().Version, RecordedAt: now})
+		_ = apply(Mark{Version: s.Regions.inForce().Version, At: now})
 	}
 	if have := s.Regions.Held; len(have) != 1 || have[0].RecordedAt == 0 {
 		t.Errorf("have %+v, want only the version in force, recorded", have)

@@ -74,7 +74,7 @@ func limitIn(t testing.TB, s *State, region string, wall time.Time) int64 {
 func TestPrimary(t *testing.T) {
 	s := do(t, founded(New()), SetPrimary{Region: "eu", World: WorldID{5}}, SetPrimary{Region: "eu", World: WorldID{6}})
 	if r := s.Regions; r.World != (WorldID{5}) || r.PrimaryEpoch != 1 || r.Primary != "eu" ||
-		!slices.Equal(r.Names, []string{"eu"}) || r.Revision != 1 {
+		!slices.Equal(r.Committed, []string{"eu"}) || r.Revision != 1 {
 		t.Errorf("have %+v", r)
 	}
 	s = do(t, s, global(100, ""))
@@ -89,7 +89,7 @@ func TestPrimary(t *testing.T) {
 	// A region that the old primary had not committed, with rules in force: they get a new version.
 	s = do(t, s, SetPrimary{Region: "ap", World: WorldID{7}, When: 5000})
 	_, v := s.History.Current()
-	if r := s.Regions; r.PrimaryEpoch != 3 || !slices.Equal(r.Names, []string{"ap", "eu", "us"}) ||
+	if r := s.Regions; r.PrimaryEpoch != 3 || !slices.Equal(r.Committed, []string{"ap", "eu", "us"}) ||
 		v.Number != 3 || v.What != "region ap joins" || v.When.UnixMilli() != 5000 {
 		t.Errorf("have %+v, %+v", r, v)
 	}
@@ -141,8 +141,8 @@ func TestRegionsJoinAndLeave(t *testing.T) {
 		many = do(t, many, ChangeRegion{Name: fmt.Sprintf("r%02d", i)})
 	}
 	rejects(t, many, encoded(t, ChangeRegion{Name: "one more"}), "the most allowed")
-	if len(many.Regions.Names) != MaxRegions || !slices.IsSorted(many.Regions.Names) {
-		t.Errorf("have %v", many.Regions.Names)
+	if len(many.Regions.Committed) != MaxRegions || !slices.IsSorted(many.Regions.Committed) {
+		t.Errorf("have %v", many.Regions.Committed)
 	}
 }
 
@@ -204,12 +204,12 @@ func TestRejectedRegions(t *testing.T) {
 	} {
 		rejects(t, tt.state, encoded(t, tt.entry), tt.why)
 		if m, ok := tt.entry.(Mark); ok {
-			if err := tt.state.Regions.Refuses(m); err == nil || !strings.Contains(err.Error(), tt.why) {
+			if err := tt.state.Regions.CheckMark(m); err == nil || !strings.Contains(err.Error(), tt.why) {
 				t.Errorf("have %v, want %q", err, tt.why)
 			}
 		}
 	}
-	if err := s.Regions.Refuses(Mark{3, 5}); err != nil {
+	if err := s.Regions.CheckMark(Mark{3, 5}); err != nil {
 		t.Error(err)
 	}
 	next, r := s.Apply(s.Index+1, encoded(t, ChangeRegion{Name: "za", Remove: true}))
@@ -332,7 +332,7 @@ func TestFollow(t *testing.T) {
 	}
 	// Even before the first rules, there is a state to follow.
 	next, r := ahead(t, begun(t, "us"), founded(New()))
-	if r.Err != nil || next.Regions.Primary != "eu" || next.SetFor("us") != nil || len(next.Regions.Names) != 2 {
+	if r.Err != nil || next.Regions.Primary != "eu" || next.SetFor("us") != nil || len(next.Regions.Committed) != 2 {
 		t.Errorf("have %+v, %+v", r, next.Regions)
 	}
 	// The same rules under another primary keep the same history.
@@ -350,9 +350,9 @@ func TestContradictoryFollow(t *testing.T) {
 		"long primary":           func(e *Adopt) { e.Primary = strings.Repeat("x", 65) },
 		"primary epoch":          func(e *Adopt) { e.PrimaryEpoch = 0 },
 		"negative primary epoch": func(e *Adopt) { e.PrimaryEpoch = -1 },
-		"names":                  func(e *Adopt) { e.Names = []string{"us", "eu"} },
-		"too many names":         func(e *Adopt) { e.Names = make([]string, MaxRegions+1) },
-		"held names":             func(e *Adopt) { e.Held[1].Names = []string{"eu", "eu"} },
+		"names":                  func(e *Adopt) { e.Committed = []string{"us", "eu"} },
+		"too many names":         func(e *Adopt) { e.Committed = make([]string, MaxRegions+1) },
+		"held names":             func(e *Adopt) { e.Held[1].Regions = []string{"eu", "eu"} },
 		"order":                  func(e *Adopt) { e.Held[1].Version = 1 },
 		"no version":             func(e *Adopt) { e.Held = e.Held[:1]; e.Held[0].Version = 0 },
 		"last version":           func(e *Adopt) { e.Held[3].Version = 1<<63 - 1 },
@@ -367,7 +367,7 @@ func TestContradictoryFollow(t *testing.T) {
 	} {
 		e, err := moved(t).adoption()
 		expect.NoError(t, err)
-		e.Names, e.Held = slices.Clone(e.Names), slices.Clone(e.Held)
+		e.Committed, e.Held = slices.Clone(e.Committed), slices.Clone(e.Held)
 		harm(&e)
 		if n := len(e.Held); n > 0 {
 			e.InForce.Number = e.Held[n-1].Version
@@ -433,7 +433,7 @@ func TestSetForIsKept(t *testing.T) {
 		t.Error("there are rules in force before there is a key for subjects")
 	}
 	if s.SetFor("us") == eu || s.SetFor("eu") != eu || eu.Version != 4 ||
-		eu.Shares().Region != "eu" || len(eu.Shares().Held) != 4 {
+		eu.DividingVersions().Region != "eu" || len(eu.DividingVersions().Held) != 4 {
 		t.Error("the set is compiled again")
 	}
 	if next := do(t, s, Empty{}, Ended{Node: node(5)}); next.SetFor("eu") != eu {
@@ -449,7 +449,7 @@ func TestSetForIsKept(t *testing.T) {
 		t.Errorf("%d are kept", n)
 	}
 	if bare := (&State{SigningKey: s.SigningKey, History: s.History,
-		Regions: &Regions{Held: s.Regions.Held, Names: s.Regions.Names}}); bare.SetFor("eu") == nil {
+		Regions: &Regions{Held: s.Regions.Held, Committed: s.Regions.Committed}}); bare.SetFor("eu") == nil {
 		t.Error("there is none")
 	}
 }

@@ -36,7 +36,7 @@ type world struct {
 	regions []*region
 	primary *region
 	// forget breaks a rule: it removes something from the shares. nil: nothing is removed.
-	forget func(*rules.Shares)
+	forget func(*rules.DividingVersions)
 	hasty  bool // a broken primary: it records versions that not all regions have honoured
 	// Broken nodes. begun: the node remembers nothing from before its restart, and
 	// treats what it then applies as new. careless: it ignores that it has no
@@ -139,7 +139,7 @@ func (w *world) current(r *region) bool {
 	_, b := primary.History.Current()
 	return !r.gone && a.Number == b.Number && mine.Regions.World == primary.Regions.World &&
 		mine.Regions.PrimaryEpoch == primary.Regions.PrimaryEpoch &&
-		slices.Contains(mine.Regions.Names, r.name)
+		slices.Contains(mine.Regions.Committed, r.name)
 }
 
 // report makes a region report the version that it honours.
@@ -243,7 +243,7 @@ func (w *world) step() {
 			what = fmt.Sprintf("%s joins: %v", other.name, w.do(primary, ChangeRegion{Name: other.name, When: w.now}))
 		}
 	case 3:
-		if w.rand.IntN(6) == 0 && slices.Contains(primary.state.Regions.Names, other.name) {
+		if w.rand.IntN(6) == 0 && slices.Contains(primary.state.Regions.Committed, other.name) {
 			// An operator declares that the region is gone; it comes back as a new one.
 			err := w.do(primary, ChangeRegion{Name: other.name, Remove: true, When: w.now})
 			what = fmt.Sprintf("%s leaves: %v", other.name, err)
@@ -317,7 +317,7 @@ func (w *world) follow(r *region) {
 func (w *world) mark() string {
 	primary := w.primary
 	regions := primary.state.Regions
-	earliest, latest := w.clocks(regions.Names)
+	earliest, latest := w.clocks(regions.Committed)
 	for _, h := range regions.Held {
 		if !h.Candidate {
 			continue
@@ -327,9 +327,9 @@ func (w *world) mark() string {
 		}
 		at := w.now + primary.leader + 1000 // a removed region has used something until now
 		for _, r := range w.regions {
-			waits := slices.Contains(regions.Names, r.name)
+			waits := slices.Contains(regions.Committed, r.name)
 			for _, held := range regions.Held {
-				waits = waits || slices.Contains(held.Names, r.name) && !r.gone
+				waits = waits || slices.Contains(held.Regions, r.name) && !r.gone
 			}
 			if waits && (r.honoured < h.Version || r.primaryEpoch != regions.PrimaryEpoch) && !w.hasty {
 				return ""
@@ -360,7 +360,7 @@ func (w *world) limit(r *region, n *asker) (share *rules.Limit, whole algorithms
 		return nil, algorithms.Limit{}
 	}
 	if w.forget != nil {
-		x := *set.Shares()
+		x := *set.DividingVersions()
 		x.Held = slices.Clone(x.Held)
 		w.forget(&x)
 		set = set.WithShares(&x)
@@ -464,24 +464,24 @@ func TestModelOfSharesFindsErrors(t *testing.T) {
 	}
 	for name, harm := range map[string]func(*world){
 		"what is not recorded is forgotten": func(w *world) {
-			w.forget = func(x *rules.Shares) {
+			w.forget = func(x *rules.DividingVersions) {
 				last := len(x.Held) - 1
 				x.Held = slices.DeleteFunc(x.Held,
 					func(v rules.HeldVersion) bool { return v.RecordedAt == 0 && v.Set != x.Held[last].Set })
 			}
 		},
 		"what is recorded holds at once": func(w *world) {
-			w.forget = func(x *rules.Shares) {
+			w.forget = func(x *rules.DividingVersions) {
 				for i := range x.Held {
 					x.Held[i].RecordedAt = min(x.Held[i].RecordedAt, 1)
 				}
 			}
 		},
 		"only the version in force counts": func(w *world) {
-			w.forget = func(x *rules.Shares) { x.Held = x.Held[len(x.Held)-1:] }
+			w.forget = func(x *rules.DividingVersions) { x.Held = x.Held[len(x.Held)-1:] }
 		},
 		"bucket: what is recorded holds at once": func(w *world) {
-			w.forget = func(x *rules.Shares) {
+			w.forget = func(x *rules.DividingVersions) {
 				for i := range x.Held {
 					x.Held[i].RecordedAt = min(x.Held[i].RecordedAt, 1)
 				}
@@ -491,7 +491,7 @@ func TestModelOfSharesFindsErrors(t *testing.T) {
 		// A region that honoured a version and is cut off before it is recorded
 		// believes that nothing has changed.
 		"the old division stays until the record": func(w *world) {
-			w.forget = func(x *rules.Shares) {
+			w.forget = func(x *rules.DividingVersions) {
 				for i := range x.Held {
 					x.Held[i].NotHonouredAt = math.MaxInt64
 				}
@@ -504,7 +504,7 @@ func TestModelOfSharesFindsErrors(t *testing.T) {
 		"what a restarted process applies is new":      func(w *world) { w.begun = true },
 		"what a node without authority applies is new": func(w *world) { w.careless = true },
 		"what another primary may have recorded is open": func(w *world) {
-			w.forget = func(x *rules.Shares) {
+			w.forget = func(x *rules.DividingVersions) {
 				for i := range x.Held {
 					x.Held[i].Doubtful = false
 				}

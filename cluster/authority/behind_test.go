@@ -55,11 +55,11 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 		},
 		"it applies nothing more, and says so": func(d *desk) {
 			d.change(3,
-				func(q *Request) { q.Stuck, q.WithoutAuthority = true, max(q.WithoutAuthority, time.Millisecond) })
+				func(q *Request) { q.Stuck, q.NoAuthorityFor = true, max(q.NoAuthorityFor, time.Millisecond) })
 		},
 		"grants do not help": func(d *desk) {
 			since := d.now
-			d.change(3, func(q *Request) { q.WithoutAuthority = d.now - since })
+			d.change(3, func(q *Request) { q.NoAuthorityFor = d.now - since })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 		d.up(1, 2, 3)
 		for end := d.now + 20*time.Second; d.now < end; {
 			q := d.request(3)
-			q.Boot, q.WithoutAuthority = 999, 10*time.Second
+			q.Boot, q.NoAuthorityFor = 999, 10*time.Second
 			d.ask(q)
 			if list := ended(d.run(tickInterval, 1, 2, 3)); len(list) != 0 {
 				t.Fatalf("%+v is ended", list)

@@ -148,7 +148,7 @@ func (rs *reignState) endIfUnwell(in *decisionInput, rec *record, id ring.NodeID
 	}
 
 	if why == agreement.Behind {
-		rs.behindEndedAt = in.now
+		rs.lastBehindAt = in.now
 		if id == rs.self {
 			// This leader can't end itself. The next one will, if it has to.
 			rs.transferLead()
@@ -185,7 +185,7 @@ func (rs *reignState) whyEnd(in *decisionInput, rec *record, id ring.NodeID) agr
 		return agreement.Silent
 	case isUnreachable && in.now-rec.unreachableSince >= unreachablePatience:
 		return agreement.Unreachable
-	case rs.isBehind(in, rec) && in.now-rs.behindEndedAt >= behindPause && rs.canSpare(in, id):
+	case rs.isBehind(in, rec) && in.now-rs.lastBehindAt >= behindPause && rs.canSpare(in, id):
 		return agreement.Behind
 	}
 	return ""
@@ -196,7 +196,7 @@ func (rs *reignState) whyEnd(in *decisionInput, rec *record, id ring.NodeID) agr
 func (rs *reignState) isBehind(in *decisionInput, rec *record) bool {
 	// It asks without success.
 	ungranted := rec.ungrantedSince != never && in.now-rec.ungrantedSince >= behindPatience &&
-		rec.withoutAuthority >= behindPatience
+		rec.noAuthorityFor >= behindPatience
 
 	// It asks nothing. Unreachable and failed nodes are already Silent: see whyEnd.
 	//
@@ -393,8 +393,8 @@ func (rs *reignState) leaveEntry(in *decisionInput) agreement.Entry {
 		}
 
 		// This leader can't take itself out. The next one will.
-		if in.now-rs.behindEndedAt >= behindPause {
-			rs.behindEndedAt = in.now
+		if in.now-rs.lastBehindAt >= behindPause {
+			rs.lastBehindAt = in.now
 			rs.transferLead()
 		}
 	}

@@ -19,8 +19,8 @@ func TestGolden(t *testing.T) {
 		Node: id(7), Boot: 3, Generation: 4, Applied: 5, Clocks: Clocks{7, 8}, SettledEpoch: 6,
 		Unreachable: []ring.NodeID{id(1), id(2)}, Relayed: []ring.NodeID{id(3)}, Leaving: true,
 		Stuck: true, StoreFails: true,
-		WithoutAuthority: 1500 * time.Millisecond,
-		Level:            1, Release: "v1.0.0", Zones: "2025c",
+		NoAuthorityFor: 1500 * time.Millisecond,
+		Level:          1, Release: "v1.0.0", Zones: "2025c",
 		StateHash: agreement.HashAt{Index: 32, Hash: agreement.Hash{1, 31: 2}},
 	}
 	replies := []Reply{{Granted: true, Index: 9}, {Reason: "no", Index: 8},

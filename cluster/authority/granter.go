@@ -82,10 +82,10 @@ type Granter struct {
 // leader; see the package comment. A leader whose proposal or confirmation
 // fails begins a new reign.
 type reign struct {
-	number uint64 // random; never 0
-	ctx    context.Context
-	cancel context.CancelFunc
-	state  *reignState // what this leader has seen and granted; nil until the mark has been applied
+	number   uint64 // random; never 0
+	ctx      context.Context
+	cancel   context.CancelFunc
+	observed *reignState // what this leader has seen and granted; nil until the mark has been applied
 
 	waiting          []*pendingRequest // requests that wait for the next confirmation
 	inConfirmation   []*pendingRequest // requests that wait for the pending confirmation
@@ -184,7 +184,7 @@ func (g *Granter) CommittedIndex(ctx context.Context) (uint64, error) {
 //     authority, from this leader or a later one: when its reign begins, each
 //     leader requires RulesIndex.
 //   - clocks are those by which the region decides windows, or unknown. If applied
-//     is true, each node stopped deciding without the entry before its own clock
+//     is true, no node decided without having applied the entry once its own clock
 //     showed clocks.Latest + EndingWait.
 //   - Like Answer, RequireApplied waits for a confirmation, because a deposed
 //     leader's knowledge of the nodes proves nothing.
@@ -365,18 +365,18 @@ func (g *Granter) accept(pending *pendingRequest) {
 // nothing.
 func (g *Granter) recordRequest(pending *pendingRequest) (refused bool) {
 	r := g.reign
-	if r.state == nil || pending.request == nil {
+	if r.observed == nil || pending.request == nil {
 		return false
 	}
 
-	reply := r.state.handleRequest(g.config.Now(), g.config.State(), pending.request)
+	reply := r.observed.handleRequest(g.config.Now(), g.config.State(), pending.request)
 	// This request may be the report that completes a majority.
 	g.answerMajority()
 	if reply.Reason == "" {
 		return false
 	}
 
-	reply.Behind = r.state.behind
+	reply.Behind = r.observed.behind
 	pending.reply <- reply
 	return true
 }
@@ -385,7 +385,7 @@ func (g *Granter) recordRequest(pending *pendingRequest) (refused bool) {
 // applied, and drops those whose callers have stopped waiting.
 func (g *Granter) answerMajority() {
 	r := g.reign
-	if r.state == nil {
+	if r.observed == nil {
 		return
 	}
 
@@ -397,7 +397,7 @@ func (g *Granter) answerMajority() {
 		default:
 		}
 
-		applied := r.state.appliedByMajority(state, pending.majorityIndex)
+		applied := r.observed.appliedByMajority(state, pending.majorityIndex)
 		if applied {
 			pending.reply <- Reply{Granted: true}
 		}
@@ -411,7 +411,7 @@ func (g *Granter) answerMajority() {
 // otherwise nil.
 func (g *Granter) startConfirmation() (retry <-chan time.Time) {
 	r := g.reign
-	if r == nil || r.state == nil || r.confirming || len(r.waiting) == 0 {
+	if r == nil || r.observed == nil || r.confirming || len(r.waiting) == 0 {
 		return nil
 	}
 
@@ -465,17 +465,17 @@ func (g *Granter) failReign() {
 	r := g.reign
 	r.refuseAll()
 	r.cancel()
-	r.state = nil
+	r.observed = nil
 	r.restartAt = g.config.Now() + restartPause
 }
 
 // startReignState gives the reign its state, once its mark has been applied.
 func (g *Granter) startReignState() {
 	r := g.reign
-	r.state = newReignState(g.config.Self, g.config.Boot, g.config.BootstrapExpect, r.number, g.config.Now())
-	r.state.floor = g.config.RulesIndex()
-	r.state.transferLead = g.config.TransferLead
-	r.state.alarm = g.config.Logger.Error
+	r.observed = newReignState(g.config.Self, g.config.Boot, g.config.BootstrapExpect, r.number, g.config.Now())
+	r.observed.floor = g.config.RulesIndex()
+	r.observed.transferLead = g.config.TransferLead
+	r.observed.alarm = g.config.Logger.Error
 
 	// These requests arrived before the mark was applied.
 	early := r.waiting
@@ -489,7 +489,7 @@ func (g *Granter) startReignState() {
 // next one.
 func (g *Granter) finishProposal(o outcome) {
 	r := g.reign
-	r.state.recordOutcome(o.entry)
+	r.observed.recordOutcome(o.entry)
 	r.proposal = nil
 
 	if o.result.Err != nil {
@@ -506,10 +506,10 @@ func (g *Granter) finishProposal(o outcome) {
 // answerConfirmed answers the requests that waited for the confirmation.
 func (g *Granter) answerConfirmed(state *agreement.State) {
 	r := g.reign
-	r.state.leadConfirmedAt = g.config.Now()
+	r.observed.leadConfirmedAt = g.config.Now()
 
 	for _, pending := range r.inConfirmation {
-		pending.reply <- pending.buildReply(r.state, g.config.Now(), state)
+		pending.reply <- pending.buildReply(r.observed, g.config.Now(), state)
 	}
 
 	r.inConfirmation = nil
@@ -525,7 +525,7 @@ func (g *Granter) proposeNext() {
 	}
 
 	now := g.config.Now()
-	if r.state == nil {
+	if r.observed == nil {
 		if r.restartAt != never && now >= r.restartAt {
 			g.endReign()
 			g.beginReign()
@@ -534,11 +534,11 @@ func (g *Granter) proposeNext() {
 	}
 
 	if r.proposal != nil || now < r.pausedUntil {
-		r.state.detectStall(now)
+		r.observed.detectStall(now)
 		return
 	}
 
-	r.proposal = r.state.nextEntry(newDecisionInput(now, time.Now(), g.config.State(),
+	r.proposal = r.observed.nextEntry(newDecisionInput(now, time.Now(), g.config.State(),
 		g.config.RulesIndex(), g.config.Nodes()))
 	if r.proposal != nil {
 		g.propose(r.proposal)

@@ -361,7 +361,7 @@ func TestAFailedReignRefusesAtOnce(t *testing.T) {
 // leading reports whether g's first entry has been applied.
 func leading(g *Granter) bool {
 	synctest.Wait()
-	leads := g.reign != nil && g.reign.state != nil
+	leads := g.reign != nil && g.reign.observed != nil
 	// The loop must accept the request before it can change the fields read here.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()

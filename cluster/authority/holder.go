@@ -35,7 +35,7 @@ type HolderConfig struct {
 	// Ask sends the request to the leader. It must return when ctx ends.
 	Ask func(ctx context.Context, req Request) (Reply, error)
 	// Status returns the next Request, except for Node, Boot, GivingUp and
-	// WithoutAuthority. It must not block.
+	// NoAuthorityFor. It must not block.
 	Status func() Request
 	// OnChange is called after Valid has changed, always from the same goroutine.
 	// It must not block for long.
@@ -288,7 +288,7 @@ func (h *Holder) request() Request {
 	now := h.config.Boottime()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	req.WithoutAuthority = now - h.lostSince(now)
+	req.NoAuthorityFor = now - h.lostSince(now)
 	return req
 }
 

@@ -50,9 +50,9 @@ type Request struct {
 	Stuck bool `json:"stuck,omitempty"`
 	// StoreFails means that the node can't store entries, so it should not lead.
 	StoreFails bool `json:"store_fails,omitempty"`
-	// WithoutAuthority is how long the process has been without authority; 0 while
+	// NoAuthorityFor is how long the process has been without authority; 0 while
 	// it has authority.
-	WithoutAuthority time.Duration `json:"without,omitempty"`
+	NoAuthorityFor time.Duration `json:"without,omitempty"`
 
 	// Level is the newest feature level that the process knows. Release and Zones,
 	// its release and the version of its time zone data, are for people.
@@ -107,7 +107,7 @@ func (c Clocks) areValid() bool {
 // withinBounds reports whether a request respects the bounds that every Holder respects.
 func (req *Request) withinBounds() bool {
 	return max(len(req.Unreachable), len(req.Relayed)) <= maxReported &&
-		max(len(req.Release), len(req.Zones)) <= maxText && req.WithoutAuthority >= 0 &&
+		max(len(req.Release), len(req.Zones)) <= maxText && req.NoAuthorityFor >= 0 &&
 		req.Clocks.areValid()
 }
 

@@ -16,7 +16,7 @@ func TestRequestsAreBounded(t *testing.T) {
 		"relayed":     func(q *Request) { q.Relayed = nodes },
 		"release":     func(q *Request) { q.Release = strings.Repeat("x", maxText+1) },
 		"zones":       func(q *Request) { q.Zones = strings.Repeat("x", maxText+1) },
-		"without":     func(q *Request) { q.WithoutAuthority = -1 },
+		"without":     func(q *Request) { q.NoAuthorityFor = -1 },
 	} {
 		d := newDesk(t, 3)
 		q := d.request(2)
@@ -24,7 +24,7 @@ func TestRequestsAreBounded(t *testing.T) {
 		if have := d.ask(q); have.Reason != reasonTooLarge || len(d.reignState.records) > 0 {
 			t.Errorf("%s: have %+v", name, have)
 		}
-		if q.WithoutAuthority < 0 {
+		if q.NoAuthorityFor < 0 {
 			continue
 		}
 		sent := (&Holder{config: HolderConfig{Self: q.Node, Boot: q.Boot,

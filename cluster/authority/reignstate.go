@@ -102,9 +102,9 @@ type reignState struct {
 	// leadConfirmedAt is when the outcome of this node's last confirmation was
 	// handled; at first, when the reign began.
 	leadConfirmedAt time.Duration
-	// behindEndedAt is when a node that is behind was last marked to be ended, or
+	// lastBehindAt is when a node that is behind was last marked to be ended, or
 	// the lead was transferred instead.
-	behindEndedAt time.Duration
+	lastBehindAt time.Duration
 	// behind are the nodes that ask without success, sorted. The slice is replaced, never modified.
 	behind []ring.NodeID
 
@@ -125,7 +125,7 @@ type pendingFloor struct {
 
 // record is a leader's record of one node.
 type record struct {
-	boot         uint64        // the registered process, which the fields up to withoutAuthority describe
+	boot         uint64        // the registered process, which the fields up to noAuthorityFor describe
 	lastAsked    time.Duration // when it last asked; never if it has not
 	lastGranted  time.Duration // when the leader last granted it authority
 	gaveUp       bool
@@ -133,10 +133,10 @@ type record struct {
 	applied      uint64 // from the same request
 	clock        int64  // Clocks.Earliest in its last request
 	leaving      bool
-	// unreachable and relayed are the lists in the last request. withoutAuthority is
+	// unreachable and relayed are the lists in the last request. noAuthorityFor is
 	// how long the process had had no authority then.
 	unreachable, relayed []ring.NodeID
-	withoutAuthority     time.Duration
+	noAuthorityFor       time.Duration
 
 	// ungrantedSince is when the node began to ask without success; never while it
 	// has authority, or is refused for a reason that does not count against it.
@@ -192,7 +192,7 @@ func newReignState(self ring.NodeID, boot uint64, bootstrapExpect int, number ui
 	return &reignState{
 		self: self, boot: boot, bootstrapExpect: bootstrapExpect, number: number,
 		reignBegan: now, silenceFrom: now, lastTick: now, wantedSince: now, ringSince: now,
-		leadConfirmedAt: now, behindEndedAt: never,
+		leadConfirmedAt: now, lastBehindAt: never,
 		records: make(map[ring.NodeID]*record),
 	}
 }

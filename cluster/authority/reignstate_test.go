@@ -74,7 +74,7 @@ func (d *desk) request(n byte) Request {
 		SettledEpoch: d.state.Epoch,
 	}
 	if at, ok := d.granted[n]; ok && d.now-at >= Validity {
-		q.WithoutAuthority = d.now - at - Validity
+		q.NoAuthorityFor = d.now - at - Validity
 	}
 	if alter := d.alter[n]; alter != nil {
 		alter(&q)

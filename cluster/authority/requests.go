@@ -30,7 +30,7 @@ func (rs *reignState) handleRequest(now time.Duration, s *agreement.State, req *
 
 	rec.lastAsked = now
 	rec.leaving = req.Leaving
-	rec.withoutAuthority = req.WithoutAuthority
+	rec.noAuthorityFor = req.NoAuthorityFor
 	rec.unreachable = req.Unreachable
 	rec.relayed = req.Relayed
 	rec.clock = req.Clocks.Earliest
@@ -75,11 +75,11 @@ func (rec *record) trackUngranted(now time.Duration, reason string) {
 	}
 
 	if !counts {
-		rec.withoutAuthority = 0 // void, so that isBehind does not count it either
+		rec.noAuthorityFor = 0 // void, so that isBehind does not count it either
 	}
 
 	switch {
-	case rec.withoutAuthority == 0:
+	case rec.noAuthorityFor == 0:
 		rec.ungrantedSince = never
 	case rec.ungrantedSince == never:
 		rec.ungrantedSince = now
@@ -123,7 +123,7 @@ func (rs *reignState) handleOtherProcess(now time.Duration, s *agreement.State, 
 	// While the registered process still asks, its requests say whether the
 	// node fails.
 	if rs.silence(now, rec.lastAsked) >= silencePatience {
-		rec.withoutAuthority = req.WithoutAuthority
+		rec.noAuthorityFor = req.NoAuthorityFor
 		rec.trackUngranted(now, reason)
 	}
 

@@ -15,7 +15,7 @@ import (
 func decideAlone(t *testing.T, n *node, i int, want counters.Verdict) {
 	t.Helper()
 	ops := []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}
-	if v := n.keeper.Load().AdmitAlone(now(), ops); v != want || (v == counters.Admitted) != ops[0].Decision.Allowed {
+	if v := n.keeper.Load().DecideAlone(now(), ops); v != want || (v == counters.Admitted) != ops[0].Decision.Allowed {
 		t.Fatalf("%s alone: %v, %+v", n.ip, v, ops[0].Decision)
 	}
 }
@@ -119,7 +119,7 @@ func TestG4_FallbackGoesOnFromWhatIsHere(t *testing.T) {
 			}
 			decideAlone(t, n, i, counters.Refused)
 			peek := []counters.Op{{Key: keyOf(i), Limit: &limit}}
-			if v := n.keeper.Load().AdmitAlone(now(), peek); v != counters.Admitted && n == b ||
+			if v := n.keeper.Load().DecideAlone(now(), peek); v != counters.Admitted && n == b ||
 				peek[0].Decision.Remaining != 0 {
 				t.Errorf("%s: a peek has %v, %+v", n.ip, v, peek[0].Decision)
 			}
@@ -140,7 +140,7 @@ func TestForgiven(t *testing.T) {
 		time.Sleep(400 * time.Millisecond)
 		op := counters.Op{Key: keyOf(i), Limit: &bucket, Cost: 5}
 		for range 3 {
-			c.keeper.Load().AdmitAlone(now(), []counters.Op{op})
+			c.keeper.Load().DecideAlone(now(), []counters.Op{op})
 		}
 		c.keeper.Load().ForgiveDebt(now(), &op)
 		f.net.Heal(a.ip, c.ip)

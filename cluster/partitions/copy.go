@@ -15,22 +15,22 @@ func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire
 	var refused []int
 	for d.More() {
 		var s section
-		taken := false
+		accepted := false
 		decodeSection(d, now, func(head section) bool {
 			s = head
-			taken = k.beginPush(state, c.From, h.seq, s, behind)
-			if taken {
+			accepted = k.beginPush(state, c.From, h.seq, s, behind)
+			if accepted {
 				// The sender counted the records by its clock. So the partition's clock
 				// here follows the sender's before the records are put.
 				k.config.Table.FollowClock(now, s.p, s.wall)
 			}
-			return taken
+			return accepted
 		}, func(rec counters.Record) { k.putRecord(c.From.Node, s, now, rec) })
 
-		if !d.Failed() && taken {
-			taken = k.endPush(c.From.Node, s)
+		if !d.Failed() && accepted {
+			accepted = k.endPush(c.From.Node, s)
 		}
-		if !taken {
+		if !accepted {
 			refused = append(refused, s.p)
 		}
 	}

@@ -214,9 +214,9 @@ func (ds *debts) putNote(node ring.NodeID, d *debt, lacksRoom bool, now algorith
 		n.Body = lackedRoom
 	}
 
-	n.Until = (now.Steady + int64(d.timeLeft(now)+noteSlack)) / 1e9
+	n.UntilSecond = (now.Steady + int64(d.timeLeft(now)+noteSlack)) / 1e9
 	if before, found := lp.Get(n.Key); found {
-		n.Until = max(n.Until, before.Until)
+		n.UntilSecond = max(n.UntilSecond, before.UntilSecond)
 	}
 	lp.Put(&n)
 }

@@ -550,7 +550,7 @@ func TestCopiesWithHoles(t *testing.T) {
 		k := b.keeper.Load()
 		b.table.Load().TakeUngated(now(), []counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 5}})
 		rate := notes.Note{Key: notes.Key{Subject: keyOf(i).Subject, ID: keyOf(i).Counter,
-			Kind: notes.Rate}, Rank: 1, Until: math.MaxUint32}
+			Kind: notes.Rate}, Rank: 1, UntilSecond: math.MaxUint32}
 		b.table.Load().Put(now(), counters.Record{Note: &rate})
 		used := func() int64 {
 			n, _ := b.table.Load().Usage(k.config.Now(), keyOf(i), &limit)

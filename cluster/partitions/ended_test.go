@@ -149,7 +149,7 @@ func TestDebtsOutliveAnOldTurnAsOwner(t *testing.T) {
 		})
 		const hits = 7
 		for range hits {
-			if v := b.keeper.Load().AdmitAlone(now(),
+			if v := b.keeper.Load().DecideAlone(now(),
 				[]counters.Op{{Key: keyOf(i), Limit: &limit, Cost: 1}}); v != counters.Admitted {
 				t.Fatal(v)
 			}

@@ -31,11 +31,13 @@ type Keeper struct {
 	// Table.Replicate yield without a lock.
 
 	// A copy must have both a debt and its number, or neither. Code that reads
-	// changes or a copy for copy targets holds debitMu, and so does acceptDebt. Other
-	// code debits debts without debitMu, in one of three cases: it holds sendMu,
-	// without which nothing is read; it makes this node forget the copies
-	// elsewhere, which are then sent as a whole (forgetCopies); or this node does
-	// not send the partition's changes, because it is not the owner or was ended.
+	// changes or a copy for copy targets holds debitMu, and so does acceptDebt.
+	// Other code may debit debts without debitMu if
+	//   - it holds sendMu, without which nothing is read; or
+	//   - it makes this node forget the copies elsewhere, which are then sent as a
+	//     whole (forgetCopies); or
+	//   - this node does not send the partition's changes, because it is not the
+	//     owner or was ended.
 	debitMu sync.Mutex
 
 	mu            sync.Mutex // guards the fields from here to boundedConfirms

@@ -64,9 +64,9 @@ type partState struct {
 	// source is the node whose counters these are a copy of: the node that pushes
 	// them, took the token, or sent them. It is zero if there is no copy.
 	source ring.NodeID
-	// complete means that no counter is missing here: as a copy, none of source's;
-	// without a source, none of what this node froze. It is unused while this node
-	// is the owner: see hasAllCounters.
+	// complete means that no counter is missing here. A copy has all counters of
+	// source; without a source, all that this node froze are here. It is unused
+	// while this node is the owner: see hasAllCounters.
 	complete   bool
 	pusherBoot uint64 // boot of the process that pushed last
 	lastPush   uint64 // number of its last push

@@ -162,7 +162,7 @@ func (k *Keeper) queueChanges(p int, records []counters.Record) {
 
 // pushCopies sends copies to the copy targets that have none, as long as they
 // keep up. It reports whether copies were missing. The caller must hold sendMu.
-func (k *Keeper) pushCopies() (missed bool) {
+func (k *Keeper) pushCopies() (wereMissing bool) {
 	type target struct {
 		node ring.NodeID
 		p    int

@@ -74,12 +74,12 @@ type copyRequest struct {
 	searches   []*search // by index in partitions
 }
 
-// current calls found for each partition whose search still goes on. The caller
+// eachCurrent calls do for each partition whose search still goes on. The caller
 // must hold mu.
-func (req *copyRequest) current(k *Keeper, found func(p int, s *search)) {
+func (req *copyRequest) eachCurrent(k *Keeper, do func(p int, s *search)) {
 	for i, p := range req.partitions {
 		if s := k.parts[p].search; s != nil && s == req.searches[i] {
-			found(p, s)
+			do(p, s)
 		}
 	}
 }
@@ -300,7 +300,7 @@ func (k *Keeper) handleCopyInfo(node ring.NodeID, boot uint64, req copyRequest, 
 		return
 	}
 
-	req.current(k, func(p int, s *search) {
+	req.eachCurrent(k, func(p int, s *search) {
 		f, hasCopy := found[p]
 		f.boot = boot
 		f.done = !hasCopy
@@ -319,7 +319,7 @@ func (k *Keeper) handlePullReply(node ring.NodeID, req copyRequest, err error) {
 		return
 	}
 
-	req.current(k, func(_ int, s *search) {
+	req.eachCurrent(k, func(_ int, s *search) {
 		f := s.found[node]
 		f.done = true
 		s.found[node] = f

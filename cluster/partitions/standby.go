@@ -148,7 +148,7 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 	return true
 }
 
-// AdmitAlone admits ops on this node alone, in fallback; the caller's own
+// DecideAlone admits ops on this node alone, in fallback; the caller's own
 // counters have admitted them, within shares. The verdict is never Undecided.
 //
 //   - If this node has counters of ops (as an owner without authority, as a
@@ -156,7 +156,7 @@ func (k *Keeper) canActAsStandby(ops []counters.Op, problem OwnerProblem) bool {
 //     limits; otherwise the verdict is Refused, and nothing is owed.
 //   - Admitted costs are a debt to the owner, reported once the owner is known. An
 //     op without a cost owes nothing.
-func (k *Keeper) AdmitAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict {
+func (k *Keeper) DecideAlone(now algorithms.Instant, ops []counters.Op) counters.Verdict {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
@@ -249,7 +249,7 @@ func copyDecision(op, asked *counters.Op) {
 	}
 }
 
-// ForgiveDebt takes op's cost, which AdmitAlone recorded at the given time,
+// ForgiveDebt takes op's cost, which DecideAlone recorded at the given time,
 // off the debt, because another limit of the check refused it. A debt that has
 // been reported already stays, and so does the cost in a counter here: that can
 // lose quota, but never make any.

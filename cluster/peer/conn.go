@@ -58,7 +58,7 @@ const farSilence = 2 * time.Second
 
 // silenceLimits are the silence after which a connection is unreachable, and
 // the silence after which it is closed.
-type silenceLimits struct{ unreachable, closed time.Duration }
+type silenceLimits struct{ untilUnreachable, untilClosed time.Duration }
 
 // conn is one end of a connection that carries messages: the end that calls
 // (the node that dialled) or the end that serves.
@@ -110,10 +110,10 @@ func (p *Peers) newConn(s *socket, calls bool) *conn {
 	}
 
 	c.handlers = &p.handlers[Near]
-	c.limits = silenceLimits{unreachable: p.config.Silence, closed: max(maxSilence, p.config.Silence)}
+	c.limits = silenceLimits{untilUnreachable: p.config.Silence, untilClosed: max(maxSilence, p.config.Silence)}
 	if s.kind == kindFar {
 		c.handlers = &p.handlers[Far]
-		c.limits = silenceLimits{unreachable: farSilence, closed: farSilence}
+		c.limits = silenceLimits{untilUnreachable: farSilence, untilClosed: farSilence}
 	}
 
 	c.tryWriter, _ = s.Conn.(rawconn.TryWriter)
@@ -253,9 +253,9 @@ func (c *conn) checkSilence(now int64, gap time.Duration) (next time.Duration) {
 		c.silence = min(max(0, time.Duration(now-heard)), gap)
 	}
 
-	after := c.limits.unreachable
+	after := c.limits.untilUnreachable
 	switch {
-	case c.silence >= c.limits.closed:
+	case c.silence >= c.limits.untilClosed:
 		c.closeWithError(errSilentTooLong)
 	case c.silence >= after && !c.down.Load():
 		c.failCalls(errSilentNow, false)
@@ -279,7 +279,7 @@ func (c *conn) checkSilence(now int64, gap time.Duration) (next time.Duration) {
 // that was dialled sends none while it hears nothing; see Reachable in the
 // package comment. Only the pulse calls it.
 func (c *conn) sendHeartbeat(now int64) {
-	if c.peers.draining.Load() || !c.isCaller && now-c.lastReceived.Load() > int64(c.limits.unreachable*2/5) {
+	if c.peers.draining.Load() || !c.isCaller && now-c.lastReceived.Load() > int64(c.limits.untilUnreachable*2/5) {
 		return
 	}
 
@@ -301,7 +301,7 @@ func (c *conn) sendHeartbeat(now int64) {
 
 // isBeatDue reports whether the next heartbeat is due within half an interval.
 func (c *conn) isBeatDue(now int64) bool {
-	return now-c.lastBeat.Load() >= int64(c.limits.unreachable/beatsPerSilence-c.peers.interval()/2)
+	return now-c.lastBeat.Load() >= int64(c.limits.untilUnreachable/beatsPerSilence-c.peers.interval()/2)
 }
 
 // write sends queued messages until ctx ends or the connection breaks.

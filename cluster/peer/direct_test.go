@@ -184,7 +184,7 @@ func TestWhoWrites(t *testing.T) {
 	kept.Reply(nil)
 	expect("a reply after the handler has returned", 2, 2, 6)
 	c.peers.config.Silence = time.Hour
-	c.limits.unreachable = time.Second
+	c.limits.untilUnreachable = time.Second
 	c.sendHeartbeat(int64(time.Hour))
 	expect("a heartbeat", 3, 2, 7)
 	c.flush()

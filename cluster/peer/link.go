@@ -38,7 +38,7 @@ type link struct {
 	cancel  context.CancelFunc
 
 	// The direct connection.
-	conn            atomic.Pointer[conn] // nil: none now
+	direct          atomic.Pointer[conn] // nil: none now
 	wake            chan struct{}        // capacity 1: dial now
 	dialingSecond   atomic.Bool          // a second connection is being dialled
 	lastDialFailure atomic.Int64         // when dialling last failed, by Config.Boottime
@@ -218,9 +218,9 @@ func (l *link) connectAndRun(ctx context.Context) (connected bool, err error) {
 	err = l.runConn(ctx, s, (*conn).retire)
 
 	// Other connections may have replaced the first one while it ran.
-	for c := l.conn.Load(); c != nil; c = l.conn.Load() {
+	for c := l.direct.Load(); c != nil; c = l.direct.Load() {
 		<-c.done
-		l.conn.CompareAndSwap(c, nil)
+		l.direct.CompareAndSwap(c, nil)
 		err = c.endReason()
 	}
 	return true, err
@@ -247,12 +247,12 @@ func (l *link) runConn(ctx context.Context, s *socket, end func(old *conn)) erro
 		l.probation.Store(0)
 	}
 
-	old := l.conn.Swap(c)
+	old := l.direct.Swap(c)
 	if old != nil {
 		end(old)
 	}
 
-	defer l.conn.CompareAndSwap(c, nil)
+	defer l.direct.CompareAndSwap(c, nil)
 
 	l.peers.log.Log(ctx, level, "connected to a node", "name", c.remote.Name, "address", l.address,
 		"protocol", s.version)
@@ -270,7 +270,7 @@ func (l *link) dialSecond(ctx context.Context, c *conn) {
 	l.replace(ctx, func() bool {
 		// c gets another moment. If the remote was only paused, it is about to send
 		// over c, and replacing c would lose the messages that it has not read yet.
-		sleep(ctx, c.limits.unreachable/5)
+		sleep(ctx, c.limits.untilUnreachable/5)
 		return !c.isReachable()
 	}, func(old *conn) { old.closeWithError(errOutlived) })
 }
@@ -310,7 +310,7 @@ func (l *link) replace(ctx context.Context, stillWanted func() bool, end func(ol
 // continue in the meantime. If no new connection can be made, the old one
 // stays.
 func (l *link) renew(ctx context.Context) {
-	if c := l.conn.Load(); c != nil && !c.socket.hasCurrentCredentials() {
+	if c := l.direct.Load(); c != nil && !c.socket.hasCurrentCredentials() {
 		l.replace(ctx, func() bool { return true }, (*conn).retire)
 	}
 }
@@ -345,7 +345,7 @@ func provesGone(err error) bool {
 // onIncoming acts on the news that a process of the node has connected to this
 // one: the node is up, so the link dials at once.
 func (l *link) onIncoming(remote Identity) {
-	if c := l.conn.Load(); c != nil && !c.isReachable() {
+	if c := l.direct.Load(); c != nil && !c.isReachable() {
 		switch {
 		case c.remote.Boot != remote.Boot:
 			c.closeWithError(errRestarted) // the process at its other end is gone

@@ -53,25 +53,25 @@ func (l *link) currentConn() *conn {
 			return t
 		}
 	}
-	return l.conn.Load()
+	return l.direct.Load()
 }
 
 // receivesDirectly reports whether the direct connection has just brought data.
 func (l *link) receivesDirectly() bool {
-	c := l.conn.Load()
+	c := l.direct.Load()
 	return l.kind == kindNear && c != nil && c.isReachable() &&
-		l.peers.now()-c.lastReceived.Load() < int64(c.limits.unreachable*2/5)
+		l.peers.now()-c.lastReceived.Load() < int64(c.limits.untilUnreachable*2/5)
 }
 
 // onQuiet begins to look for another path. After a longer silence, it dials a
 // second connection. The pulse calls onQuiet once c has been silent for at
 // least half of the time that makes it unreachable.
 func (l *link) onQuiet(c *conn) {
-	if l.conn.Load() != c || l.kind != kindNear {
+	if l.direct.Load() != c || l.kind != kindNear {
 		return
 	}
 	l.startTunnelling()
-	if c.silence >= secondDialAfter*c.limits.unreachable {
+	if c.silence >= secondDialAfter*c.limits.untilUnreachable {
 		l.dialSecond(l.ctx, c)
 	}
 }
@@ -79,7 +79,7 @@ func (l *link) onQuiet(c *conn) {
 // stopUsing stops the use of c, which is silent or, if broken is true, has ended.
 func (l *link) stopUsing(c *conn, broken bool) {
 	isTunnel := l.tunnel.Load() == c
-	if l.kind != kindNear || !isTunnel && l.conn.Load() != c {
+	if l.kind != kindNear || !isTunnel && l.direct.Load() != c {
 		return // it was not in use any more
 	}
 
@@ -88,8 +88,9 @@ func (l *link) stopUsing(c *conn, broken bool) {
 	}
 
 	// The path becomes unsure before the connection is given up: a check that finds
-	// no path must not take the node for lost. If c has brought nothing for so long
-	// that until is past, other paths were used, and the loss of c proves nothing.
+	// no path must not take the node for lost. If until is past, c has brought
+	// nothing for long, so other paths were in use, and the loss of c proves
+	// nothing.
 	until := c.lastReceived.Load() + int64(settleSilences*l.peers.config.Silence)
 	if until > l.peers.now() {
 		l.searchUntil.Store(until)
@@ -117,7 +118,7 @@ func (l *link) isUnsure() bool {
 // broken; a nil c means that no connection could be made. Calls that fail
 // because of that are sent again through a tunnel, if there is one.
 func (l *link) stopUsingDirect(c *conn) {
-	if l.kind != kindNear || l.conn.Load() != c || l.ctx.Err() != nil {
+	if l.kind != kindNear || l.direct.Load() != c || l.ctx.Err() != nil {
 		return
 	}
 
@@ -347,8 +348,9 @@ func (l *link) tryRelays(ctx context.Context, attempts *sync.WaitGroup) {
 }
 
 // concludeSearch waits for the attempts of a round. If none of them can help,
-// the search has failed. If undecided is set, or a node is dialled again, some
-// relay may help in a moment, and the path stays unsure until the given time.
+// the search has failed. The exceptions are an attempt that is undecided and a
+// node that is being dialled again: a relay may help in a moment, so the path
+// stays unsure until the given time.
 func (l *link) concludeSearch(round *sync.WaitGroup, undecided *atomic.Bool, until int64) {
 	round.Wait()
 	if !undecided.Load() && !l.peers.isAnyRedialled(l) {
@@ -371,7 +373,7 @@ func (p *Peers) isAnyRedialled(l *link) bool {
 // openTunnel opens a tunnel through a relay that receives data from the node,
 // unless another attempt opens one first. It returns the relay's answer.
 func (l *link) openTunnel(ctx context.Context, relay *link) (answer relayAnswer) {
-	via := relay.conn.Load()
+	via := relay.direct.Load()
 	if via == nil {
 		return relayNo
 	}
@@ -400,7 +402,7 @@ func (l *link) openTunnel(ctx context.Context, relay *link) (answer relayAnswer)
 	// Several attempts may succeed at a time. The first one wins.
 	c := l.peers.newConn(s, true)
 	c.link = l
-	c.limits.closed = c.limits.unreachable // a silent tunnel is replaced, not waited for
+	c.limits.untilClosed = c.limits.untilUnreachable // a silent tunnel is replaced, not waited for
 	if !l.tunnel.CompareAndSwap(nil, c) {
 		s.Close()
 		return answer

@@ -440,7 +440,7 @@ func TestPathWhenADirectConnectionComesBackAndGoes(t *testing.T) {
 
 		// The search has not ended yet.
 		w.net.Cut(a.ip, b.ip)
-		(*a.links.Load())[b.id].conn.Load().closeWithError(errors.New("the test breaks it"))
+		(*a.links.Load())[b.id].direct.Load().closeWithError(errors.New("the test breaks it"))
 		close(proceed)
 
 		time.Sleep(500 * time.Millisecond)

@@ -46,10 +46,10 @@ func (s *Store) Changes(p int, reader Readers, wanted func(Kind) bool, list []No
 	changed := &part.unsaved
 	if reader == Replicas {
 		changed = &part.unsent
-	} else if !part.isSaved {
+	} else if !part.hasCheckpoints {
 		// Nothing was listed before this first call, so all notes are listed now. Those
 		// from disk are not marked as changed, and are left out below.
-		part.isSaved = true
+		part.hasCheckpoints = true
 		part.unsaved = slices.Collect(maps.Keys(part.notes))
 	}
 
@@ -116,7 +116,7 @@ func (s *Store) Replace(n *Note, steady int64) {
 	lp := s.Lock(n.Partition(), steady)
 	defer lp.Unlock()
 
-	if n.Until <= lp.second {
+	if n.UntilSecond <= lp.second {
 		lp.Remove(n.Key)
 		return
 	}
@@ -137,7 +137,7 @@ func (s *Store) Replace(n *Note, steady int64) {
 func (s *Store) Merge(n *Note, steady int64) {
 	lp := s.Lock(n.Partition(), steady)
 	defer lp.Unlock()
-	if n.Until <= lp.second {
+	if n.UntilSecond <= lp.second {
 		return
 	}
 
@@ -146,7 +146,7 @@ func (s *Store) Merge(n *Note, steady int64) {
 		if n.yieldsTo(&stored) {
 			merged = stored
 		}
-		merged.Until = max(n.Until, stored.Until)
+		merged.UntilSecond = max(n.UntilSecond, stored.UntilSecond)
 		if n.Kind == Resets {
 			merged.mergeForgotten(n)
 			merged.mergeForgotten(&stored)
@@ -160,7 +160,7 @@ func (s *Store) Merge(n *Note, steady int64) {
 func (s *Store) Restore(n *Note, steady int64) bool {
 	lp := s.Lock(n.Partition(), steady)
 	defer lp.Unlock()
-	if _, found := lp.part.notes[n.Key]; found || n.Until <= lp.second {
+	if _, found := lp.part.notes[n.Key]; found || n.UntilSecond <= lp.second {
 		return false
 	}
 	lp.put(n, 0)
@@ -255,11 +255,11 @@ func (lp LockedPartition) sweepReservation(n Note, steady int64) {
 // others need its room. What those settlements would put back is then lost.
 func (lp LockedPartition) sweepRate(n Note, steady int64) {
 	shorter := lp.second + RateRetention
-	isLate := n.MaxRate() > 0 && n.Until-LateSettling <= lp.second && n.Until > shorter
+	isLate := n.MaxRate() > 0 && n.UntilSecond-LateSettling <= lp.second && n.UntilSecond > shorter
 	if !isLate || !lp.isCrowdedFor(&n) {
 		return
 	}
-	n.Until = shorter
+	n.UntilSecond = shorter
 	lp.Put(&n)
 	lp.markRatesForgotten(n.Subject, steady)
 }

@@ -98,7 +98,7 @@ type Note struct {
 	// known to be newer.
 	Rank, Minor uint64
 	At          int64  // when it was made, or settled: steady nanoseconds
-	Until       int64  // when it expires: Unix seconds on the steady clock; 0 if it was removed
+	UntilSecond int64  // when it expires: Unix seconds on the steady clock; 0 if it was removed
 	Group       uint32 // identifies the rule, if it concerns one
 	Inline      bool   // its subject came with its limits
 	Body        string
@@ -140,8 +140,8 @@ func (n *Note) yieldsTo(m *Note) bool {
 // Append appends n, except for its key, as of steady.
 func (n *Note) Append(b []byte, steady int64) []byte {
 	left := uint64(0)
-	if second := steady / 1e9; n.Until > second {
-		left = uint64(min(n.Until, math.MaxUint32) - second)
+	if second := steady / 1e9; n.UntilSecond > second {
+		left = uint64(min(n.UntilSecond, math.MaxUint32) - second)
 	}
 	b = binary.AppendUvarint(b, n.Rank)
 	b = binary.AppendUvarint(b, n.Minor)
@@ -163,9 +163,9 @@ func (n *Note) Decode(d *wire.Decoder, steady int64) {
 
 	n.Rank = d.Uvarint()
 	n.Minor = d.Uvarint()
-	n.Until = 0
+	n.UntilSecond = 0
 	if left := d.UpTo(math.MaxUint32); left > 0 {
-		n.Until = min((steady+1e9-1)/1e9+left, math.MaxUint32)
+		n.UntilSecond = min((steady+1e9-1)/1e9+left, math.MaxUint32)
 	}
 	n.At = steady - d.UpTo(math.MaxInt64/2)
 	n.Group = uint32(d.UpTo(math.MaxUint32))

@@ -19,7 +19,7 @@ const begin = int64(1_800_000_000e9)
 func reservation(group uint32, subject, id uint64) Note {
 	return Note{
 		Key: Key{Subject: subject, ID: id, Kind: Reservation}, Group: group,
-		At: begin, Until: begin/1e9 + 600,
+		At: begin, UntilSecond: begin/1e9 + 600,
 	}
 }
 
@@ -108,7 +108,7 @@ func TestAnswersOfRulesThatHaveFewStay(t *testing.T) {
 	keep := func(group uint32, id uint64, inline bool) {
 		n := &Note{
 			Key: Key{Subject: spread(id), ID: id, Kind: Answer}, Group: group, Inline: inline,
-			At: begin, Until: begin/1e9 + 60, Body: string(make([]byte, body)),
+			At: begin, UntilSecond: begin/1e9 + 60, Body: string(make([]byte, body)),
 		}
 		expect.NoError(t, s.MakeRoom(n, begin))
 		lp := s.Lock(n.Partition(), begin)
@@ -182,7 +182,7 @@ func TestBudgets(t *testing.T) {
 	keep := func(kind Kind, id uint64, inline bool, body int) error {
 		n := &Note{
 			Key: Key{Subject: spread(id), ID: id, Kind: kind}, Inline: inline,
-			At: begin, Until: begin/1e9 + 60, Body: string(make([]byte, body)),
+			At: begin, UntilSecond: begin/1e9 + 60, Body: string(make([]byte, body)),
 		}
 		if err := s.MakeRoom(n, begin); err != nil {
 			return err
@@ -290,7 +290,7 @@ func TestResets(t *testing.T) {
 // what it has forgotten itself.
 func TestResets_CopiesKnowWhatEitherForgot(t *testing.T) {
 	numbers := func(rank, floor uint64, at int64) *Note {
-		return &Note{Key: PartitionKey(Resets, 0, 0), Rank: rank, Minor: floor, At: at, Until: forever}
+		return &Note{Key: PartitionKey(Resets, 0, 0), Rank: rank, Minor: floor, At: at, UntilSecond: forever}
 	}
 	for name, add := range map[string]func(s *Store, n *Note){
 		"replace": func(s *Store, n *Note) { s.Replace(n, begin) },
@@ -411,7 +411,7 @@ func TestCopies(t *testing.T) {
 	if got, _ := get(other, open.Key); got.Rank != 1 {
 		t.Errorf("after a merge with a settled one it is %+v", got)
 	}
-	numbers := Note{Key: PartitionKey(Debtor, 0, 5), Rank: 3, Minor: 2, Until: begin/1e9 + 9}
+	numbers := Note{Key: PartitionKey(Debtor, 0, 5), Rank: 3, Minor: 2, UntilSecond: begin/1e9 + 9}
 	older := numbers
 	older.Rank, older.Minor = 2, 7
 	for _, n := range []*Note{&older, &numbers, &older} {
@@ -430,7 +430,7 @@ func TestCopies(t *testing.T) {
 // next owner does not know of it.
 func TestACopyKeepsItsFloor(t *testing.T) {
 	s := New(1 << 20)
-	numbers := Note{Key: PartitionKey(Resets, 0, 0), Rank: 5, Minor: 4, Until: forever}
+	numbers := Note{Key: PartitionKey(Resets, 0, 0), Rank: 5, Minor: 4, UntilSecond: forever}
 	s.Replace(&numbers, begin)
 	numbers.Rank, numbers.Minor = 6, 0
 	s.Replace(&numbers, begin)
@@ -449,7 +449,7 @@ func TestBudgetsAddUp(t *testing.T) {
 		n := Note{
 			Key:  Key{Subject: rng.Uint64N(50) << 52, ID: rng.Uint64N(50), Kind: Kind(rng.IntN(int(numKinds)))},
 			Rank: rng.Uint64N(2), Group: rng.Uint32N(3), Inline: rng.IntN(2) == 0,
-			At: begin, Until: begin/1e9 + rng.Int64N(100) - 50, Body: string(make([]byte, rng.IntN(9))),
+			At: begin, UntilSecond: begin/1e9 + rng.Int64N(100) - 50, Body: string(make([]byte, rng.IntN(9))),
 		}
 		lp := s.Lock(n.Partition(), begin)
 		switch rng.IntN(6) {
@@ -575,7 +575,7 @@ func TestFloodsLeaveNoMemory(t *testing.T) {
 		for round := range uint64(20) {
 			for i := range uint64(10_000) {
 				n := reservation(1, round<<52, round<<32+i)
-				n.At, n.Until = now, now/1e9+60
+				n.At, n.UntilSecond = now, now/1e9+60
 				lp := s.Lock(n.Partition(), now)
 				expect.NoError(t, lp.PutIfRoom(n))
 				lp.Unlock()

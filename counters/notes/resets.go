@@ -17,9 +17,9 @@ func (lp LockedPartition) RecordReset(k Key, inline bool, steady, until int64) {
 	numbers, _ := lp.Get(lp.resetsKey(k.Subject))
 	numbers.Key = lp.resetsKey(k.Subject)
 	numbers.Rank++
-	numbers.Until = forever
+	numbers.UntilSecond = forever
 	lp.Put(&numbers)
-	n := Note{Key: k, Rank: numbers.Rank, At: steady, Until: until, Inline: inline}
+	n := Note{Key: k, Rank: numbers.Rank, At: steady, UntilSecond: until, Inline: inline}
 	lp.Put(&n)
 	lp.store.AddEvictable(&n)
 }
@@ -69,7 +69,7 @@ func (lp LockedPartition) markRatesForgotten(subject uint64, steady int64) {
 	numbers, _ := lp.Get(lp.resetsKey(subject))
 	numbers.Key = lp.resetsKey(subject)
 	numbers.At = steady
-	numbers.Until = forever
+	numbers.UntilSecond = forever
 	lp.Put(&numbers)
 }
 

@@ -13,7 +13,7 @@ func TestSchedule(t *testing.T) {
 	s := New(1 << 20)
 	put := func(id uint64, open time.Duration, body string, rank uint64) {
 		n := reservation(1, id, id)
-		n.At, n.Minor, n.Until = begin, uint64(open), begin/1e9+1000
+		n.At, n.Minor, n.UntilSecond = begin, uint64(open), begin/1e9+1000
 		n.Body, n.Rank = body, rank
 		lp := s.Lock(n.Partition(), begin)
 		defer lp.Unlock()
@@ -62,7 +62,7 @@ func TestLateOnesGiveWay(t *testing.T) {
 	s := New(1 << 20)
 	make := func(group uint32, subject uint64) {
 		n := reservation(group, subject, 1)
-		n.At, n.Minor, n.Until = begin, 1e9, begin/1e9+61+LateSettling
+		n.At, n.Minor, n.UntilSecond = begin, 1e9, begin/1e9+61+LateSettling
 		rate := n
 		rate.Kind, rate.Rank, rate.Minor = Rate, 5, 0
 		lp := s.Lock(n.Partition(), begin)

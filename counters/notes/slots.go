@@ -75,7 +75,7 @@ func (n *Note) setEnd(at int64) {
 	// Minor has no sign, so a slot can't end before it was made: At moves instead.
 	n.At = min(n.At, at)
 	n.Minor = uint64(at - n.At)
-	n.Until = (at+1e9-1)/1e9 + 1
+	n.UntilSecond = (at+1e9-1)/1e9 + 1
 }
 
 // slots returns the limit that n, a slot, belongs to.
@@ -185,8 +185,8 @@ func (lp LockedPartition) countSlot(n *Note, sign int64) {
 	}
 }
 
-// current reports whether e is when a slot of key ends now.
-func (lp LockedPartition) current(key SlotsKey, e slotEnd) bool {
+// isCurrent reports whether e is when a slot of key ends now.
+func (lp LockedPartition) isCurrent(key SlotsKey, e slotEnd) bool {
 	before, found := lp.part.notes[Key{Subject: key.Subject, ID: e.id, Kind: Slot}]
 	return found && before.at+int64(before.minor) == e.at
 }
@@ -198,9 +198,9 @@ func (lp LockedPartition) endSlots(key SlotsKey, steady int64) *limitSlots {
 
 	// Ends that are not current go as well, so that the first end is always that of
 	// a slot. nextEnd relies on it.
-	for slots != nil && len(slots.ends) > 0 && (slots.ends[0].at <= steady || !lp.current(key, slots.ends[0])) {
+	for slots != nil && len(slots.ends) > 0 && (slots.ends[0].at <= steady || !lp.isCurrent(key, slots.ends[0])) {
 		e, _ := heap.Pop(&slots.ends).(slotEnd)
-		if !lp.current(key, e) {
+		if !lp.isCurrent(key, e) {
 			continue
 		}
 		k := Key{Subject: key.Subject, ID: e.id, Kind: Slot}
@@ -216,7 +216,7 @@ func (lp LockedPartition) endSlots(key SlotsKey, steady int64) *limitSlots {
 
 // compact drops the earlier ends of slots that were renewed or released.
 func (lp LockedPartition) compact(key SlotsKey, slots *limitSlots) {
-	slots.ends = slices.DeleteFunc(slots.ends, func(e slotEnd) bool { return !lp.current(key, e) })
+	slots.ends = slices.DeleteFunc(slots.ends, func(e slotEnd) bool { return !lp.isCurrent(key, e) })
 	slices.SortFunc(slots.ends, slotEnd.compare)
 	slots.ends = slices.Clip(slices.Compact(slots.ends)) // sorted, it is a heap
 }
@@ -236,7 +236,7 @@ func (lp LockedPartition) HeldSlots(key SlotsKey, steady, rest int64) (held, unt
 	if slots.changes > slots.count/4 || slots.count <= exactEnds {
 		slots.changes, slots.latest = 0, 0
 		for _, e := range slots.ends {
-			if lp.current(key, e) {
+			if lp.isCurrent(key, e) {
 				slots.latest = max(slots.latest, e.at)
 			}
 		}
@@ -286,7 +286,7 @@ func (lp LockedPartition) readEnds(key SlotsKey, slots *limitSlots, bound int, r
 		e := slots.ends[i]
 
 		// A slot that was renewed to the same end has two equal ends.
-		if e != last && lp.current(key, e) {
+		if e != last && lp.isCurrent(key, e) {
 			k := Key{Subject: key.Subject, ID: e.id, Kind: Slot}
 			before := lp.part.notes[k]
 			n := before.note(k)
@@ -396,7 +396,7 @@ func (lp LockedPartition) CountersWithSlots(subject uint64) (counters []uint64) 
 func (s *Store) MarkLost(p int, steady, until int64) {
 	lp := s.Lock(p, steady)
 	defer lp.Unlock()
-	lp.Put(&Note{Key: PartitionKey(Lost, p, 0), At: steady, Until: until})
+	lp.Put(&Note{Key: PartitionKey(Lost, p, 0), At: steady, UntilSecond: until})
 }
 
 // LostAt returns when slots of the partition of subject were last lost, and

@@ -36,9 +36,9 @@ const (
 	// after its end, unless its room is needed.
 	LateSettling = 600
 	// RateRetention is how long, in seconds, a note of kind Rate is kept after a
-	// cost was put back. A later Take makes it last for at least half as long,
-	// which is enough for a grant, or for the cost of a refused check, to come
-	// back. A reservation keeps the note as long as its place.
+	// cost was put back. After a later Take, it is kept for at least half of
+	// RateRetention, which is enough for a grant, or for the cost of a refused
+	// check, to come back. A reservation keeps the note as long as its place.
 	RateRetention = 120
 )
 
@@ -85,7 +85,7 @@ type partition struct {
 	// may be listed twice. Until checkpoints first receive changes, which never
 	// happens on a node without a disk, unsaved is empty.
 	unsaved, unsent []Key
-	isSaved         bool // checkpoints receive changes
+	hasCheckpoints  bool // checkpoints receive changes
 	// released lists the slots that are gone, but still on disk. The next
 	// checkpoint must say so, or they would come back.
 	released []Key
@@ -113,7 +113,7 @@ type entry struct {
 func entryOf(n *Note, dirty Readers) entry {
 	return entry{
 		rank: n.Rank, minor: n.Minor, at: n.At, body: n.Body,
-		until: uint32(n.Until), group: n.Group, inline: n.Inline, dirty: dirty,
+		until: uint32(n.UntilSecond), group: n.Group, inline: n.Inline, dirty: dirty,
 	}
 }
 
@@ -121,7 +121,7 @@ func entryOf(n *Note, dirty Readers) entry {
 func (e *entry) note(k Key) Note {
 	return Note{
 		Key: k, Rank: e.rank, Minor: e.minor, At: e.at, Body: e.body,
-		Until: int64(e.until), Group: e.group, Inline: e.inline,
+		UntilSecond: int64(e.until), Group: e.group, Inline: e.inline,
 	}
 }
 
@@ -174,8 +174,8 @@ func (s *Store) Wait(p int) {
 }
 
 // LockedPartition is a partition that its user has locked. A caller that holds
-// a shard may lock a partition, never the reverse. A Locked must not be used
-// after Unlock.
+// a shard may lock a partition, never the reverse. A LockedPartition must not
+// be used after Unlock.
 type LockedPartition struct {
 	store  *Store
 	part   *partition
@@ -266,8 +266,8 @@ func (lp LockedPartition) mark(k Key, e entry, readers Readers) {
 		readers &^= Replicas
 	}
 
-	if readers&Checkpoints&^e.dirty != 0 && lp.part.isSaved {
-		lp.dropGone()
+	if readers&Checkpoints&^e.dirty != 0 && lp.part.hasCheckpoints {
+		lp.pruneUnsaved()
 		lp.part.unsaved = append(lp.part.unsaved, k)
 	}
 	if readers&Replicas&^e.dirty != 0 {
@@ -279,9 +279,9 @@ func (lp LockedPartition) mark(k Key, e entry, readers Readers) {
 	lp.part.peak = max(lp.part.peak, len(lp.part.notes))
 }
 
-// dropGone removes from unsaved what no longer needs writing, once that is most
-// of it. While the disk is full, nothing else shortens the list.
-func (lp LockedPartition) dropGone() {
+// pruneUnsaved removes from unsaved what no longer needs writing, once that is
+// most of it. While the disk is full, nothing else shortens the list.
+func (lp LockedPartition) pruneUnsaved() {
 	p := lp.part
 	if len(p.unsaved) < minUnsaved || len(p.unsaved) < 2*len(p.notes) {
 		return

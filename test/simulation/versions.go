@@ -93,7 +93,7 @@ func (l *Ledger) NoteState(region int, rg *agreement.Regions, at time.Duration) 
 	}
 
 	for i, h := range rg.Held {
-		if len(h.Names) == 0 {
+		if len(h.Regions) == 0 {
 			continue // the region has not met the others yet
 		}
 
@@ -158,8 +158,8 @@ func newVersion(h *agreement.Held, now time.Duration) Version {
 		l := m.Hits[0].Limits[0]
 		v.Limits[r.Name] = Divided{
 			Whole: l.Amount, Burst: l.Burst,
-			Shares: divideAmount(l.Amount, h.Names, r.Regions), Bursts: divideAmount(l.Burst, h.Names, r.Regions),
-			divide: func(amount int64) map[string]int64 { return divideAmount(amount, h.Names, r.Regions) },
+			Shares: divideAmount(l.Amount, h.Regions, r.Regions), Bursts: divideAmount(l.Burst, h.Regions, r.Regions),
+			divide: func(amount int64) map[string]int64 { return divideAmount(amount, h.Regions, r.Regions) },
 		}
 	}
 

@@ -92,7 +92,7 @@ func (m *member) Route(p int) partitions.Route {
 // Lineage implements limiter.Ownership.
 func (m *member) Lineage(p int) uint64 { return 1 + uint64(p) }
 
-// WaitWhilePending, Learn, DecideAsStandby, AdmitAlone and Forgive implement
+// WaitWhilePending, Learn, DecideAsStandby, DecideAlone and Forgive implement
 // limiter.Ownership. Without moves and faults, they do nothing.
 func (m *member) WaitWhilePending(context.Context, int)        {}
 func (m *member) LearnOwner(int, int64, ring.NodeID)           {}
@@ -102,7 +102,7 @@ func (m *member) PathUnsure(ring.NodeID) bool                  { return false }
 func (m *member) AwaitPath(context.Context, ring.NodeID)       {}
 func (m *member) await(context.Context, int64, int64) bool     { return true }
 func (m *member) readAuthority() (int64, bool)                 { return 0, true }
-func (m *member) AdmitAlone(algorithms.Instant, []counters.Op) counters.Verdict {
+func (m *member) DecideAlone(algorithms.Instant, []counters.Op) counters.Verdict {
 	return counters.Undecided
 }
 func (m *member) DecideAsStandby(
