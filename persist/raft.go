@@ -132,7 +132,7 @@ func (r *RaftStore) assemble() error {
 	r.ballast = newBallast(filepath.Join(r.config.Dir, ballastFile), r.config.Ballast, r.workers, log)
 
 	r.stable = &guardedStable{
-		inner: checkedStable{r.store}, path: r.path, timeout: r.config.Timeout, ballast: r.ballast,
+		inner: checkedStable{r.store}, path: r.path, ballast: r.ballast,
 		workers: r.workers, log: log,
 		afterWrite: r.recordSize, parked: make(chan struct{}),
 	}

@@ -24,7 +24,6 @@ import (
 type guardedStable struct {
 	inner      raft.StableStore
 	path       string
-	timeout    time.Duration
 	ballast    *ballast
 	workers    *workers
 	log        *slog.Logger
