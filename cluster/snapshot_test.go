@@ -91,7 +91,7 @@ func TestMachineSnapshots(t *testing.T) {
 	if !ok || r.Err != nil || r.Version != 1 || woken != 1 {
 		t.Fatalf("have %+v", r)
 	}
-	if r := m.Apply(&raft.Log{Index: 4, Data: entry(agreement.Settled{Epoch: 9})}).(agreement.Result); r.Err == nil {
+	if r := m.Apply(&raft.Log{Index: 4, Data: entry(agreement.SettleMove{Epoch: 9})}).(agreement.Result); r.Err == nil {
 		t.Error("nonsense was accepted")
 	}
 	snap, err := m.Snapshot()

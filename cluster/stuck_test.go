@@ -33,7 +33,7 @@ var later = agreement.Build{Level: agreement.Newest, Release: "v9.1.0"}
 // TestUnknownEntriesStopTheMachine: nothing after an unreadable entry is
 // applied, and no snapshot that would hide the entry is taken.
 func TestUnknownEntriesStopTheMachine(t *testing.T) {
-	settled, err := later.Encode(agreement.Settled{Epoch: 7})
+	settled, err := later.Encode(agreement.SettleMove{Epoch: 7})
 	expect.NoError(t, err)
 	change := func(at int, to byte) []byte {
 		b := bytes.Clone(settled)
@@ -239,7 +239,7 @@ func TestAnUnknownSnapshotStopsANode(t *testing.T) {
 
 // TestSkip: an entry that no node can apply is replaced in every log, and all nodes continue.
 func TestSkip(t *testing.T) {
-	poison := append(entryOf(t, agreement.Settled{Epoch: 1}), "poison"...)
+	poison := append(entryOf(t, agreement.SettleMove{Epoch: 1}), "poison"...)
 	var old []*node
 	var stuck *Stuck
 	bubble(t, func(t *testing.T, w *world) {

@@ -104,10 +104,10 @@ func (s *shard) protectRefused(op *Op) {
 	s.markDirty(op.location, allReaders)
 }
 
-// allAdmitted reports whether ops as a whole are admitted. Nothing is
+// concludeOps reports whether ops as a whole are admitted. Nothing is
 // stored yet. If one op refuses, the decisions of the others change to say what
 // is left without their cost.
-func (t *Table) allAdmitted(ops []Op) bool {
+func (t *Table) concludeOps(ops []Op) bool {
 	for i := range ops {
 		if ops[i].Refuses() {
 			t.describeUntaken(ops)

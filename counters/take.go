@@ -78,8 +78,8 @@ func (t *Table) tryTakeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	l := op.Limit
 	d := &op.Decision
 
-	// Blocks have a cost of 0, so this leaves them out. Slots pass, but the search
-	// below finds no counter for them.
+	// Blocks have a cost of 0, so this leaves them out. Limits of slots get past
+	// this condition, but the search below finds no counter for them.
 	if op.Mode != CheckMode || op.Cost == 0 || op.Lends || l.Kind == algorithms.SlidingLog ||
 		t.gates.isShut(op.Key.Partition()) {
 		return false
@@ -201,13 +201,13 @@ func (t *Table) take(now algorithms.Instant, ops []Op, attempt *SlotAttempt, gat
 		blocks = blocks || op.Block
 	}
 
-	// A refusal begins blocks. They begin before allAdmitted, which changes the
+	// A refusal begins blocks. They begin before concludeOps, which changes the
 	// decisions of ops that did not refuse.
 	if blocks {
 		t.beginBlocks(ops, true)
 	}
 
-	if !t.allAdmitted(ops) {
+	if !t.concludeOps(ops) {
 		return Refused
 	}
 
@@ -250,7 +250,7 @@ func (t *Table) peek(now algorithms.Instant, ops []Op, gated bool) Verdict {
 	// begin.
 	t.beginBlocks(ops, false)
 
-	if !t.allAdmitted(ops) {
+	if !t.concludeOps(ops) {
 		return Refused
 	}
 	return Admitted

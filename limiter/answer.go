@@ -185,10 +185,10 @@ type scratch struct {
 	matchDecides bool         // matching alone has decided the check
 	hasOps       bool         // match has listed the ops
 	opsReusable  bool         // another check may reuse the ops if only its hits' subjects differ
-	// isDecidedHere means that this node decided all ops as the owner, in one Take
+	// opsAsListed means that this node decided all ops as the owner, in one Take
 	// or Peek, and that they are still as listed. A clusterCheck that is refused
 	// does not set it.
-	isDecidedHere bool
+	opsAsListed bool
 	// soleCounts are the counts of the check's only rule if the check is repeatable,
 	// has a single limit, no shadow rule and no bill; nil otherwise.
 	soleCounts        *ruleStripe
@@ -231,7 +231,7 @@ func (a *Answer) addOptions(change func(o *options)) (restore func()) {
 type shortShare uint8
 
 const (
-	noShare     shortShare = iota // the whole limit is used up, or something else refuses
+	notShort    shortShare = iota // the whole limit is used up, or something else refuses
 	regionShare                   // the region's
 	regionBurst                   // the region's, and no loan helps: the cost is above its burst
 	nodeShare                     // this node's, which decides without the owner

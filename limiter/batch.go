@@ -161,7 +161,7 @@ func (b *batch) completeProvisional() {
 // nodes.
 func (b *batch) decideOrAsk(i int) {
 	q, a := b.queries[i], b.answers[i]
-	a.scratch.isDecidedHere = false // it may have been decided here without authority
+	a.scratch.opsAsListed = false // it may have been decided here without authority
 
 	if b.limiter.tryDecide(q, a) {
 		b.complete(i, a.scratch.failure)

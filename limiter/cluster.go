@@ -138,8 +138,8 @@ type ClusterConfig struct {
 	Fallback *counters.Table
 	// OtherRegions reaches other regions. If it is nil, this node borrows nothing from them.
 	OtherRegions OtherRegions
-	// Confirmer confirm loans, settlements and slots. If it is nil, this node lends
-	// nothing, and answers without a confirmation.
+	// Confirmer confirms loans, settlements and slots. If it is nil, this node
+	// lends nothing, and answers without a confirmation.
 	Confirmer Confirmer
 	// Recorder may be nil.
 	Recorder Recorder

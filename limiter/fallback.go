@@ -227,7 +227,7 @@ func (c *clusterCheck) admitByCopies(subjects []int) bool {
 	admitted := copyAdmits
 	next := 0
 	for op := range c.countedFallbackOps(subjects) {
-		c.narrowToCopy(op, &c.gatheredOps[next], copyAdmits)
+		c.narrowToReplica(op, &c.gatheredOps[next], copyAdmits)
 		admitted = admitted && !op.Refuses()
 		next++
 	}
@@ -272,15 +272,15 @@ func (c *clusterCheck) giveBackFallbackOp(op *counters.Op, life counters.Life) {
 	_ = c.limiter.cluster.Fallback.GiveBack(c.limiter.clock.Now(), op.Key, op.Limit, taken, op.Cost, life)
 }
 
-// narrowToCopy combines two decisions: this node's decision on op, by its share,
-// and a copy's decision on copyOp, by the whole limit. The stricter one wins.
-// Both report what is left as if the cost had been taken. copyAdmits says whether
-// the copy has admitted all ops.
-func (c *clusterCheck) narrowToCopy(op, copyOp *counters.Op, copyAdmits bool) {
-	decision := c.copyDecisionAfter(op, copyOp, copyAdmits)
+// narrowToReplica combines two decisions: this node's decision on op, by its
+// share, and a copy's decision on replicaOp, by the whole limit. The stricter
+// one wins. Both report what is left as if the cost had been taken. copyAdmits
+// says whether the copy has admitted all ops.
+func (c *clusterCheck) narrowToReplica(op, replicaOp *counters.Op, copyAdmits bool) {
+	decision := c.replicaDecision(op, replicaOp, copyAdmits)
 	if op.Decision.Allowed && !decision.Allowed {
 		op.Decision = decision
-		op.NoRoom = copyOp.NoRoom
+		op.NoRoom = replicaOp.NoRoom
 	}
 	if decision.Remaining < op.Decision.Remaining {
 		op.Decision.Remaining = max(0, decision.Remaining)
@@ -292,23 +292,23 @@ func (c *clusterCheck) narrowToCopy(op, copyOp *counters.Op, copyAdmits bool) {
 	op.Decision.Delay = max(op.Decision.Delay, decision.Delay)
 }
 
-// copyDecisionAfter returns the copy's decision as of after op's cost. If the
+// replicaDecision returns the copy's decision as of after op's cost. If the
 // copy did not debit the cost, its Remaining is from before, so the cost is
 // subtracted.
-func (c *clusterCheck) copyDecisionAfter(op, copyOp *counters.Op, copyAdmits bool) algorithms.Decision {
-	decision := copyOp.Decision
+func (c *clusterCheck) replicaDecision(op, replicaOp *counters.Op, copyAdmits bool) algorithms.Decision {
+	decision := replicaOp.Decision
 	if !decision.Allowed {
 		return decision
 	}
 
 	// A copy that has taken the cost reports what is left afterwards. If the copy of
 	// another limit refuses, no copy takes anything.
-	hasTaken := copyOp.Cost > 0 && copyAdmits
+	hasTaken := replicaOp.Cost > 0 && copyAdmits
 	if hasTaken {
 		return decision
 	}
 
-	if copyOp.Cost == 0 && decision.Remaining < op.Cost { // as for a peek: the copy was not asked about the cost
+	if replicaOp.Cost == 0 && decision.Remaining < op.Cost { // as for a peek: the copy was not asked about the cost
 		return localcache.RefuseWithoutCounter(op.Limit, c.now, op.Cost)
 	}
 	decision.AddRemaining(op.Limit, -op.Cost)

@@ -174,7 +174,7 @@ func (l *Limiter) mayDecideHere(a *Answer) bool {
 func (a *Answer) markDecidedHere(v counters.Verdict) {
 	a.Allowed = v == counters.Admitted
 	a.DecidedBy = ByOwner
-	a.scratch.isDecidedHere = true
+	a.scratch.opsAsListed = true
 
 	// If the shards have seen a later time than a.Now, they decided as of that
 	// time. All ops of a Take have the same steady time, so the first op tells how

@@ -44,7 +44,7 @@ func (a *Answer) addOp(h *rules.Hit, limit *rules.Limit, subject int, cost int64
 	la.ByHand = false
 	la.Blocked = false
 	la.byNodeShare = false
-	la.shortShare = noShare
+	la.shortShare = notShort
 	la.isRegionIsolated = false
 
 	return op

@@ -252,7 +252,7 @@ func (a *Answer) begin(active *activeRules) {
 	a.Set, a.RulesVersion = active.set, active.set.Version
 	a.scratch.active = active
 	a.scratch.hasBlockOps = false
-	a.scratch.isDecidedHere = false
+	a.scratch.opsAsListed = false
 	a.scratch.matchDecides = false
 	a.scratch.hasOps = false
 	a.scratch.countsHandBlocked = false
@@ -271,7 +271,7 @@ func (a *Answer) begin(active *activeRules) {
 // dropUndecided may have removed some of its ops, so none is used again.
 func (a *Answer) countSameOps(active *activeRules, q *Query) int {
 	sc := &a.scratch
-	if sc.active == active && sc.isDecidedHere && sc.opsReusable && isUsual(q) {
+	if sc.active == active && sc.opsAsListed && sc.opsReusable && isUsual(q) {
 		return len(sc.ops)
 	}
 	return 0

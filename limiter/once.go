@@ -271,7 +271,7 @@ func (a *Answer) pack(id string) *keptAnswer {
 func (a *Answer) restore(ka *keptAnswer) (id string) {
 	limits := a.restoreLimits(ka)
 	a.dropUnansweredHits(ka)
-	a.scratch.isDecidedHere = false // an attempt here may have failed before
+	a.scratch.opsAsListed = false // an attempt here may have failed before
 	a.Allowed = ka.allowed
 	a.DecidedBy = ka.decidedBy
 	a.TightestIndex = -1

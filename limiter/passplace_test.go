@@ -23,7 +23,7 @@ func (c *callers) leave(i int) {
 	r := &left.limiter.waitingRoom
 	r.mu.Lock()
 	r.remove(left)
-	r.left = append(r.left, left.place)
+	r.vacated = append(r.vacated, left.place)
 	r.mu.Unlock()
 	left.limiter.moveUp()
 }

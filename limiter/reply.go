@@ -28,8 +28,8 @@ const (
 	statusUnknownSlot                // the slot is over
 	statusTryAgain                   // the slot may not outlive this node
 	statusTooManySlots               // no room for another slot
-	statusNeverDecided               // never sent: the reply does not cover this check
-	numStatuses               = statusNeverDecided
+	statusNotReached                 // never sent: the reply does not cover this check
+	numStatuses               = statusNotReached
 )
 
 // statusErrors are the errors that are sent as a status.

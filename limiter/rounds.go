@@ -313,7 +313,7 @@ func (c *clusterCheck) takeHere(list []int) {
 
 	// As in markDecidedHere, but not after a refusal: dropUndecided then rewrites
 	// the ops, so the next check must not reuse them.
-	c.answer.scratch.isDecidedHere = verdict == counters.Admitted && len(list) == len(c.subjects)
+	c.answer.scratch.opsAsListed = verdict == counters.Admitted && len(list) == len(c.subjects)
 }
 
 // spendLease decides s from its lease or from a remembered refusal. It returns
@@ -511,7 +511,7 @@ func (c *clusterCheck) acceptAnswer(s *subject, ak *pendingAsk, arrived bool) {
 		s.problem = partitions.WithoutAuthority
 	case ak.status == statusUnreachable:
 		c.limiter.cluster.Ownership.LearnOwner(ring.PartitionOf(s.keySubject), ak.revision, ak.hint)
-	case ak.status == statusNeverDecided: // a gate shut before this check's turn: the same node may be asked again
+	case ak.status == statusNotReached: // a gate shut before this check's turn: the same node may be asked again
 		s.unmarkTried(ak.to)
 	case ak.status == statusNotOwner:
 		// The node can be reached, and may own the subject in a moment. awaitOwner lets

@@ -68,7 +68,7 @@ func (cs *candidates) locate(l *Limiter) partitions.Location {
 // which node. The standby comes last, and after it this node, alone.
 func (cs *candidates) next(m *clusterPart) (subjectState, ring.NodeID) {
 	for _, id := range [...]ring.NodeID{cs.hint, cs.route.Owner, cs.route.Other} {
-		if id != m.Self && cs.mayAsk(m, id) {
+		if id != m.Self && cs.checkReachable(m, id) {
 			return stateAskOwner, id
 		}
 	}
@@ -85,19 +85,19 @@ func (cs *candidates) next(m *clusterPart) (subjectState, ring.NodeID) {
 	}
 
 	standby := cs.route.Standby
-	if standby == m.Self && !cs.triedAsStandby && !cs.hasTried(standby) {
+	if standby == m.Self && !cs.triedAsStandby && !cs.isExcluded(standby) {
 		return stateActAsStandby, standby
 	}
-	if standby != m.Self && cs.mayAsk(m, standby) {
+	if standby != m.Self && cs.checkReachable(m, standby) {
 		return stateAskStandby, standby
 	}
 	return stateAlone, ring.NodeID{}
 }
 
-// mayAsk reports whether id can be reached and has not been tried yet. It
+// checkReachable reports whether id can be reached and has not been tried yet. It
 // marks a node that can't be reached as tried, as if a call had failed.
-func (cs *candidates) mayAsk(m *clusterPart, id ring.NodeID) bool {
-	if id.IsZero() || cs.hasTried(id) {
+func (cs *candidates) checkReachable(m *clusterPart, id ring.NodeID) bool {
+	if id.IsZero() || cs.isExcluded(id) {
 		return false
 	}
 	if m.Peers.Reachable(id) {
@@ -139,12 +139,12 @@ func (cs *candidates) unsureNode(m *clusterPart) ring.NodeID {
 	return ring.NodeID{}
 }
 
-func (cs *candidates) hasTried(id ring.NodeID) bool {
+func (cs *candidates) isExcluded(id ring.NodeID) bool {
 	return slices.Contains(cs.tried, id) || slices.Contains(cs.redirected, id)
 }
 
 func (cs *candidates) markTried(id ring.NodeID) {
-	if !cs.hasTried(id) {
+	if !cs.isExcluded(id) {
 		cs.tried = append(cs.tried, id)
 	}
 }

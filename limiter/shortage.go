@@ -215,7 +215,7 @@ func (l *Limiter) decideAfterLoan(began int64, q *Query, a *Answer, decide func(
 			break
 		}
 		if !l.awaitLoan(q, a, deadline) {
-			a.reboundShareRefusals(l)
+			a.refreshShareRefusals(l)
 			break
 		}
 
@@ -437,8 +437,8 @@ func (lo *loans) acceptLoanAnswer(subject uint64, sh *shortage, answer borrowRep
 }
 
 // backoffAfterRefusal returns how long callers should stay away from a subject
-// that a share refuses. A failed request for a loan lengthens the back-off.
-// If lengthens is set, none is made, and this refusal lengthens it instead.
+// that a share refuses. A failed request for a loan lengthens the back-off. If
+// no loan is requested, lengthens is set, and this refusal lengthens it.
 func (ss *shortages) backoffAfterRefusal(subject uint64, steady int64, lengthens bool) time.Duration {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
@@ -474,11 +474,11 @@ func (ss *shortages) sweep(steady int64) {
 func (la *LimitAnswer) findShortShare() shortShare {
 	switch {
 	case la.Allowed || la.NoRoom || la.Blocked || la.Cost > la.Limit.UndividedCapacity():
-		return noShare
+		return notShort
 	case la.byNodeShare:
 		return nodeShare
 	case !isLoanable(la.Rule, la.Limit):
-		return noShare
+		return notShort
 	case la.Limit.Kind != algorithms.FixedWindow && la.Cost > la.Limit.Capacity():
 		return regionBurst
 	}
@@ -491,7 +491,7 @@ func (l *Limiter) boundShareRefusal(a *Answer, la *LimitAnswer, op *counters.Op)
 	m := l.cluster
 	la.shortShare = la.findShortShare()
 	la.isRegionIsolated = false
-	if m == nil || la.shortShare == noShare {
+	if m == nil || la.shortShare == notShort {
 		return
 	}
 
@@ -506,14 +506,14 @@ func (l *Limiter) boundShareRefusal(a *Answer, la *LimitAnswer, op *counters.Op)
 	}
 }
 
-// reboundShareRefusals does what boundShareRefusal does once more, by what the
+// refreshShareRefusals does what boundShareRefusal does once more, by what the
 // owner has answered since, and finds the tightest limit again.
-func (a *Answer) reboundShareRefusals(l *Limiter) {
+func (a *Answer) refreshShareRefusals(l *Limiter) {
 	a.TightestIndex = -1
 	for i := range a.Limits {
 		la := &a.Limits[i]
 		op := &a.scratch.ops[i]
-		if la.shortShare != noShare {
+		if la.shortShare != notShort {
 			la.RetryAfter = op.Decision.RetryAfter
 			l.boundShareRefusal(a, la, op)
 		}

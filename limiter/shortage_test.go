@@ -213,7 +213,7 @@ func TestTightestLimitAfterALoanOfNothing(t *testing.T) {
 		ss.mu.Lock()
 		ss.subjects[a.scratch.ops[0].Key.Subject].wait = maxCallerBackoff
 		ss.mu.Unlock()
-		a.reboundShareRefusals(n.Limiter)
+		a.refreshShareRefusals(n.Limiter)
 		if a.TightestIndex != 1 || a.Limits[0].RetryAfter > 30*time.Second || a.Limits[1].RetryAfter != maxCallerBackoff {
 			t.Errorf("have %d as tightest, and retry after %v and %v", a.TightestIndex,
 				a.Limits[0].RetryAfter, a.Limits[1].RetryAfter)

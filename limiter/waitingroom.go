@@ -29,7 +29,7 @@ type Waiter struct {
 type waitingRoom struct {
 	mu      sync.Mutex                      // guards the rest
 	waiting map[string]map[*Waiter]struct{} // by kind of place; no entry is empty
-	left    []*QueuePlace                   // places of callers that gave up; moveUp gives them to others
+	vacated []*QueuePlace                   // places of callers that gave up; moveUp gives them to others
 }
 
 // Wait records that a caller waits at the place until qp.ProceedAt. Whenever the
@@ -66,8 +66,8 @@ func (w *Waiter) Leave() {
 	room := &l.waitingRoom
 	room.mu.Lock()
 	room.remove(w)
-	room.left = append(room.left, w.place)
-	isFirst := len(room.left) == 1
+	room.vacated = append(room.vacated, w.place)
+	isFirst := len(room.vacated) == 1
 	room.mu.Unlock()
 
 	if !isFirst {
@@ -90,8 +90,8 @@ func (w *Waiter) Leave() {
 func (l *Limiter) moveUp() {
 	room := &l.waitingRoom
 	room.mu.Lock()
-	rest := room.fill(room.left)
-	room.left = nil
+	rest := room.fill(room.vacated)
+	room.vacated = nil
 	room.mu.Unlock()
 	l.startPassing(rest)
 }

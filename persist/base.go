@@ -104,7 +104,7 @@ func (cf *CounterFile) completeBase() error {
 	cf.complete = true
 
 	// Besides the marked counters, the frames have those that changed meanwhile.
-	// The share of the latter counts as log, and the rest is the base.
+	// Their share of the bytes counts as log, and the rest as base.
 	size := b.writtenBytes
 	if b.writtenCounters > 0 {
 		size = int64(float64(b.writtenBytes) * min(1, float64(b.markedCounters)/float64(b.writtenCounters)))

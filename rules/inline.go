@@ -188,8 +188,8 @@ func (r *Rule) InlineKey(q *InlineSubject, hi uint64) []string {
 
 // compileInline compiles the limits of q, sorted by their IDs, so that the
 // caller's order does not matter to counters. The rule refers to no string of
-// the call, because s may keep it after the call. kept is the kind of the only
-// counter that a key has in the namespace, or 0.
+// the call, because s may keep it after the call. onlyKind is the kind of the
+// only counter that a key has in the namespace, or 0.
 func (s *Set) compileInline(q *InlineSubject, name inlineName, onlyKind algorithms.Kind) (*Rule, error) {
 	doc := s.Document
 	spec := &document.RuleSpec{Name: name.name, Shadow: q.Shadow,

@@ -49,19 +49,19 @@ type windowDivision struct {
 	amounts []int64
 }
 
-// heldShares holds what one version gives each region of one limit.
-type heldShares struct{ amounts, bursts []int64 }
+// versionShares holds what one version gives each region of one limit.
+type versionShares struct{ amounts, bursts []int64 }
 
 // unboundedShares returns what a version without the limit gives.
-func unboundedShares(regions int) heldShares {
+func unboundedShares(regions int) versionShares {
 	all := make([]int64, regions)
 	for i := range all {
 		all[i] = math.MaxInt64
 	}
-	return heldShares{all, all}
+	return versionShares{all, all}
 }
 
-func (v heldShares) of(region int) bound { return bound{v.amounts[region], v.bursts[region]} }
+func (v versionShares) of(region int) bound { return bound{v.amounts[region], v.bursts[region]} }
 
 // shareBounder computes how much of one limit the versions leave to one region.
 type shareBounder struct {
@@ -71,7 +71,7 @@ type shareBounder struct {
 	bucket   bool
 	fillTime int64 // that a bucket takes, ns
 
-	held []heldShares
+	held []versionShares
 	// The fields below have one element for each version, and are used for fixed
 	// windows only.
 

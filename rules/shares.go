@@ -170,8 +170,8 @@ func (s *Set) SharesOf(rule *Rule, limit *Limit) map[string]int64 {
 
 // divide returns what each of regions gets of a limit of rule. Only those in
 // committed get anything.
-func divide(regions, committed []string, rule *Rule, l *Limit) heldShares {
-	v := heldShares{amounts: splitAmong(regions, committed, rule.Regions, l.Amount)}
+func divide(regions, committed []string, rule *Rule, l *Limit) versionShares {
+	v := versionShares{amounts: splitAmong(regions, committed, rule.Regions, l.Amount)}
 	v.bursts = v.amounts
 	if l.Kind.IsBucket() && l.Burst != l.Amount {
 		v.bursts = splitAmong(regions, committed, rule.Regions, l.Burst)
@@ -411,7 +411,7 @@ func (sb *shareBounder) add(rule *Rule, l *Limit, committed, regions []string) {
 
 // fillTime returns the time that the slowest region's bucket takes to fill, in ns,
 // or 0 for other limits.
-func (v heldShares) fillTime(l *Limit) int64 {
+func (v versionShares) fillTime(l *Limit) int64 {
 	if !l.Kind.IsBucket() {
 		return 0
 	}
@@ -485,7 +485,7 @@ func (s *Set) borrowTarget(l *Limit, share int64) int64 {
 
 // WindowShares returns each region's part of a global rule's limit in the current
 // window. It ignores that unrecorded versions may lower shares. limit should
-// come from ApplyShares; for any other, Division returns [Set.SharesOf].
+// come from ApplyShares; for any other, WindowShares returns [Set.SharesOf].
 func (s *Set) WindowShares(rule *Rule, limit *Limit) map[string]int64 {
 	if limit.inWindow == nil {
 		return s.SharesOf(rule, limit)

@@ -37,10 +37,10 @@ const (
 // was just written in smaller pieces.
 func (r *Rule) hash(m *Match, state *hashState) Hash {
 	h := *state
-	title := uint64(0)
+	trailer := uint64(0)
 	for i := range r.key {
 		if i > 0 {
-			h = h.addWord(title)
+			h = h.addWord(trailer)
 		}
 
 		k := &r.key[i]
@@ -48,14 +48,14 @@ func (r *Rule) hash(m *Match, state *hashState) Hash {
 		switch {
 		case !k.address || !v.isAddress():
 			h = h.addText(v.text)
-			title = tagText | uint64(uint32(len(v.text)))<<8
+			trailer = tagText | uint64(uint32(len(v.text)))<<8
 		case v.address.Is4():
 			a := r.grouping.of(v.address).As4()
-			title = tagIPv4 | uint64(binary.LittleEndian.Uint32(a[:]))<<8
+			trailer = tagIPv4 | uint64(binary.LittleEndian.Uint32(a[:]))<<8
 		default:
 			a := r.grouping.of(v.address).As16()
 			h = h.addWord(binary.LittleEndian.Uint64(a[:8])).addWord(binary.LittleEndian.Uint64(a[8:]))
-			title = tagIPv6
+			trailer = tagIPv6
 		}
 	}
 
@@ -63,7 +63,7 @@ func (r *Rule) hash(m *Match, state *hashState) Hash {
 		return h.finish(0, 0)
 	}
 
-	return h.finish(title, titleBytes)
+	return h.finish(trailer, titleBytes)
 }
 
 func (t *subjectTable) find(v *value, k *keyAttribute, g grouping) *subject {
@@ -78,11 +78,11 @@ func (t *subjectTable) find(v *value, k *keyAttribute, g grouping) *subject {
 // the subject has no tier, or because it is for other tiers.
 func (r *Rule) limits(m *Match, beside *overlay) []*Limit { return r.limitsOf(m, r, beside) }
 
-// limitsOf is limits for a subject that was matched by hit, the rule of the
-// same name in another version. beside are the entries, which come before what
-// the document says; nil if there are none.
-func (r *Rule) limitsOf(m *Match, hit *Rule, beside *overlay) []*Limit {
-	tier, override := r.tierOf(m, hit, beside)
+// limitsOf is limits for a subject that was matched by matchedRule, the rule of
+// the same name in another version. beside are the entries, which come before
+// what the document says; nil if there are none.
+func (r *Rule) limitsOf(m *Match, matchedRule *Rule, beside *overlay) []*Limit {
+	tier, override := r.tierOf(m, matchedRule, beside)
 	switch {
 	case r.onTiers != nil && (tier < 0 || !r.onTiers[tier]):
 		return nil
@@ -99,7 +99,7 @@ func (r *Rule) limitsOf(m *Match, hit *Rule, beside *overlay) []*Limit {
 // tierOf returns the number of the tier that m's subject has, -1 for none, and
 // the limits of the subject's first override for r, nil for none. Both may come
 // from any value of the key.
-func (r *Rule) tierOf(m *Match, hit *Rule, beside *overlay) (tier int32, override []*Limit) {
+func (r *Rule) tierOf(m *Match, matchedRule *Rule, beside *overlay) (tier int32, override []*Limit) {
 	tier = -1
 	for i := range r.key {
 		k := &r.key[i]
@@ -108,7 +108,7 @@ func (r *Rule) tierOf(m *Match, hit *Rule, beside *overlay) (tier int32, overrid
 			subjects[0] = beside.subject(m, r, k)
 		}
 		if k.subjects != nil {
-			subjects[1] = k.subjects.find(m.value(hit.key[i].number), k, r.grouping)
+			subjects[1] = k.subjects.find(m.value(matchedRule.key[i].number), k, r.grouping)
 		}
 
 		for _, s := range subjects {

@@ -130,7 +130,7 @@ func (ha *heldAnswers) keep(w *heldAnswer) {
 func (ha *heldAnswers) releaseDue(w *heldAnswer) {
 	// The watch looks only four times a second. A caller that hung up since
 	// must not keep a place in the queue that the next one could have.
-	callerGone := w.mayBeLeft() && w.fd >= 0 && len(pollHungUp([]*heldAnswer{w})) > 0
+	callerGone := w.canReusePlace() && w.fd >= 0 && len(pollHungUp([]*heldAnswer{w})) > 0
 	ha.release(w, callerGone)
 }
 

@@ -33,8 +33,9 @@ func (h *handlers) recordAdvance(x *exchange) {
 	x.prepaid.giveBack = func() { _, _ = h.Decider.Settle(id, nil) } // nobody knows the id now
 }
 
-// mayBeLeft reports whether w's place is of use to others, or can be given back.
-func (w *heldAnswer) mayBeLeft() bool { return w.waiter != nil || w.prepaid.giveBack != nil }
+// canReusePlace reports whether w's place is of use to others, or can be given
+// back.
+func (w *heldAnswer) canReusePlace() bool { return w.waiter != nil || w.prepaid.giveBack != nil }
 
 // moveUp makes w go on at an earlier time than before. Its answer is not held
 // longer than planned.

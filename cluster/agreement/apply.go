@@ -78,9 +78,9 @@ func (e *stampedEntry) applyTo(next, s *State, p *Prepared) (Result, error) {
 	}
 
 	apply := func() Result {
-		write, isRules := e.Entry.(WriteRules)
-		if isRules && p.fits(s, write) {
-			return write.putInForce(next, p.after, p.writeErr)
+		write, isWrite := e.Entry.(WriteRules)
+		if isWrite && p.fits(s, write) {
+			return write.finishWrite(next, p.after, p.writeErr)
 		}
 		return e.apply(next)
 	}
@@ -109,9 +109,9 @@ func (p *Prepared) Refusal() error { return p.refusal }
 // IsCurrent reports whether s still has the rules and regions that the change was prepared for.
 func (p *Prepared) IsCurrent(s *State) bool { return p.before == s.History && p.regions == s.Regions }
 
-// Prepare computes the result of e in advance. Applying e then takes no time,
-// unless another change is applied first.
-func (s *State) Prepare(e WriteRules) *Prepared {
+// prepareWrite computes the result of e in advance. Applying e then takes no
+// time, unless another change is applied first.
+func (s *State) prepareWrite(e WriteRules) *Prepared {
 	p := &Prepared{request: e.Request, before: s.History}
 	p.after, p.writeErr = e.write(s.History)
 	return p
@@ -244,7 +244,7 @@ func (e Leave) apply(next *State) Result {
 	return Result{}
 }
 
-func (e Settled) apply(next *State) Result {
+func (e SettleMove) apply(next *State) Result {
 	if e.Epoch != next.Epoch {
 		return rejected("the epoch is %d, not %d", next.Epoch, e.Epoch)
 	}
@@ -257,7 +257,7 @@ func (e Settled) apply(next *State) Result {
 	return Result{}
 }
 
-func (e Ended) apply(next *State) Result {
+func (e EndNode) apply(next *State) Result {
 	if r := next.checkReign(e.Reign); r.Err != nil {
 		return r
 	}
@@ -359,7 +359,7 @@ func (e WriteRules) apply(next *State) Result {
 		return a.Result
 	}
 	history, err := e.write(next.History)
-	return e.putInForce(next, history, err)
+	return e.finishWrite(next, history, err)
 }
 
 // write returns the history with the change. It is slow: parsing and compiling
@@ -371,8 +371,8 @@ func (e WriteRules) write(h *rules.History) (*rules.History, error) {
 	})
 }
 
-// putInForce puts the result of write in force, and remembers the answer.
-func (e WriteRules) putInForce(next *State, history *rules.History, err error) Result {
+// finishWrite puts the result of write in force, and remembers the answer.
+func (e WriteRules) finishWrite(next *State, history *rules.History, err error) Result {
 	var r Result
 	r.Version, r.Err = next.adoptHistory(history, err)
 	next.rememberAnswer(e.Request, r)
@@ -392,7 +392,7 @@ func (s *State) adoptHistory(history *rules.History, err error) (int64, error) {
 			doc.FeatureLevel(), s.Level)}}
 	}
 
-	regions := s.Regions.nextRevision()
+	regions := s.Regions.withNextRevision()
 	if regions.holdVersion(history) != nil {
 		return 0, document.Errors{{Message: errTooManyHeld.Error()}}
 	}

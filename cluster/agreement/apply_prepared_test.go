@@ -25,7 +25,7 @@ func TestApplyPrepared(t *testing.T) {
 		entry, err := ThisBuild.Encode(e)
 		expect.NoError(t, err)
 		index++
-		p := prepared.Prepare(e)
+		p := prepared.prepareWrite(e)
 		var want, have Result
 		plain, want = plain.Apply(index, entry)
 		prepared, have = ThisBuild.Apply(prepared, index, entry, p)
@@ -38,7 +38,7 @@ func TestApplyPrepared(t *testing.T) {
 			t.Errorf("entry %d: the states differ", index)
 		}
 	}
-	stale := New().Prepare(write(9, ""))
+	stale := New().prepareWrite(write(9, ""))
 	entry, _ := ThisBuild.Encode(write(4, "rulez: []\n"))
 	if _, r := ThisBuild.Apply(prepared, index+1, entry, stale); !errors.As(r.Err, new(document.Errors)) {
 		t.Errorf("another entry's preparation was used: %+v", r)

@@ -14,7 +14,7 @@ func TestDepart(t *testing.T) {
 	if _, r := s.Apply(s.Index+1, encoded(t, Depart{Departure{Node: node(3)}})); !errors.Is(r.Err, ErrRejected) {
 		t.Errorf("a node in the ring: got %v", r.Err)
 	}
-	s = do(t, s, Ended{Node: node(3), Generation: 0},
+	s = do(t, s, EndNode{Node: node(3), Generation: 0},
 		Depart{Departure{Node: node(3), Name: "n3", By: "ann", When: 1795834979654}},
 		Forget{node(3)})
 	b, err := s.AppendBinary(nil)

@@ -47,7 +47,7 @@
 //
 // Bounds: a ring has at most [ring.MaxMembers] members, State.Members at most
 // [MaxKnown] nodes, State.Processes at most [MaxProcesses]. A State remembers
-// the answers to the last [KeptRequests] writes of rules and entries, and the
+// the answers to the last [KeptAnswers] writes of rules and entries, and the
 // generations of the last [KeptStrangers] nodes that have one and are not in
 // Members. There are at most [MaxRegions] regions, and at most [MaxHeld]
 // versions that count for shares, together about [MaxHeldBytes].

@@ -86,14 +86,14 @@ func (b *Build) Prepare(s *State, e Entry) ([]byte, *Prepared, error) {
 	next := *s
 	next.Index++
 	p := &Prepared{before: s.History}
-	write, isRules := e.(WriteRules)
+	write, isWrite := e.(WriteRules)
 	// A repeated write changes nothing: it falls through both cases.
 	switch {
-	case !isRules:
+	case !isWrite:
 		p.refusal = e.apply(&next).Err
 	case s.answerTo(write.Request) == nil:
-		p = s.Prepare(write)
-		p.refusal = write.putInForce(&next, p.after, p.writeErr).Err
+		p = s.prepareWrite(write)
+		p.refusal = write.finishWrite(&next, p.after, p.writeErr).Err
 	}
 
 	p.regions = s.Regions

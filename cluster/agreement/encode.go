@@ -41,7 +41,7 @@ const (
 // kinds has an entry of each kind at its number. The numbers are part of the
 // format, so append new kinds at the end.
 var kinds = [...]Entry{
-	1: FoundCluster{}, Empty{}, Ring{}, Leave{}, Settled{}, Ended{}, Forget{}, WriteRules{},
+	1: FoundCluster{}, Empty{}, Ring{}, Leave{}, SettleMove{}, EndNode{}, Forget{}, WriteRules{},
 	RegisterProcess{}, Reign{}, SetPrimary{}, ChangeRegion{}, Mark{},
 	Adopt{}, Skipped{}, Raise{}, ChangeEntries{}, ExpireEntries{}, AdoptEntries{}, Depart{},
 }

@@ -54,10 +54,10 @@ type Leave struct {
 	When   int64  `json:"when,omitempty"`
 }
 
-// Settled ends the move, because every member has reported Epoch as settled. It
-// is rejected unless Epoch is the current one. Repeating it changes no ring,
+// SettleMove ends the move, because every member has reported Epoch as settled.
+// It is rejected unless Epoch is the current one. Repeating it changes no ring,
 // only the revision.
-type Settled struct {
+type SettleMove struct {
 	Epoch int64 `json:"epoch"`
 	// Revision is the revision that the members' reports refer to; 0 for any. If
 	// another one is current, a node was ended or registered a new process in the
@@ -65,9 +65,9 @@ type Settled struct {
 	Revision uint64 `json:"revision,omitempty"`
 }
 
-// Ended ends a node: it ends its authority and takes it out of the rings. It is
+// EndNode ends a node: it ends its authority and takes it out of the rings. It is
 // rejected if Generation is not the node's current one, or if Reign is over.
-type Ended struct {
+type EndNode struct {
 	Node       ring.NodeID `json:"node"`
 	Generation int64       `json:"generation"`
 	Reign      uint64      `json:"reign,omitempty"` // of the leader that decided to end the node; 0 for any

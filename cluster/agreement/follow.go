@@ -16,9 +16,10 @@ const (
 	// fit in one message.
 	MaxAdopt = 15 << 20
 
-	// maxTexts bounds all documents of an Adopt, in bytes, when uncompressed.
-	// checkRoom allows no more than MaxHeldBytes; the five documents are slack.
-	maxTexts = MaxHeldBytes + 5*document.MaxDocument
+	// maxDocumentBytes bounds all documents of an Adopt, in bytes, when
+	// uncompressed. checkRoom allows no more than MaxHeldBytes; the five documents
+	// are slack.
+	maxDocumentBytes = MaxHeldBytes + 5*document.MaxDocument
 )
 
 // Adopt copies the primary's regions and rules, as [State.AppendAdopt] wrote
@@ -110,7 +111,7 @@ func unpackDocuments(b []byte, held []Held) error {
 		return fmt.Errorf("%d versions are held, more than %d", len(held), MaxHeld)
 	}
 
-	raw, err := wire.Inflate(b, maxTexts+maxLengths)
+	raw, err := wire.Inflate(b, maxDocumentBytes+maxLengths)
 	if err != nil {
 		return err
 	}
@@ -162,8 +163,8 @@ func parseTexts(b []byte, n int) ([]string, error) {
 			return nil, errors.New("a document is truncated or too long")
 		}
 		size += begin + end + len(between)
-		if size > maxTexts {
-			return nil, fmt.Errorf("the documents have more than %d bytes", maxTexts)
+		if size > maxDocumentBytes {
+			return nil, fmt.Errorf("the documents have more than %d bytes", maxDocumentBytes)
 		}
 		before = before[:begin] + string(between) + before[len(before)-end:]
 		texts = append(texts, before)

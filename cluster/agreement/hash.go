@@ -22,8 +22,8 @@ func (h *Hash) UnmarshalText(text []byte) error { return decodeHex(h[:], text) }
 
 // HashAt is State.Hash before the entry with a given index. The index is a
 // multiple of HashEvery: so nodes that have applied different numbers of
-// entries can be compared. An idle node reports the index of the next entry
-// instead. The zero value is no hash.
+// entries can be compared. A node that has been idle reports the hash before the
+// next entry instead. The zero value is no hash.
 type HashAt struct {
 	Index uint64 `json:"index"` // all entries below it have been applied
 	Hash  Hash   `json:"hash"`

@@ -98,7 +98,7 @@ func (r *Regions) prune(now int64) (*Regions, error) {
 	if len(kept) == len(r.Held) {
 		return nil, errNothingToPrune
 	}
-	changed := r.nextRevision()
+	changed := r.withNextRevision()
 	changed.Held = slices.Clone(kept)
 	return changed, nil
 }
@@ -166,7 +166,7 @@ func (r *Regions) withCandidate(version int64) (*Regions, error) {
 		return nil, fmt.Errorf("version %d of the rules is not in force, or already recorded", version)
 	}
 
-	changed := r.nextRevision()
+	changed := r.withNextRevision()
 	changed.Held = slices.Clone(r.Held)
 	changed.inForce().Candidate = true
 	return changed, nil
@@ -185,7 +185,7 @@ func (r *Regions) withRecord(e Mark) (*Regions, error) {
 		return nil, fmt.Errorf("version %d of the rules is not the candidate", e.Version)
 	}
 
-	changed := r.nextRevision()
+	changed := r.withNextRevision()
 	changed.Held = slices.Clone(r.Held)
 	changed.recordCandidate(i, e.At)
 	return changed, nil

@@ -98,10 +98,10 @@ func entryFor(t *rapid.T, s *State) Entry {
 	case 4:
 		return Leave{Epoch: epoch(), Node: someone(), Reason: reason(), When: when()}
 	case 5:
-		return Settled{Epoch: epoch() - 1}
+		return SettleMove{Epoch: epoch() - 1}
 	case 6:
 		id := someone()
-		return Ended{
+		return EndNode{
 			Node: id, Generation: s.Generation(id) + rapid.SampledFrom([]int64{0, 0, 0, 1, -1}).Draw(t, "generation"),
 			Reason: reason(), When: when(),
 		}
@@ -227,9 +227,9 @@ func TestStatesDoNotChange(t *testing.T) {
 	states, raw := []*State{New()}, [][]byte{snapshotOf(t, New())}
 	s := rich(t)
 	for _, e := range []Entry{
-		Settled{Epoch: 2}, Ended{Node: node(1), Generation: 0}, Forget{node(1)},
-		Leave{Epoch: 3, Node: node(2)}, Ended{Node: node(77), Generation: 1}, Settled{Epoch: 3},
-		ringOf(4, 1, 77), write(7, 7), Ended{Node: node(3), Generation: 0},
+		SettleMove{Epoch: 2}, EndNode{Node: node(1), Generation: 0}, Forget{node(1)},
+		Leave{Epoch: 3, Node: node(2)}, EndNode{Node: node(77), Generation: 1}, SettleMove{Epoch: 3},
+		ringOf(4, 1, 77), write(7, 7), EndNode{Node: node(3), Generation: 0},
 	} {
 		states, raw = append(states, s), append(raw, snapshotOf(t, s))
 		s = do(t, s, e)

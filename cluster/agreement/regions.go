@@ -112,8 +112,8 @@ func validRegion(name string) bool {
 	return name != "" && len(name) <= MaxRegionName && utf8.ValidString(name)
 }
 
-// nextRevision returns a copy of r to change, with the next revision.
-func (r *Regions) nextRevision() *Regions {
+// withNextRevision returns a copy of r to change, with the next revision.
+func (r *Regions) withNextRevision() *Regions {
 	next := *r
 	next.Revision++
 	next.cache = &regionCache{}
@@ -160,14 +160,14 @@ func (s *State) SetFor(region string) *rules.Set {
 
 	set = set.Keyed(s.SigningKey)
 	if len(r.Held) > 0 {
-		set = set.WithShares(r.shares(region))
+		set = set.WithShares(r.dividingVersions(region))
 	}
 
 	cache.byRegion[region] = set
 	return set
 }
 
-func (r *Regions) shares(region string) *rules.DividingVersions {
+func (r *Regions) dividingVersions(region string) *rules.DividingVersions {
 	shares := &rules.DividingVersions{Region: region}
 	for _, h := range r.Held {
 		shares.Held = append(shares.Held, rules.HeldVersion{Set: h.Set, Regions: h.Regions, RecordedAt: h.RecordedAt, Doubtful: h.Doubtful})
@@ -188,7 +188,7 @@ func (e SetPrimary) apply(next *State) Result {
 		return Result{}
 	}
 
-	changed := r.nextRevision()
+	changed := r.withNextRevision()
 	if changed.Primary != e.Region {
 		changed.Primary = e.Region
 		changed.PrimaryEpoch++
@@ -245,7 +245,7 @@ func (e ChangeRegion) apply(next *State) Result {
 		return rejected("the region %s is already committed", e.Name)
 	}
 
-	return next.commitRegion(r.nextRevision(), e)
+	return next.commitRegion(r.withNextRevision(), e)
 }
 
 // commitRegion applies e to changed, and puts the result in force. If there are

@@ -436,7 +436,7 @@ func TestSetForIsKept(t *testing.T) {
 		eu.DividingVersions().Region != "eu" || len(eu.DividingVersions().Held) != 4 {
 		t.Error("the set is compiled again")
 	}
-	if next := do(t, s, Empty{}, Ended{Node: node(5)}); next.SetFor("eu") != eu {
+	if next := do(t, s, Empty{}, EndNode{Node: node(5)}); next.SetFor("eu") != eu {
 		t.Error("the set is compiled again after an unrelated change")
 	}
 	if next := do(t, s, Mark{3, 5}); next.SetFor("eu") == eu {

@@ -16,9 +16,9 @@ func TestReign(t *testing.T) {
 	}{
 		{"a reign without a number", Reign{}, false},
 		{"the same reign again", Reign{7}, true},
-		{"an end decided in this reign", Ended{Node: node(2), Reign: 7}, true},
-		{"an end decided in another", Ended{Node: node(2), Reign: 6}, false},
-		{"an end by nobody's decision", Ended{Node: node(2)}, true},
+		{"an end decided in this reign", EndNode{Node: node(2), Reign: 7}, true},
+		{"an end decided in another", EndNode{Node: node(2), Reign: 6}, false},
+		{"an end by nobody's decision", EndNode{Node: node(2)}, true},
 		{"a process named in this reign", RegisterProcess{Node: node(2), Boot: 1, Reign: 7}, true},
 		{"a process named in another", RegisterProcess{Node: node(2), Boot: 1, Reign: 6}, false},
 	}

@@ -131,8 +131,8 @@ func (s *State) rememberAnswer(id RequestID, r Result) {
 	}
 
 	kept := s.Answers
-	if len(kept) >= KeptRequests {
-		kept = kept[len(kept)-KeptRequests+1:]
+	if len(kept) >= KeptAnswers {
+		kept = kept[len(kept)-KeptAnswers+1:]
 	}
 
 	// The slice is copied, because other states may share it.

@@ -86,19 +86,19 @@ func TestLastRequestsAreRemembered(t *testing.T) {
 		return w
 	}
 	s := New()
-	for i := range KeptRequests {
+	for i := range KeptAnswers {
 		s, _ = s.Apply(s.Index+1, encoded(t, request(i)))
 	}
 	branch, _ := s.Apply(s.Index+1, encoded(t, write(0xff, 5)))
 	for i := range 10 {
-		s, _ = s.Apply(s.Index+1, encoded(t, request(KeptRequests+i)))
+		s, _ = s.Apply(s.Index+1, encoded(t, request(KeptAnswers+i)))
 	}
-	if len(s.Answers) != KeptRequests || s.answerTo(request(9).Request) != nil ||
+	if len(s.Answers) != KeptAnswers || s.answerTo(request(9).Request) != nil ||
 		s.answerTo(request(10).Request) == nil ||
-		s.answerTo(request(KeptRequests+9).Request) == nil {
+		s.answerTo(request(KeptAnswers+9).Request) == nil {
 		t.Errorf("%d answers", len(s.Answers))
 	}
-	if a := branch.Answers[KeptRequests-1]; a.Request != (RequestID{0xff}) ||
+	if a := branch.Answers[KeptAnswers-1]; a.Request != (RequestID{0xff}) ||
 		branch.answerTo(request(0).Request) != nil {
 		t.Error("two states share a slice that differs")
 	}

@@ -232,7 +232,7 @@ func (s *State) check() error {
 		return fmt.Errorf("the compared hash can't be as of entry %d", s.ComparedHash.Index)
 	case max(s.LastEnded, s.Revision) > s.Index:
 		return fmt.Errorf("entry %d or %d comes after the last one, %d", s.LastEnded, s.Revision, s.Index)
-	case len(s.Members) > MaxKnown || len(s.Processes) > MaxProcesses || len(s.Answers) > KeptRequests ||
+	case len(s.Members) > MaxKnown || len(s.Processes) > MaxProcesses || len(s.Answers) > KeptAnswers ||
 		len(s.Strangers) > KeptStrangers || len(s.Removed) > KeptRemoved:
 		return errors.New("a list is longer than its bound")
 	}

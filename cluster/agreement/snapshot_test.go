@@ -16,8 +16,8 @@ import (
 // rich returns a state with content in every field.
 func rich(t testing.TB) *State {
 	s := do(t, New(), found, ringOf(1, 1, 2, 3), RegisterProcess{Node: node(1), Boot: 7},
-		RegisterProcess{Node: node(1), Boot: 8}, Reign{4}, Ended{Node: node(2), Generation: 0},
-		Ended{Node: node(77), Generation: 0}, write(1, 5), ringOf(2, 1, 2, 3, 4))
+		RegisterProcess{Node: node(1), Boot: 8}, Reign{4}, EndNode{Node: node(2), Generation: 0},
+		EndNode{Node: node(77), Generation: 0}, write(1, 5), ringOf(2, 1, 2, 3, 4))
 	for _, e := range []Entry{
 		WriteRules{Request: RequestID{2}, Change: write(0, 0).Change, OnlyFirst: true},
 		WriteRules{Request: RequestID{3}, Change: write(0, 0).Change},
@@ -34,8 +34,8 @@ func TestSnapshots(t *testing.T) {
 		if (back.From == back.To) != back.Settled || back.SigningKey == nil != (s.SigningKey == nil) {
 			t.Errorf("have %+v", back)
 		}
-		for _, e := range []Entry{Settled{Epoch: s.Epoch}, ringOf(s.Epoch+1, 1, 5),
-			Ended{Node: node(5), Generation: 0}, write(9, 9), Forget{node(3)}} {
+		for _, e := range []Entry{SettleMove{Epoch: s.Epoch}, ringOf(s.Epoch+1, 1, 5),
+			EndNode{Node: node(5), Generation: 0}, write(9, 9), Forget{node(3)}} {
 			var a, b Result
 			s, a = s.Apply(s.Index+1, encoded(t, e))
 			back, b = back.Apply(back.Index+1, encoded(t, e))
@@ -106,7 +106,7 @@ func TestContradictorySnapshots(t *testing.T) {
 			s.Generations[node(78)] = 1
 		},
 		"no answer":       func(s *State) { s.Answers[0] = nil },
-		"too many":        func(s *State) { s.Answers = make([]*answer, KeptRequests+1) },
+		"too many":        func(s *State) { s.Answers = make([]*answer, KeptAnswers+1) },
 		"too many known":  func(s *State) { manyKnown(s) },
 		"member by twice": func(s *State) { s.Members[node(90)] = member(1) },
 	}
@@ -186,7 +186,7 @@ func FuzzParse(f *testing.F) {
 				continue
 			}
 			back := reread(t, s)
-			for _, e := range []Entry{Settled{Epoch: s.Epoch}, Ended{Node: node(1), Generation: 0}, write(9, 9)} {
+			for _, e := range []Entry{SettleMove{Epoch: s.Epoch}, EndNode{Node: node(1), Generation: 0}, write(9, 9)} {
 				if s.Index == 1<<64-1 {
 					break
 				}
@@ -202,8 +202,8 @@ func FuzzParse(f *testing.F) {
 
 func FuzzApply(f *testing.F) {
 	for _, e := range []Entry{
-		found, Empty{}, ringOf(3, 1, 2), Leave{Epoch: 3, Node: node(1)}, Settled{Epoch: 2},
-		Ended{Node: node(2), Generation: 1}, Forget{node(3)}, write(5, 5),
+		found, Empty{}, ringOf(3, 1, 2), Leave{Epoch: 3, Node: node(1)}, SettleMove{Epoch: 2},
+		EndNode{Node: node(2), Generation: 1}, Forget{node(3)}, write(5, 5),
 		RegisterProcess{Node: node(1), Boot: 7}, SetPrimary{Region: "us", World: WorldID{1}},
 		ChangeRegion{Name: "za", When: 5}, ChangeRegion{Name: "us", Remove: true},
 		Mark{Version: 4}, Mark{3, 9}, Skipped{Hash: []byte("x")}, Raise{Level: 1}, global(70, ""),
@@ -211,7 +211,7 @@ func FuzzApply(f *testing.F) {
 	} {
 		f.Add(encoded(f, e))
 	}
-	states := []*State{New(), rich(f), do(f, rich(f), Settled{Epoch: 2}), moved(f)}
+	states := []*State{New(), rich(f), do(f, rich(f), SettleMove{Epoch: 2}), moved(f)}
 	f.Fuzz(func(t *testing.T, entry []byte) {
 		for _, s := range states {
 			before := snapshotOf(t, s)
@@ -239,7 +239,7 @@ func FuzzApply(f *testing.F) {
 // Their bound is that of what they take once they are decoded.
 func TestTextsAreBoundedOnceDecoded(t *testing.T) {
 	text := strings.Repeat("x", document.MaxDocument)
-	many := slices.Repeat([]string{text}, maxTexts/len(text)+1)
+	many := slices.Repeat([]string{text}, maxDocumentBytes/len(text)+1)
 	if _, err := parseTexts(appendTexts(nil, many), len(many)); err == nil {
 		t.Errorf("%d texts of %d bytes: got no error, want one", len(many), len(text))
 	}

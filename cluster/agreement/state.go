@@ -18,8 +18,9 @@ const (
 	// are not members yet, or never became members. Once it is reached, each new
 	// node's registration drops the oldest process of a node that is not a member.
 	MaxProcesses = 2 * MaxKnown
-	// KeptRequests is how many answers to writes of rules and entries are remembered.
-	KeptRequests = 4096
+	// KeptAnswers is how many answers to writes of rules and entries are
+	// remembered.
+	KeptAnswers = 4096
 	// KeptStrangers bounds the nodes outside State.Members whose generations are
 	// remembered. The generation of a node that is dropped starts at 0 again. By
 	// then, KeptStrangers other nodes have been ended or forgotten after it.

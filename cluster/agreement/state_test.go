@@ -146,15 +146,15 @@ func TestRings(t *testing.T) {
 	if moving == 0 || moving > ring.Partitions/2 {
 		t.Errorf("%d partitions move", moving)
 	}
-	s = do(t, s, Settled{Epoch: 2})
+	s = do(t, s, SettleMove{Epoch: 2})
 	if !s.Settled || s.From != s.To || !s.From.Equal(table(t, 1, 2, 3, 4)) {
 		t.Errorf("not settled: %+v", s)
 	}
-	s = do(t, s, Settled{Epoch: 2}, Leave{Epoch: 3, Node: node(2)})
+	s = do(t, s, SettleMove{Epoch: 2}, Leave{Epoch: 3, Node: node(2)})
 	if s.Settled || s.Epoch != 3 || !s.To.Equal(s.From.Without(node(2))) || s.To.Canonical() {
 		t.Errorf("a leaving node: %+v", s)
 	}
-	s = do(t, s, Settled{Epoch: 3}, ringOf(4, 1, 3, 4), Settled{Epoch: 4}, ringOf(5, 1, 3, 4))
+	s = do(t, s, SettleMove{Epoch: 3}, ringOf(4, 1, 3, 4), SettleMove{Epoch: 4}, ringOf(5, 1, 3, 4))
 	if !s.Settled || s.Epoch != 5 || !s.From.Canonical() {
 		t.Error("a ring that moves nothing is not settled")
 	}
@@ -166,7 +166,7 @@ func TestRings(t *testing.T) {
 func TestEndedPromotesInPlace(t *testing.T) {
 	s := do(t, New(), ringOf(1, 1, 2, 3))
 	before := s.From
-	s = do(t, s, Ended{Node: node(2), Generation: 0})
+	s = do(t, s, EndNode{Node: node(2), Generation: 0})
 	if !s.Settled || s.From != s.To || s.Epoch != 1 || !s.From.Equal(before.Without(node(2))) {
 		t.Errorf("have %+v", s)
 	}
@@ -175,13 +175,13 @@ func TestEndedPromotesInPlace(t *testing.T) {
 	}
 	s = do(t, s, ringOf(2, 1, 2, 3, 4))
 	from, to := s.From, s.To
-	s = do(t, s, Ended{Node: node(2), Generation: 1})
+	s = do(t, s, EndNode{Node: node(2), Generation: 1})
 	if s.Settled || s.From != from || !s.To.Equal(to.Without(node(2))) ||
 		s.Generation(node(2)) != 2 || s.LastEnded != 4 {
 		t.Errorf("in a move: %+v", s)
 	}
 	// The rest of the ring is as before.
-	s = do(t, s, Ended{Node: node(4), Generation: 0})
+	s = do(t, s, EndNode{Node: node(4), Generation: 0})
 	expect.Equal(t, s.Settled, s.From.Equal(s.To), "settled")
 }
 
@@ -195,7 +195,7 @@ func TestEndedEndsTheMove(t *testing.T) {
 	}{
 		{"leaving node", []int{1, 2, 3}, Leave{Epoch: 2, Node: node(2)}, 2, table(t, 1, 2, 3).Without(node(2)), nil},
 		{"joining node", []int{1, 2}, ringOf(2, 1, 2, 3), 3, table(t, 1, 2), table(t, 1, 2, 3).Without(node(3))},
-		{"the only one", []int{1}, Settled{Epoch: 1}, 1, table(t, 1), nil},
+		{"the only one", []int{1}, SettleMove{Epoch: 1}, 1, table(t, 1), nil},
 		{"the only one before", []int{1}, ringOf(2, 1, 2, 3), 1, table(t, 1, 2, 3).Without(node(1)), nil},
 		{"the only one after", []int{1, 2, 3}, ringOf(2, 1), 1, table(t, 1, 2, 3).Without(node(1)), nil},
 		{"the only one before, exchanged", []int{1}, ringOf(2, 2), 1, table(t, 2), nil},
@@ -204,7 +204,7 @@ func TestEndedEndsTheMove(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s := do(t, New(), ringOf(1, tt.first...), tt.then, Ended{Node: node(tt.end), Generation: 0})
+			s := do(t, New(), ringOf(1, tt.first...), tt.then, EndNode{Node: node(tt.end), Generation: 0})
 			settled, to := tt.to == nil, tt.to
 			if settled {
 				to = tt.from
@@ -220,7 +220,7 @@ func TestEndedEndsTheMove(t *testing.T) {
 }
 
 func TestForget(t *testing.T) {
-	s := do(t, New(), ringOf(1, 1, 2, 3), Ended{Node: node(3), Generation: 0}, Forget{node(3)})
+	s := do(t, New(), ringOf(1, 1, 2, 3), EndNode{Node: node(3), Generation: 0}, Forget{node(3)})
 	if _, known := s.Members[node(3)]; known || len(s.Members) != 2 {
 		t.Errorf("have %v", s.Members)
 	}
@@ -239,7 +239,7 @@ func TestBoots(t *testing.T) {
 	}
 	before := s
 	s = do(t, s, RegisterProcess{Node: node(1), Boot: 6}, ringOf(1, 1, 2), ringOf(2, 2),
-		Settled{Epoch: 2}, Forget{node(1)})
+		SettleMove{Epoch: 2}, Forget{node(1)})
 	if s.Boot(node(1)) != 0 || before.Boot(node(1)) != 5 || s.Revision != 6 {
 		t.Errorf("have %+v, revision %d", s.Processes, s.Revision)
 	}
@@ -278,13 +278,13 @@ func TestProcessesAreBounded(t *testing.T) {
 
 // Generations of unknown nodes are bounded; those of members are not touched.
 func TestStrangersAreBounded(t *testing.T) {
-	s := do(t, New(), ringOf(1, 1, 2), Ended{Node: node(1), Generation: 0})
+	s := do(t, New(), ringOf(1, 1, 2), EndNode{Node: node(1), Generation: 0})
 	for i := range KeptStrangers - 10 { // this state is not shared
 		s.Generations[node(100+i)] = 1
 		s.Strangers = append(s.Strangers, node(100+i))
 	}
 	for i := range 20 {
-		s = do(t, s, Ended{Node: node(90 + KeptStrangers + i), Generation: 0})
+		s = do(t, s, EndNode{Node: node(90 + KeptStrangers + i), Generation: 0})
 	}
 	if len(s.Generations) != KeptStrangers+1 || s.Generation(node(1)) != 1 {
 		t.Errorf("%d generations, %d of the member", len(s.Generations), s.Generation(node(1)))
@@ -292,7 +292,7 @@ func TestStrangersAreBounded(t *testing.T) {
 	if s.Generation(node(109)) != 0 || s.Generation(node(110)) != 1 {
 		t.Error("the dropped stranger was not the oldest")
 	}
-	s = do(t, s, Ended{Node: node(110), Generation: 1}, Ended{Node: node(99), Generation: 0})
+	s = do(t, s, EndNode{Node: node(110), Generation: 1}, EndNode{Node: node(99), Generation: 0})
 	if s.Generation(node(110)) != 2 || s.Generation(node(111)) != 0 {
 		t.Error("a stranger that was ended again is still the oldest")
 	}
@@ -339,12 +339,12 @@ func TestRejected(t *testing.T) {
 		{"leave of the last", alone, Leave{Epoch: 2, Node: node(1)}, "alone"},
 		{"leave in a move", moving, Leave{Epoch: 3, Node: node(1)}, "not settled"},
 		{"leave, another epoch", base, Leave{Epoch: 1, Node: node(1)}, "epoch"},
-		{"another epoch settled", base, Settled{Epoch: 2}, "epoch is 1, not 2"},
-		{"last epoch settled", moving, Settled{Epoch: 1}, "epoch is 2, not 1"},
-		{"later generation", base, Ended{Node: node(1), Generation: 1}, "generation 0, not 1"},
-		{"earlier generation", do(t, base, Ended{Node: node(1), Generation: 0}),
-			Ended{Node: node(1), Generation: 0}, "generation 1, not 0"},
-		{"nobody ended", base, Ended{}, "node is zero"},
+		{"another epoch settled", base, SettleMove{Epoch: 2}, "epoch is 1, not 2"},
+		{"last epoch settled", moving, SettleMove{Epoch: 1}, "epoch is 2, not 1"},
+		{"later generation", base, EndNode{Node: node(1), Generation: 1}, "generation 0, not 1"},
+		{"earlier generation", do(t, base, EndNode{Node: node(1), Generation: 0}),
+			EndNode{Node: node(1), Generation: 0}, "generation 1, not 0"},
+		{"nobody ended", base, EndNode{}, "node is zero"},
 		{"stranger forgotten", base, Forget{node(7)}, "not known"},
 		{"member forgotten", base, Forget{node(1)}, "in a ring"},
 		{"joining member forgotten", moving, Forget{node(4)}, "in a ring"},
@@ -366,7 +366,7 @@ func TestUnreadableEntries(t *testing.T) {
 		return append(append(later.appendOrigin([]byte{entryMark, kind, format}, level), 0), text...)
 	}
 	body := func(text string) string { return string(wire.AppendText(nil, text)) }
-	emptyKind, ringKind, settledKind, rulesKind := byte(kindOf(Empty{})), byte(kindOf(Ring{})), byte(kindOf(Settled{})), byte(kindOf(WriteRules{}))
+	emptyKind, ringKind, settledKind, rulesKind := byte(kindOf(Empty{})), byte(kindOf(Ring{})), byte(kindOf(SettleMove{})), byte(kindOf(WriteRules{}))
 	const wrote = "release v9.1.0 wrote it"
 	for name, test := range map[string]struct {
 		entry []byte
@@ -446,7 +446,7 @@ func TestKnownNodesAreBounded(t *testing.T) {
 		full.Members[node(i+1)] = member(i + 1)
 	}
 	rejects(t, &full, encoded(t, ringOf(2, 1, MaxKnown+1)), "more than 4096")
-	do(t, &full, ringOf(2, 1, 2), Settled{Epoch: 2}, Forget{node(9)}, ringOf(3, 1, MaxKnown+1))
+	do(t, &full, ringOf(2, 1, 2), SettleMove{Epoch: 2}, Forget{node(9)}, ringOf(3, 1, MaxKnown+1))
 }
 
 func TestEntriesAreWrittenAndRead(t *testing.T) {
@@ -454,8 +454,8 @@ func TestEntriesAreWrittenAndRead(t *testing.T) {
 	w.Change = document.Change{Part: document.TierPart, Name: "<&>ä ", Delete: true, Body: []byte("\xff\x00")}
 	w.IfMatch, w.OnlyFirst, w.When = 9, true, w.When.Truncate(time.Millisecond)
 	for _, want := range []Entry{
-		found, Empty{}, ringOf(7, 1, 2), Leave{Epoch: 3, Node: node(1)}, Settled{Epoch: 4},
-		Ended{Node: node(2), Generation: 5}, Forget{node(3)}, w,
+		found, Empty{}, ringOf(7, 1, 2), Leave{Epoch: 3, Node: node(1)}, SettleMove{Epoch: 4},
+		EndNode{Node: node(2), Generation: 5}, Forget{node(3)}, w,
 		RegisterProcess{Node: node(2), Boot: 1 << 63}, SetPrimary{"eu", WorldID{1}, 3, 2},
 		ChangeRegion{"us", true, "x", 3}, Mark{4, 5}, Skipped{Hash: []byte{1}}, Raise{Level: 1},
 		followed(t, moved(t)), followed(t, begun(t)),

@@ -16,7 +16,7 @@ func TestSuspensions(t *testing.T) {
 	end := func(s *State, why Reason, after time.Duration) *State {
 		t.Helper()
 		return do(t, s,
-			Ended{Node: node(2), Generation: s.Generation(node(2)), Reason: why, When: start.Add(after).UnixMilli()})
+			EndNode{Node: node(2), Generation: s.Generation(node(2)), Reason: why, When: start.Add(after).UnixMilli()})
 	}
 	patience := func(s *State, want time.Duration) {
 		t.Helper()
@@ -65,14 +65,14 @@ func TestSuspensions(t *testing.T) {
 // TestRemovedProcesses: a process that an operator removed is remembered for long, and no other is.
 func TestRemovedProcesses(t *testing.T) {
 	s := do(t, New(), found, RegisterProcess{Node: node(2), Boot: 21}, ringOf(1, 1, 2, 3))
-	s = do(t, s, Ended{Node: node(2), Generation: 0, Reason: Removed})
+	s = do(t, s, EndNode{Node: node(2), Generation: 0, Reason: Removed})
 	s = do(t, s, Forget{Node: node(2)})
 	if !s.WasRemoved(21) || s.WasRemoved(22) {
 		t.Fatal("the process is not known")
 	}
 	for i := range KeptRemoved {
 		s = do(t, s, RegisterProcess{Node: node(4), Boot: uint64(1000 + i)})
-		s = do(t, s, Ended{Node: node(4), Generation: s.Generation(node(4)), Reason: Removed})
+		s = do(t, s, EndNode{Node: node(4), Generation: s.Generation(node(4)), Reason: Removed})
 	}
 	if s.WasRemoved(21) || !s.WasRemoved(1000) || len(s.Removed) != KeptRemoved {
 		t.Fatalf("%d processes are known", len(s.Removed))

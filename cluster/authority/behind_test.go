@@ -29,9 +29,9 @@ func (d *desk) rule() {
 }
 
 // ended returns the entries that end nodes.
-func ended(entries []agreement.Entry) (list []agreement.Ended) {
+func ended(entries []agreement.Entry) (list []agreement.EndNode) {
 	for _, e := range entries {
-		if e, ok := e.(agreement.Ended); ok {
+		if e, ok := e.(agreement.EndNode); ok {
 			list = append(list, e)
 		}
 	}
@@ -46,7 +46,7 @@ func TestWhoAsksInVainIsEnded(t *testing.T) {
 	for name, begin := range map[string]func(d *desk){
 		"it does not apply an end": func(d *desk) {
 			d.stays(3)
-			d.apply(agreement.Ended{Node: id(9), Reason: agreement.Silent})
+			d.apply(agreement.EndNode{Node: id(9), Reason: agreement.Silent})
 		},
 		"it does not apply new rules": func(d *desk) {
 			d.stays(3)
@@ -127,7 +127,7 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 		d := newDesk(t, 3)
 		d.up(1, 2, 3)
 		d.stays(3)
-		d.apply(agreement.Ended{Node: id(9)})
+		d.apply(agreement.EndNode{Node: id(9)})
 		for end := d.now + 20*time.Second; d.now < end; d.now += tickInterval {
 			for n := byte(1); n <= 3; n++ {
 				q := d.request(n)
@@ -162,7 +162,7 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 		d := newDesk(t, 3)
 		d.up(1, 2, 3)
 		d.stays(3)
-		d.apply(agreement.Ended{Node: id(9)})
+		d.apply(agreement.EndNode{Node: id(9)})
 		d.run(behindPatience-time.Second, 1, 2, 3)
 		d.now += time.Second
 		if list := ended(d.run(behindPatience-time.Second, 1, 2, 3)); len(list) != 0 {
@@ -173,7 +173,7 @@ func TestWhoIsNotEndedForAsking(t *testing.T) {
 		d := newDesk(t, 3)
 		d.up(1, 2, 3)
 		d.stays(3)
-		d.apply(agreement.Ended{Node: id(9)})
+		d.apply(agreement.EndNode{Node: id(9)})
 		d.run(behindPatience-time.Second, 1, 2, 3)
 		d.lead(3)
 		if list := ended(d.run(behindPatience-time.Second, 1, 2, 3)); len(list) != 0 {
@@ -193,7 +193,7 @@ func TestOneInTenSeconds(t *testing.T) {
 	for n := byte(4); n <= 7; n++ {
 		d.stays(n)
 	}
-	d.apply(agreement.Ended{Node: id(9)})
+	d.apply(agreement.EndNode{Node: id(9)})
 	if list := ended(d.run(time.Minute, 1, 2, 3, 4, 5, 6, 7)); len(list) != 0 {
 		t.Fatalf("%+v are ended, and less than half have authority", list)
 	}
@@ -239,7 +239,7 @@ func TestPatience(t *testing.T) {
 	d.up(1, 2, 3)
 	for _, patience := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
 		d.stays(3)
-		d.apply(agreement.Ended{Node: id(9), Generation: d.state.Generation(id(9))})
+		d.apply(agreement.EndNode{Node: id(9), Generation: d.state.Generation(id(9))})
 		for range 1000 {
 			if d.run(tickInterval, 1, 2, 3); !d.inRing(3) {
 				break

@@ -148,7 +148,7 @@ func (rs *reignState) endIfUnwell(in *decisionInput, rec *record, id ring.NodeID
 	}
 
 	if why == agreement.Behind {
-		rs.lastBehindAt = in.now
+		rs.behindActedAt = in.now
 		if id == rs.self {
 			// This leader can't end itself. The next one will, if it has to.
 			rs.transferLead()
@@ -185,7 +185,7 @@ func (rs *reignState) whyEnd(in *decisionInput, rec *record, id ring.NodeID) agr
 		return agreement.Silent
 	case isUnreachable && in.now-rec.unreachableSince >= unreachablePatience:
 		return agreement.Unreachable
-	case rs.isBehind(in, rec) && in.now-rs.lastBehindAt >= behindPause && rs.canSpare(in, id):
+	case rs.isBehind(in, rec) && in.now-rs.behindActedAt >= behindPause && rs.canSpare(in, id):
 		return agreement.Behind
 	}
 	return ""
@@ -337,8 +337,8 @@ func (rs *reignState) endEntry(in *decisionInput) agreement.Entry {
 	return nil
 }
 
-func (rs *reignState) newEnded(in *decisionInput, id ring.NodeID, reason agreement.Reason) agreement.Ended {
-	return agreement.Ended{Node: id, Generation: in.state.Generation(id), Reign: rs.number,
+func (rs *reignState) newEnded(in *decisionInput, id ring.NodeID, reason agreement.Reason) agreement.EndNode {
+	return agreement.EndNode{Node: id, Generation: in.state.Generation(id), Reign: rs.number,
 		Reason: reason, When: in.wallClock.UnixMilli()}
 }
 
@@ -355,7 +355,7 @@ func (rs *reignState) settleEntry(in *decisionInput) agreement.Entry {
 			return nil
 		}
 	}
-	return agreement.Settled{Epoch: in.state.Epoch, Revision: in.state.Revision}
+	return agreement.SettleMove{Epoch: in.state.Epoch, Revision: in.state.Revision}
 }
 
 // allHaveAuthority reports whether every member has authority. A member without
@@ -393,8 +393,8 @@ func (rs *reignState) leaveEntry(in *decisionInput) agreement.Entry {
 		}
 
 		// This leader can't take itself out. The next one will.
-		if in.now-rs.lastBehindAt >= behindPause {
-			rs.lastBehindAt = in.now
+		if in.now-rs.behindActedAt >= behindPause {
+			rs.behindActedAt = in.now
 			rs.transferLead()
 		}
 	}
@@ -478,7 +478,7 @@ func (rs *reignState) recordOutcome(e agreement.Entry) {
 		if rec := rs.records[e.Node]; rec != nil {
 			rec.bootProposed = false
 		}
-	case agreement.Ended:
+	case agreement.EndNode:
 		if rec := rs.records[e.Node]; rec != nil {
 			rec.endProposed = false
 		}

@@ -102,9 +102,10 @@ type reignState struct {
 	// leadConfirmedAt is when the outcome of this node's last confirmation was
 	// handled; at first, when the reign began.
 	leadConfirmedAt time.Duration
-	// lastBehindAt is when a node that is behind was last marked to be ended, or
-	// the lead was transferred instead.
-	lastBehindAt time.Duration
+	// behindActedAt is when the leader last did something about a node that is
+	// behind: it marked the node to be ended, or transferred its own lead. It also
+	// transfers the lead if it is reached only through other nodes.
+	behindActedAt time.Duration
 	// behind are the nodes that ask without success, sorted. The slice is replaced, never modified.
 	behind []ring.NodeID
 
@@ -192,7 +193,7 @@ func newReignState(self ring.NodeID, boot uint64, bootstrapExpect int, number ui
 	return &reignState{
 		self: self, boot: boot, bootstrapExpect: bootstrapExpect, number: number,
 		reignBegan: now, silenceFrom: now, lastTick: now, wantedSince: now, ringSince: now,
-		leadConfirmedAt: now, lastBehindAt: never,
+		leadConfirmedAt: now, behindActedAt: never,
 		records: make(map[ring.NodeID]*record),
 	}
 }

@@ -121,7 +121,7 @@ func (d *desk) run(span time.Duration, healthy ...byte) []agreement.Entry {
 				if e.Reign != testReign {
 					d.t.Errorf("have %+v, want the reign that decided it", e)
 				}
-			case agreement.Ended:
+			case agreement.EndNode:
 				if e.Reign != testReign {
 					d.t.Errorf("have %+v, want the reign that decided it", e)
 				}
@@ -508,7 +508,7 @@ func TestAGrantIsJudgedAgain(t *testing.T) {
 		want  string
 	}{
 		{"nothing", func(*desk) {}, ""},
-		{"another node was ended", func(d *desk) { d.apply(agreement.Ended{Node: id(2)}) }, reasonMissedEnd},
+		{"another node was ended", func(d *desk) { d.apply(agreement.EndNode{Node: id(2)}) }, reasonMissedEnd},
 		{"it has another process",
 			func(d *desk) { d.apply(agreement.RegisterProcess{Node: id(3), Boot: 9}) }, reasonReplaced},
 		{"it is being ended", func(d *desk) { d.reignState.records[id(3)].ending = true }, reasonEnding},

@@ -39,7 +39,7 @@ func TestSettledNeedsReportsFromAfterAnEnd(t *testing.T) {
 			}
 		}
 		if e := d.decide(); e != nil {
-			if _, ended := e.(agreement.Ended); !ended {
+			if _, ended := e.(agreement.EndNode); !ended {
 				t.Fatalf("have %#v", e)
 			}
 			d.apply(e)

@@ -308,7 +308,7 @@ func (w *world) append(e agreement.Entry) agreement.Result {
 		name += " rejected"
 	}
 	w.counts[name]++
-	if ended, ok := e.(agreement.Ended); ok && result.Err == nil {
+	if ended, ok := e.(agreement.EndNode); ok && result.Err == nil {
 		w.ended[ended.Node] = ended.Generation + 1
 	}
 	w.check()
@@ -581,7 +581,7 @@ func TestNeverTwoOwners(t *testing.T) {
 		t.Logf("%8d %s", total[k], k)
 	}
 	t.Logf("seeds 1 to %d", len(seeds))
-	for _, k := range []string{"agreement.Ended", "agreement.RegisterProcess", "agreement.Ring", "valid"} {
+	for _, k := range []string{"agreement.EndNode", "agreement.RegisterProcess", "agreement.Ring", "valid"} {
 		if *seedFlag == 0 && total[k] < len(seeds) {
 			t.Errorf("only %d times %s: the simulation proves nothing", total[k], k)
 		}

@@ -708,7 +708,7 @@ func TestD2_TheNewestCopyReplaces(t *testing.T) {
 				&counters.Amendment{Ops: []counters.Op{{Key: keyOf(i), Limit: &limit}}, Reset: counters.ResetSubject}))
 		time.Sleep(300 * time.Millisecond)
 		d.kill()
-		f.agree(agreement.Ended{Node: d.id, Generation: f.state.Generation(d.id)})
+		f.agree(agreement.EndNode{Node: d.id, Generation: f.state.Generation(d.id)})
 		f.eventually("the partition has an owner", func() bool { return f.used(keyOf(i)) >= 0 })
 		expect.Equal(t, f.used(keyOf(i)), 0, "used")
 	})

@@ -243,7 +243,7 @@ func (f *fleet) settle() {
 	f.t.Helper()
 	f.waitSettled()
 	if !f.state.Settled {
-		f.agree(agreement.Settled{Epoch: f.state.Epoch})
+		f.agree(agreement.SettleMove{Epoch: f.state.Epoch})
 	}
 }
 
@@ -275,7 +275,7 @@ func (f *fleet) eventually(what string, ok func() bool) {
 // end ends a node, as a leader would, once its authority has run out.
 func (f *fleet) end(n *node) {
 	n.authority.Store(false)
-	f.agree(agreement.Ended{Node: n.id, Generation: f.state.Generation(n.id)})
+	f.agree(agreement.EndNode{Node: n.id, Generation: f.state.Generation(n.id)})
 }
 
 // watchInterval is how often to check all partitions of all nodes for two owners.

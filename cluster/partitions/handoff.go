@@ -359,8 +359,8 @@ func (k *Keeper) takeToken(p int, from ring.NodeID) {
 	pt.nextTenure()
 
 	// The other node has the same counters, so from now on it needs only changes.
-	// But a collection in progress discards the changes in p. If there is one, the
-	// other node gets a complete copy.
+	// But if changes for copy targets are being collected, those in p are
+	// discarded, so the other node gets a complete copy.
 	k.targets.forgetCopies(p)
 	if !k.collecting {
 		k.targets.targetOf(from).progress[p] = &copyProgress{copied: true}

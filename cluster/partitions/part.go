@@ -71,8 +71,8 @@ type partState struct {
 	pusherBoot uint64 // boot of the process that pushed last
 	lastPush   uint64 // number of its last push
 	// sectionCount is the number of sections received so far of the copy or round
-	// in progress. It is 0 if none is, or if the phase has changed since: what comes
-	// then has a gap.
+	// in progress. It is 0 if none is in progress, or if the phase has changed
+	// since: sections are missing then.
 	sectionCount uint64
 	// While a complete copy is sent again, notResent holds the counters here that
 	// the new copy has not brought yet. They are reset when that copy ends.

@@ -154,7 +154,7 @@ func (s *storm) strike() {
 		time.Sleep(2 * time.Second)
 		n.authority.Store(false)
 		time.Sleep(20 * time.Millisecond)
-		s.agree(agreement.Ended{Node: n.id, Generation: s.state.Generation(n.id)})
+		s.agree(agreement.EndNode{Node: n.id, Generation: s.state.Generation(n.id)})
 		s.nap(1500)
 		s.calm()
 		s.eventually("the node applies its end",

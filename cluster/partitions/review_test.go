@@ -108,7 +108,7 @@ func TestG6_AResetThatTheStandbyMissed(t *testing.T) {
 }
 
 // settleWithLag is settle while one node applies states late.
-func (f *fleet) settleWithLag(*node) { f.agree(agreement.Settled{Epoch: f.state.Epoch}) }
+func (f *fleet) settleWithLag(*node) { f.agree(agreement.SettleMove{Epoch: f.state.Epoch}) }
 
 // A partition keeps its owner, and its standby changes to another node and
 // back. The old standby has dropped its copy by then, and gets a new one.
