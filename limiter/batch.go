@@ -129,7 +129,7 @@ func (b *batch) check(i int) {
 }
 
 // completeProvisional completes the provisional checks if this node has kept
-// authority (see membership.hasKeptAuthority). Otherwise it decides them again,
+// authority (see clusterPart.hasKeptAuthority). Otherwise it decides them again,
 // and some may then wait for other nodes. What they took the first time stays
 // debited: this node can no longer prove that it owns the counters.
 func (b *batch) completeProvisional() {
