@@ -339,7 +339,7 @@ func TestReachedOnlyByOthers(t *testing.T) {
 	relayed(1, 2, 3)
 	d.want(d.run(relayedPatience-time.Second, 1, 2, 3, 4, 5))
 	// the ring is rebuilt without the hole
-	d.want(d.run(2*time.Minute, 1, 2, 3, 4, 5), "Leave", "Settled", "Ring", "Settled")
+	d.want(d.run(2*time.Minute, 1, 2, 3, 4, 5), "Leave", "SettleMove", "Ring", "SettleMove")
 	if d.inRing(5) || d.state.Processes[id(5)].Suspension.Times != 1 {
 		t.Fatal("it is in the ring, or not counted")
 	}
@@ -398,7 +398,7 @@ func TestRemovedByForce(t *testing.T) {
 		d.node(4).SupportsRing = false
 		d.run(time.Second, 1, 2, 3, 4)
 		d.node(4).Removed = true
-		d.want(d.run(5*time.Second, 1, 2, 3, 4), "Ended")
+		d.want(d.run(5*time.Second, 1, 2, 3, 4), "EndNode")
 		if reply := d.ask(d.request(4)); !reply.Removed {
 			t.Fatalf("have %+v, want a refusal that says removed", reply)
 		}

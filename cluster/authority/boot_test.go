@@ -168,7 +168,7 @@ func TestNobodyIsEndedInAReignsFirstTerm(t *testing.T) {
 	d.ask(q)
 	d.node(3).become(isGone)
 	d.want(d.run(EndingWait-tickInterval, 1, 2))
-	d.want(d.run(2*tickInterval, 1, 2), "Ended")
+	d.want(d.run(2*tickInterval, 1, 2), "EndNode")
 }
 
 // TestWhoGaveUpIsEndedAtOnce: the leader need not wait until the node's authority expires.
@@ -179,7 +179,7 @@ func TestWhoGaveUpIsEndedAtOnce(t *testing.T) {
 	q.GivingUp = true
 	d.ask(q)
 	d.node(3).become(isGone)
-	d.want(d.run(silencePatience+2*tickInterval, 1, 2), "Ended")
+	d.want(d.run(silencePatience+2*tickInterval, 1, 2), "EndNode")
 }
 
 // TestAProcessThatAsksIsNotReplaced: not even if it is refused because it is behind.

@@ -212,7 +212,7 @@ func TestJoin(t *testing.T) {
 	d.want(d.run(2*time.Second, 1, 2, 3, 4), "RegisterProcess", "RegisterProcess")
 	d.node(3).SupportsRing = true
 	d.node(4).become(isAlive)
-	d.want(d.run(3*time.Second, 1, 2, 3, 4), "Ring", "Settled")
+	d.want(d.run(3*time.Second, 1, 2, 3, 4), "Ring", "SettleMove")
 	if !d.state.To.Canonical() || len(d.state.To.Members()) != 4 {
 		t.Errorf("have %d members", len(d.state.To.Members()))
 	}
@@ -242,7 +242,7 @@ func TestSettledNeedsEveryMember(t *testing.T) {
 			t.Fatalf("have %#v though one has not settled", e)
 		}
 	}
-	d.want(d.run(time.Second, 1, 2, 3), "Settled")
+	d.want(d.run(time.Second, 1, 2, 3), "SettleMove")
 }
 
 func TestLeaving(t *testing.T) {
@@ -330,7 +330,7 @@ func TestEnding(t *testing.T) {
 					}
 				}
 				if e := d.decide(); e != nil {
-					d.want([]agreement.Entry{e}, "Ended")
+					d.want([]agreement.Entry{e}, "EndNode")
 					d.apply(e)
 				}
 			}
@@ -378,7 +378,7 @@ func TestTheWaitIsWholeToTheNanosecond(t *testing.T) {
 			d.ask(d.request(1))
 			d.ask(d.request(2))
 		}
-		d.want(kind(d.decide()), "Ended")
+		d.want(kind(d.decide()), "EndNode")
 	}
 }
 
@@ -411,7 +411,7 @@ func TestEndedIsNotTakenBack(t *testing.T) {
 		d.ask(d.request(1))
 		e = d.decide()
 	}
-	d.want([]agreement.Entry{e}, "Ended")
+	d.want([]agreement.Entry{e}, "EndNode")
 	// The entry is pending. The node is back, and the leader's loop has stalled for a long time.
 	d.node(3).become(isAlive)
 	d.now += time.Minute
@@ -433,7 +433,7 @@ func TestEndedComesBackWithANewGeneration(t *testing.T) {
 	d.up(1, 2, 3)
 	old := d.request(3)
 	d.node(3).become(isGone)
-	d.want(d.run(3*time.Second, 1, 2), "Ended")
+	d.want(d.run(3*time.Second, 1, 2), "EndNode")
 	if d.state.To.Rank(id(3)) >= 0 || d.state.Generation(id(3)) != 1 {
 		t.Fatal("it is still there")
 	}
@@ -447,11 +447,11 @@ func TestEndedComesBackWithANewGeneration(t *testing.T) {
 	}
 	// The same process was cut off and must stay healthy for a while. In the
 	// meantime, the ring is rebuilt without it.
-	d.want(d.run(9*time.Second, 1, 2, 3), "Ring", "Settled")
+	d.want(d.run(9*time.Second, 1, 2, 3), "Ring", "SettleMove")
 	if d.inRing(3) {
 		t.Fatal("it is back too soon")
 	}
-	d.want(d.run(3*time.Second, 1, 2, 3), "Ring", "Settled")
+	d.want(d.run(3*time.Second, 1, 2, 3), "Ring", "SettleMove")
 }
 
 func TestTheOnlyMemberIsNotEnded(t *testing.T) {
@@ -486,9 +486,9 @@ func TestAHoleIsMendedAfterAWhile(t *testing.T) {
 	d := newDesk(t, 3)
 	d.up(1, 2, 3)
 	d.node(3).become(isGone)
-	d.want(d.run(2500*time.Millisecond, 1, 2), "Ended")
+	d.want(d.run(2500*time.Millisecond, 1, 2), "EndNode")
 	d.want(d.run(4*time.Second, 1, 2))
-	d.want(d.run(2*time.Second, 1, 2), "Ring", "Settled")
+	d.want(d.run(2*time.Second, 1, 2), "Ring", "SettleMove")
 }
 
 func TestNoRingWhileAMemberHasNoAuthority(t *testing.T) {
@@ -497,7 +497,7 @@ func TestNoRingWhileAMemberHasNoAuthority(t *testing.T) {
 	d.run(Validity+Validity/10, 1, 2) // 3 is silent, and gossip says that it is alive
 	d.node(4)
 	d.want(d.run((unreachablePatience-Validity)/2, 1, 2, 4), "RegisterProcess")
-	d.want(d.run(time.Second, 1, 2, 3, 4), "Ring", "Settled")
+	d.want(d.run(time.Second, 1, 2, 3, 4), "Ring", "SettleMove")
 }
 
 // TestAGrantIsJudgedAgain: a reason for a refusal appears during the confirmation.
