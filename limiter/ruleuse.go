@@ -11,8 +11,8 @@ import (
 // RuleUseWindow is how long a node remembers how often rules were used.
 const RuleUseWindow = recentIntervals * recentInterval
 
-// RuleUse says how often each rule was used within RuleUseWindow: by checks
-// that it applied to, or that named it. Peeks count, too.
+// RuleUse is how often each rule was used within RuleUseWindow. A check uses the
+// rules that apply to it and the rule that it names. Peeks count, too.
 type RuleUse struct {
 	Checks map[string]int64 // by rule; rules without any use are left out
 	// Counted is how long all nodes that answered have counted, at most

@@ -210,15 +210,15 @@ func (c *connection) Read(b []byte) (int, error) {
 // back and waits for more. Otherwise it returns the input in a buffer, which
 // the caller must put back: at least one byte, or an error. A nil consume takes
 // nothing.
-func (c *connection) receive(take rawconn.Consumer) (b []byte, err error) {
+func (c *connection) receive(consume rawconn.Consumer) (b []byte, err error) {
 	if c.pooled == nil {
-		return c.receiveInto(take)
+		return c.receiveInto(consume)
 	}
 	if err := c.applyReadDeadline(); err != nil {
 		return nil, err
 	}
 
-	b, err = c.pooled.ReadPooled(&c.transport.buffers, take)
+	b, err = c.pooled.ReadPooled(&c.transport.buffers, consume)
 	// This read was not made by api.Connection, which would have noted it.
 	if err == nil && !c.NoteInput() {
 		c.transport.buffers.Put(b)
@@ -229,7 +229,7 @@ func (c *connection) receive(take rawconn.Consumer) (b []byte, err error) {
 }
 
 // receiveInto is receive for a connection that can't wait without a buffer.
-func (c *connection) receiveInto(take rawconn.Consumer) ([]byte, error) {
+func (c *connection) receiveInto(consume rawconn.Consumer) ([]byte, error) {
 	for {
 		b := c.small
 		if b == nil {
@@ -243,10 +243,10 @@ func (c *connection) receiveInto(take rawconn.Consumer) ([]byte, error) {
 		}
 
 		// If the read has also failed, the next one returns the error again.
-		if take == nil {
+		if consume == nil {
 			return b[:n], nil
 		}
-		taken, err := take(b[:n])
+		taken, err := consume(b[:n])
 		if !taken && err == nil {
 			return b[:n], nil
 		}

@@ -220,8 +220,8 @@ func decisionText(a *client.Decision, c palette) string {
 	return b.String()
 }
 
-// waitText says how long the caller has to wait. code is the reason that the node
-// gives for the refusal; empty if it gives none.
+// waitText returns a text about how long the caller must wait. code is the node's
+// reason for the refusal; it is empty if the node gives none.
 func waitText(allowed bool, code string, retry, reset time.Duration) string {
 	switch {
 	case !allowed && retry < 0 && code == client.CodeBlocked:

@@ -20,7 +20,7 @@ type pooledRead struct {
 
 	pool    Pool
 	consume Consumer
-	err     error // take's
+	err     error // consume's
 	// untried counts the inputs taken since a read has looked for more without news.
 	untried int
 }
@@ -28,18 +28,18 @@ type pooledRead struct {
 // The phases of a connection.
 const (
 	phaseOpen      int32 = iota
-	phaseConsuming       // take runs
-	phaseClosing         // take runs, and the connection closes when it returns
+	phaseConsuming       // consume runs
+	phaseClosing         // consume runs, and the connection closes when it returns
 	phaseClosed
 )
 
 // ReadPooled implements PooledReader.
-func (c *conn) ReadPooled(pool Pool, take Consumer) ([]byte, error) {
+func (c *conn) ReadPooled(pool Pool, consume Consumer) ([]byte, error) {
 	c.in.mu.Lock()
 	defer c.in.mu.Unlock()
 
 	c.pooled.pool = pool
-	c.pooled.consume = take
+	c.pooled.consume = consume
 	c.pooled.err = nil
 
 	for again := true; again; again = c.in.errno == syscall.EINTR {
@@ -110,7 +110,7 @@ func (c *conn) callPooled(fd uintptr) (done, more bool) {
 	return c.in.errno != syscall.EAGAIN, false
 }
 
-// offer offers the input to take. It reports whether take took it and more is
+// offer offers the input to consume. It reports whether consume took it and more is
 // to be read.
 func (c *conn) offer() bool {
 	if c.pooled.consume == nil {
@@ -131,9 +131,9 @@ func (c *conn) offer() bool {
 	return taken && err == nil && !closing
 }
 
-// Close implements net.Conn. Net's Close would wait for a running take, which
-// may itself wait for the caller of Close. So while a take runs, Close only
-// shuts the connection down: the writes of take fail, and ReadPooled closes the
+// Close implements net.Conn. Net's Close would wait for a running consume, which
+// may itself wait for the caller of Close. So while consume runs, Close only
+// shuts the connection down: the writes of consume fail, and ReadPooled closes the
 // connection.
 func (c *conn) Close() error {
 	for {

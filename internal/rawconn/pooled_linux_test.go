@@ -97,8 +97,8 @@ func TestTakesWhatCameAtOnce(t *testing.T) {
 	}
 }
 
-// TestErrorsOfTake: an error of take ends the read.
-func TestErrorsOfTake(t *testing.T) {
+// TestErrorsOfConsume: an error of consume ends the read.
+func TestErrorsOfConsume(t *testing.T) {
 	a, b := pair(t)
 	pool := &counting{size: 8}
 	_, err := b.Write([]byte("x"))
@@ -116,9 +116,9 @@ func TestErrorsOfTake(t *testing.T) {
 	expect.Equal(t, string(left), "y", "the next input")
 }
 
-// TestCloseDoesNotWaitForTake: take may wait for what the caller of Close holds.
-// Close ends a write in take that waits for the other end, too.
-func TestCloseDoesNotWaitForTake(t *testing.T) {
+// TestCloseDoesNotWaitForConsume: consume may wait for what the caller of Close holds.
+// Close ends a write in consume that waits for the other end, too.
+func TestCloseDoesNotWaitForConsume(t *testing.T) {
 	for name, take := range map[string]func(a *conn, closed chan struct{}) error{
 		"another goroutine closes": func(a *conn, closed chan struct{}) error {
 			<-closed

@@ -29,13 +29,13 @@ type Consumer func(input []byte) (taken bool, err error)
 // connection that [Wrap] returns is one, if it has raw calls.
 type PooledReader interface {
 	// ReadPooled waits until there is input, reads it into a buffer of pool and
-	// offers it to take. If take takes the input, ReadPooled puts the buffer back
+	// offers it to consume. If consume takes the input, ReadPooled puts the buffer back
 	// and waits for more. Otherwise it returns the buffer, which the caller must
-	// put back. A nil take takes nothing.
+	// put back. A nil consume takes nothing.
 	//
 	// It returns either at least one byte, in the buffer, or an error and no
-	// buffer. An error of take is returned as it is.
-	ReadPooled(pool Pool, take Consumer) ([]byte, error)
+	// buffer. An error of consume is returned as it is.
+	ReadPooled(pool Pool, consume Consumer) ([]byte, error)
 }
 
 // WaitCounter is a connection that counts the reads that found no input. The
