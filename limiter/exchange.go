@@ -131,7 +131,7 @@ func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 		x.reply.version = l.version()
 	}
 
-	pending, cancel := context.WithTimeout(ctx, pendingTimeout)
+	pendingCtx, cancel := context.WithTimeout(ctx, pendingTimeout)
 	defer cancel()
 
 	for attempt := 0; ; attempt++ {
@@ -147,14 +147,14 @@ func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 
 		// Only a node with authority waits: without it, this node could not decide even
 		// once the partition has arrived.
-		if route.Location != partitions.Pending || pending.Err() != nil || !m.Authority() {
+		if route.Location != partitions.Pending || pendingCtx.Err() != nil || !m.Authority() {
 			if !x.forwardOrActAsStandby(ctx, l, route, to) {
 				x.sendReply(to)
 			}
 			return
 		}
 
-		m.Ownership.WaitWhilePending(pending, p)
+		m.Ownership.WaitWhilePending(pendingCtx, p)
 	}
 }
 

@@ -34,7 +34,7 @@ func (l *Limiter) prepare(now algorithms.Instant, q *Query, a *Answer) (done boo
 // in Unix nanoseconds; 0 means now.
 func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 	active := l.active.Load()
-	sameOps := a.countSameOps(active, q)
+	sameOps := a.countReusableOps(active, q)
 	a.begin(active)
 
 	match := &a.scratch.match
@@ -265,11 +265,11 @@ func (a *Answer) begin(active *activeRules) {
 	a.scratch.ops = a.scratch.ops[:0]
 }
 
-// countSameOps returns how many ops of a's last check can serve q, or 0. They
+// countReusableOps returns how many ops of a's last check can serve q, or 0. They
 // serve q if q turns out to have the same hits with other subjects, as a
 // caller's next check usually does. If other nodes took part in the last check,
 // dropUndecided may have removed some of its ops, so none is used again.
-func (a *Answer) countSameOps(active *activeRules, q *Query) int {
+func (a *Answer) countReusableOps(active *activeRules, q *Query) int {
 	sc := &a.scratch
 	if sc.active == active && sc.opsAsListed && sc.opsReusable && isUsual(q) {
 		return len(sc.ops)

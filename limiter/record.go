@@ -43,7 +43,7 @@ func (l *Limiter) countLimited(q *Query, a *Answer) {
 		}
 		weight := l.sampleWeight(sc)
 		if weight > 0 || headroom <= nearHeadroom || a.Limits[0].Delay > 0 {
-			l.addToTops(h, a.Limits[:1], true, weight, q)
+			l.addToTops(h, a, a.Limits[:1], headroom, weight, q)
 		}
 
 		return
@@ -110,7 +110,7 @@ func (l *Limiter) countOwnerAllowed(q *Query, a *Answer, active *activeRules, st
 	h := &a.scratch.match.Hits[0]
 	active.stats[h.Rule.Index].stripe[stripe].ownerAllowed[headroom].Add(1)
 	l.refusedListOf(h.Rule).Record(h, false, 0, q)
-	l.addToTops(h, a.Limits, true, l.sampleWeight(&a.scratch), q)
+	l.addToTops(h, a, a.Limits, headroom, l.sampleWeight(&a.scratch), q)
 
 	return true
 }
@@ -152,7 +152,7 @@ func (l *Limiter) countRules(q *Query, a *Answer, active *activeRules, stripe ui
 		}
 
 		list.Record(h, refused, priorChecks, q)
-		l.addToTops(h, hitLimits, a.Allowed, weight, q)
+		l.addToTops(h, a, hitLimits, headroom, weight, q)
 	}
 }
 
@@ -240,24 +240,35 @@ func (l *Limiter) sampleWeight(sc *scratch) int64 {
 }
 
 // addToTops adds a decided check of h's subject to the lists of those that use
-// most, are delayed, or are near to a limit.
-func (l *Limiter) addToTops(h *rules.Hit, limits []LimitAnswer, allowed bool, weight int64, q *Query) {
-	tightest := tightestOf(limits)
-	delayed := false
-	for i := range limits {
-		delayed = delayed || allowed && limits[i].Delay > 0 && !h.Rule.Shadow
-	}
-
-	if allowed && weight > 0 {
+// most, are delayed, or are near to a limit. limits are h's part of a.Limits, and
+// headroom is the least that one of them has left, in tenths.
+func (l *Limiter) addToTops(h *rules.Hit, a *Answer, limits []LimitAnswer, headroom, weight int64, q *Query) {
+	if weight > 0 && a.Allowed {
 		l.tops[top.Used].Add(h, weight, q)
 	}
-	if delayed {
+	if a.Allowed && !h.Rule.Shadow && isDelayed(limits) {
 		l.tops[top.Delayed].Add(h, 1, q)
 	}
-	if l.clock != nil && (weight > 0 || tightest.headroom() <= nearHeadroom) {
-		near := top.Nearness{Used: tightest.Used, Limit: tightest.share(), ResetAfter: tightest.ResetAfter}
-		l.nearLimits.Note(h, near, l.clock.Now().Wall, q)
+	if weight > 0 || headroom <= nearHeadroom {
+		l.noteNearLimit(h, tightestOf(limits), a.Now.Wall, q)
 	}
+}
+
+// isDelayed reports whether one of the limits delays the check.
+func isDelayed(limits []LimitAnswer) bool {
+	for i := range limits {
+		if limits[i].Delay > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// noteNearLimit notes how near h's subject is to its tightest limit at now, in
+// Unix nanoseconds.
+func (l *Limiter) noteNearLimit(h *rules.Hit, tightest *LimitAnswer, now int64, q *Query) {
+	near := top.Nearness{Used: tightest.Used, Limit: tightest.share(), ResetAfter: tightest.ResetAfter}
+	l.nearLimits.Note(h, near, now, q)
 }
 
 // refusedListOf returns the list in which the refusals of a rule are counted.

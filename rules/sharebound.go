@@ -71,7 +71,7 @@ type shareBounder struct {
 	bucket   bool
 	fillTime int64 // that a bucket takes, ns
 
-	held []versionShares
+	versions []versionShares // one for each version, oldest first
 	// The fields below have one element for each version, and are used for fixed
 	// windows only.
 
@@ -91,7 +91,7 @@ func (sb *shareBounder) prepare() {
 		return
 	}
 
-	n := len(sb.held)
+	n := len(sb.versions)
 	sb.nextWithLimit, sb.leastShare = make([]int, n), make([]int64, n)
 
 	var later []int64 // distinct amounts of versions from i on
@@ -111,7 +111,7 @@ func (sb *shareBounder) prepare() {
 		// Each amount counts, and not only the smallest: because of rounding, a
 		// region may get less of a larger one.
 		for _, amount := range later {
-			share := sb.held[i].amounts[sb.region]
+			share := sb.versions[i].amounts[sb.region]
 			if amount == sb.amounts[i] {
 				sb.leastShare[i] = min(sb.leastShare[i], share)
 			} else {
@@ -137,9 +137,9 @@ func (sb *shareBounder) boundAt(p phase) bound {
 		return bound{amount: out.amount}
 	}
 
-	unknown := unboundedShares(len(sb.held[0].amounts)) // use before the first record is unknown
+	unknown := unboundedShares(len(sb.versions[0].amounts)) // use before the first record is unknown
 	amounts, bursts := [][]int64{unknown.amounts}, [][]int64{unknown.bursts}
-	for _, v := range sb.held {
+	for _, v := range sb.versions {
 		amounts, bursts = append(amounts, v.amounts), append(bursts, v.bursts)
 	}
 
@@ -180,8 +180,8 @@ func (sb *shareBounder) baseVersion(recorded uint8) int {
 		return 0
 	}
 	first := int(recorded) - 1
-	amounts := make([][]int64, 0, len(sb.held))
-	for _, v := range sb.held[first:sb.recorded] {
+	amounts := make([][]int64, 0, len(sb.versions))
+	for _, v := range sb.versions[first:sb.recorded] {
 		amounts = append(amounts, v.amounts)
 	}
 	return first + baseShare(amounts, sb.doubtful[first:])
@@ -192,7 +192,7 @@ func (sb *shareBounder) newestBound() bound {
 	if sb.region < 0 {
 		return bound{}
 	}
-	return sb.held[len(sb.held)-1].of(sb.region)
+	return sb.versions[len(sb.versions)-1].of(sb.region)
 }
 
 // baseDivision returns each region's part of a fixed window, or nil for other limits.
@@ -200,7 +200,7 @@ func (sb *shareBounder) baseDivision(p phase) []int64 {
 	if sb.bucket || sb.region < 0 {
 		return nil
 	}
-	return sb.held[sb.nextWithLimit[sb.baseVersion(p.mostRecorded)]].amounts
+	return sb.versions[sb.nextWithLimit[sb.baseVersion(p.mostRecorded)]].amounts
 }
 
 // leastInBucket returns what shares leave to a region of a bucket that may have

@@ -386,14 +386,14 @@ func (s *Set) newSeveralLimits(m *Match, h *Hit) *severalLimits {
 // add adds a version's limit, which is nil if the version has none.
 func (sb *shareBounder) add(rule *Rule, l *Limit, committed, regions []string) {
 	if l == nil {
-		sb.held = append(sb.held, unboundedShares(len(regions)))
+		sb.versions = append(sb.versions, unboundedShares(len(regions)))
 		sb.split = append(sb.split, nil)
 		sb.amounts = append(sb.amounts, 0)
 		return
 	}
 
 	v := divide(regions, committed, rule, l)
-	sb.held = append(sb.held, v)
+	sb.versions = append(sb.versions, v)
 	sb.fillTime = max(sb.fillTime, v.fillTime(l))
 	index := -1
 	if sb.region >= 0 {

@@ -208,23 +208,25 @@ func (s *Set) loadAttributes(attrs []Attribute, m *Match) {
 
 // replaceValues is loadAttributes for attributes that m already has, in the
 // same order: the usual case for a caller's next check. If m has other
-// attributes, it returns false and m's values stay.
+// attributes, it returns false, and m's values must be loaded.
 func (s *Set) replaceValues(attrs []Attribute, m *Match) bool {
 	if len(attrs) != len(m.values) {
 		return false
 	}
 
-	for i := range attrs {
-		if s.isAbsent(m, m.values[i].number, attrs[i].Value) ||
-			attrs[i].Name != s.attributes.named[m.values[i].number].name {
-			return false
-		}
-	}
-
 	m.folded = m.folded[:0]
 
 	for i := range attrs {
-		s.replaceValue(m, i, attrs[i].Value)
+		v := &m.values[i]
+		if attrs[i].Name != s.attributes.named[v.number].name {
+			return false
+		}
+
+		text := s.foldValue(m, v.number, attrs[i].Value)
+		if text == "" { // the attribute is absent
+			return false
+		}
+		v.replace(text)
 	}
 
 	return true
@@ -236,11 +238,18 @@ func (s *Set) replaceValue(m *Match, i int, text string) {
 	v.replace(s.foldValue(m, v.number, text))
 }
 
-// foldValue folds a value of attribute number n. The result is valid until m is used again.
+// foldValue folds a value of attribute number n. The result is valid until m is
+// used again. Few sets fold anything, so the rest is a function of its own: this
+// part is inlined in the path of every check.
 func (s *Set) foldValue(m *Match, n int, text string) string {
 	if !s.attributes.folds {
 		return text
 	}
+	return s.foldByName(m, n, text)
+}
+
+// foldByName is foldValue for a set that folds some attributes.
+func (s *Set) foldByName(m *Match, n int, text string) string {
 	if f := s.attributes.named[n].folding; f != nil {
 		text, m.folded = f.Fold(m.folded, text)
 	}

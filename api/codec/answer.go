@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/limiter"
 	"github.com/rlnode/rlnode/rules"
@@ -100,11 +101,9 @@ func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []b
 
 	b = AppendBool(b, `"allowed":`, a.Allowed)
 	if t != nil {
-		if r.described != t {
-			r.lastLimit.set(t.Rule.Name, t.Limit, t.Limit.AdvertisedAt(a.Now))
-		}
-		r.described = nil
+		r.lastLimit.describe(t, a.Now)
 		b = r.lastLimit.append(b, a, t)
+		r.lastLimit.endAnswer()
 	} else {
 		b = append(b, `,"rule":`...)
 		if rule := a.UnlimitedRule(); rule != nil && a.Allowed {
@@ -157,7 +156,9 @@ func (r *Reply) AppendDecision(b []byte, a *limiter.Answer, q *Request, node []b
 // limitFieldsCache caches the encoded fields of a limit that do not depend on
 // its usage. Consecutive answers are mostly about the same limit.
 type limitFieldsCache struct {
-	rule, name, unit []byte // copies, because an inline limit does not outlive its request
+	limit            *rules.Limit // what c describes; nil: see endAnswer
+	isLasting        bool         // the limit says the same in later answers
+	rule, name, unit []byte       // copies, because an inline limit does not outlive its request
 	shown            rules.AdvertisedLimit
 	// The text before the value of used, between the values of remaining and
 	// reset_after_ms, and after the value of delay_ms.
@@ -185,6 +186,24 @@ func appendMoreAfter(b []byte, more time.Duration) []byte {
 		return b
 	}
 	return AppendInt(b, `,"more_after_ms":`, Millis(more))
+}
+
+// describe makes c describe l's limit at now.
+func (c *limitFieldsCache) describe(l *limiter.LimitAnswer, now algorithms.Instant) {
+	if c.limit != l.Limit {
+		c.set(l.Rule.Name, l.Limit, l.Limit.AdvertisedAt(now))
+		c.limit = l.Limit
+		c.isLasting = !l.Rule.Inline && l.Limit.Calendar == nil
+	}
+}
+
+// endAnswer makes describe look at the limit again, if it may differ in the next
+// answer although its address is the same: an inline limit may be another one,
+// and calendar windows differ in length.
+func (c *limitFieldsCache) endAnswer() {
+	if !c.isLasting {
+		c.limit = nil
+	}
 }
 
 // set makes c describe a limit, unless it already does.

@@ -106,8 +106,7 @@ func (r *Reply) ietfHeaders(a *limiter.Answer) {
 
 		l := &a.Limits[i]
 		if int(i) == a.TightestIndex {
-			r.lastLimit.set(l.Rule.Name, l.Limit, l.Limit.AdvertisedAt(a.Now))
-			r.described = l
+			r.lastLimit.describe(l, a.Now)
 			r.values = append(r.values, r.lastLimit.policy...)
 			continue
 		}

@@ -1,9 +1,6 @@
 package codec
 
-import (
-	"github.com/rlnode/rlnode/api"
-	"github.com/rlnode/rlnode/limiter"
-)
+import "github.com/rlnode/rlnode/api"
 
 // Reply is an HTTP answer. It is reused; its slices are valid until Reset.
 type Reply struct {
@@ -22,10 +19,9 @@ type Reply struct {
 	refusals     map[string]int64 // places in refusalTable, by the refusals as JSON; nil if there are none
 	refusalTable []byte           // the refusals of a batch as JSON, separated by commas
 
-	lastLimit     limitFieldsCache     // of the last decision
-	described     *limiter.LimitAnswer // what lastLimit describes, while the answer to one check is composed
-	originVersion int64                // the version of the rules in origin
-	origin        []byte               // the encoded fields node and rules_version of the last decision
+	lastLimit     limitFieldsCache // of the last decision
+	originVersion int64            // the version of the rules in origin
+	origin        []byte           // the encoded fields node and rules_version of the last decision
 }
 
 // Header is a header of a Reply.
@@ -50,7 +46,7 @@ func (r *Reply) Reset() {
 	r.values = api.Reuse(r.values)
 	r.order = r.order[:0]
 	r.scratch = api.Reuse(r.scratch)
-	r.described = nil
+	r.lastLimit.endAnswer()
 	r.inBatch = false
 	r.refusals = nil
 	r.refusalTable = nil

@@ -2,6 +2,7 @@ package top
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rlnode/rlnode/rules"
@@ -10,6 +11,10 @@ import (
 const (
 	nearStripes  = 16
 	nearCapacity = 64 // subjects in a stripe
+	recentNotes  = 16 // notes that a stripe remembers as the last ones
+	// noteEvery is how often a subject is noted while nothing changes, as while all
+	// its checks are refused, in nanoseconds.
+	noteEvery = int64(100 * time.Millisecond)
 )
 
 // NearLimits keeps the subjects that are nearest to their limits, however few
@@ -19,9 +24,13 @@ const (
 type NearLimits struct{ stripe [nearStripes]nearStripe }
 
 type nearStripe struct {
-	mu      sync.Mutex // guards the fields below
+	mu      sync.Mutex // guards entries and index
 	entries []nearEntry
 	index   map[rules.Hash]int // into entries
+
+	// recent has digests of the last notes. A note like one of them takes no lock:
+	// otherwise, all checks of a subject that is being refused would queue for it.
+	recent [recentNotes]atomic.Uint64
 }
 
 type nearEntry struct {
@@ -49,13 +58,21 @@ type Nearness struct {
 }
 
 // Note records what a check of h's subject left of its limit at now, in Unix
-// nanoseconds.
+// nanoseconds. While nothing changes, it records that ten times a second.
 func (n *NearLimits) Note(h *rules.Hit, near Nearness, now int64, keys KeySource) {
+	stripe := &n.stripe[h.Subject.Lo%nearStripes]
+	last := &stripe.recent[h.Subject.Hi%recentNotes]
+	digest := digestOf(h.Subject, near, now)
+	if last.Load() == digest {
+		return
+	}
+
+	last.Store(digest)
+
 	e := nearEntry{
 		hash: h.Subject, rule: h.Rule.Name,
 		used: near.Used, limit: near.Limit, expiresAt: now + int64(near.ResetAfter),
 	}
-	stripe := &n.stripe[h.Subject.Lo%nearStripes]
 	stripe.mu.Lock()
 	defer stripe.mu.Unlock()
 
@@ -75,6 +92,13 @@ func (n *NearLimits) Note(h *rules.Hit, near Nearness, now int64, keys KeySource
 
 	e.key = place.key
 	*place = e
+}
+
+// digestOf returns a digest of a note. It is the same for all notes within
+// noteEvery that differ in ResetAfter only.
+func digestOf(subject rules.Hash, near Nearness, now int64) uint64 {
+	const a, b, c = 0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9, 0x94d049bb133111eb // odd: SplitMix64's
+	return subject.Hi ^ uint64(near.Used)*a ^ uint64(near.Limit)*b ^ uint64(now/noteEvery)*c
 }
 
 // entryFor returns the index of an entry for e, or -1 if the stripe is full of

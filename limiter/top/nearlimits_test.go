@@ -34,3 +34,33 @@ func TestNear_KeepsTheNearest(t *testing.T) {
 		t.Errorf("later: got %+v, want none", list)
 	}
 }
+
+// TestNear_SameNoteAgain: while nothing changes, a subject is noted ten times a
+// second, and at once when something does.
+func TestNear_SameNoteAgain(t *testing.T) {
+	n := NewNearLimits()
+	hit := &rules.Hit{Rule: &rules.Rule{Name: "r"}, Subject: rules.Hash{Hi: 1, Lo: 2}}
+	now := int64(time.Hour) // a multiple of noteEvery
+	for _, step := range []struct {
+		after     time.Duration
+		used      int64
+		wantUntil time.Duration // after time.Hour
+	}{
+		{0, 5, time.Second},
+		{time.Millisecond, 5, time.Second},
+		{2 * time.Millisecond, 4, 1002 * time.Millisecond},
+		{3 * time.Millisecond, 5, 1003 * time.Millisecond},
+		{100 * time.Millisecond, 5, 1100 * time.Millisecond},
+	} {
+		n.Note(hit, Nearness{Used: step.used, Limit: 5, ResetAfter: time.Second}, now+int64(step.after), key{})
+
+		subjects := n.Subjects(now + int64(step.wantUntil) - 1)
+		if len(subjects) != 1 || subjects[0].Used != step.used {
+			t.Errorf("after %v: got %+v, want one that used %d", step.after, subjects, step.used)
+		}
+		subjects = n.Subjects(now + int64(step.wantUntil))
+		if len(subjects) != 0 {
+			t.Errorf("after %v: got %+v at %v, want none", step.after, subjects, step.wantUntil)
+		}
+	}
+}

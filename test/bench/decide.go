@@ -53,6 +53,11 @@ func serveDecisions(c *conversation) error {
 		own.maintain()
 	}
 
+	// What a contestant allocates once, such as lists that fill, belongs to no decision.
+	if _, err := decideFor(own.decide, task.Keys, warmUp); err != nil {
+		return err
+	}
+
 	if err := c.answer("filled"); err != nil {
 		return err
 	}
@@ -72,6 +77,9 @@ func serveDecisions(c *conversation) error {
 		}
 	}
 }
+
+// warmUp is how long a contestant decides before it is measured.
+const warmUp = 300 * time.Millisecond
 
 // decideFor decides about keys drawn evenly.
 func decideFor(decide func(int) bool, keys int, d time.Duration) (decided, error) {
