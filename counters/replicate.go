@@ -26,8 +26,8 @@ const (
 //
 // A partition's notes are collected after its counters. So in an open partition,
 // a note may be newer than the counters that it is about. If the owner then dies,
-// what it debited with the note is forgotten, as is all that it took since. Nothing
-// comes back for the note: the next owner begins a new lineage.
+// the debits that belong to the note are lost with it. That is safe: the next
+// owner begins a new lineage, so nothing comes back for the note.
 //
 // The answers of wanted must not change during the call. Calls of Replicate and
 // ReplicatePartition must not overlap each other. Do not call them while a Copy

@@ -134,7 +134,7 @@ func (t *Table) Settle(now algorithms.Instant, plan *SettlePlan) (SettleOutcome,
 
 	plan.HadEnded = hadEnded
 
-	// Carrying out the end is never late, whenever it happens.
+	// An end is never late. A settlement is, once the end is due or carried out.
 	plan.Late = plan.Late || plan.HadEnded || !plan.CarriesOutEnd && place.IsDue(now.Steady)
 
 	t.makeRoomForChanges(s, now, plan)

@@ -141,19 +141,19 @@ type storedAt struct {
 // outlive this node. It returns false if that is not confirmed within
 // confirmSlotsTimeout, or if this node may no longer own the partitions.
 func (l *Limiter) confirmSlots(list []storedAt) bool {
-	m := l.cluster
-	if m == nil || len(list) == 0 {
+	cp := l.cluster
+	if cp == nil || len(list) == 0 {
 		return true
 	}
 
-	ctx, cancel := context.WithTimeout(m.ctx, confirmSlotsTimeout)
+	ctx, cancel := context.WithTimeout(cp.ctx, confirmSlotsTimeout)
 	defer cancel()
 
 	// The confirmations run at the same time, because all of them share one
 	// timeout.
 	results := make(chan bool, len(list))
 	for _, at := range list {
-		confirm := func() { results <- m.Confirmer == nil || m.Confirmer.ConfirmNotes(ctx, at.partition) == nil }
+		confirm := func() { results <- cp.Confirmer == nil || cp.Confirmer.ConfirmNotes(ctx, at.partition) == nil }
 		if len(list) == 1 {
 			confirm()
 		} else {
@@ -171,7 +171,7 @@ func (l *Limiter) confirmSlots(list []storedAt) bool {
 		outlives = outlives && l.table.IsOpen(at.partition) && l.table.Lineage(at.partition) == at.lineage
 	}
 
-	return outlives && m.Authority()
+	return outlives && cp.Authority()
 }
 
 func hasSlots(ops []counters.Op) bool {

@@ -279,8 +279,8 @@ func (l *Limiter) nextFor(f *flight, failed, all bool, bound int) []*pendingAsk 
 }
 
 // nextAsks removes asks from the queue, for the next message, and returns them:
-// all of them if all is set, otherwise at most bound. If all is set, or if it
-// returns none, the flight is over.
+// at most bound, or every one if all is set. The flight ends if all is set, or if
+// the queue is empty.
 func (f *flight) nextAsks(all bool, bound int) (next []*pendingAsk) {
 	f.shard.mu.Lock()
 	defer f.shard.mu.Unlock()

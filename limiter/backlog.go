@@ -62,17 +62,17 @@ func (bl *backlog) keep(t task, usefulFor time.Duration) {
 
 // put puts task in the backlog, unless that is full or the limiter is closed.
 func (bl *backlog) put(task waitingTask) {
-	m := bl.limiter.cluster
+	cp := bl.limiter.cluster
 	bl.mu.Lock()
 	defer bl.mu.Unlock()
 
 	// Once the context has ended, nothing is kept any more. run takes this mutex for
 	// its last round only after that, so the last round finds every task.
-	if len(bl.tasks) >= bl.room || m.ctx.Err() != nil {
+	if len(bl.tasks) >= bl.room || cp.ctx.Err() != nil {
 		task.countLost(bl.limiter, false)
 		return
 	}
-	task.next = m.Boottime() + bl.pause
+	task.next = cp.Boottime() + bl.pause
 	bl.tasks = append(bl.tasks, task)
 }
 

@@ -65,12 +65,12 @@ type batch struct {
 
 // readAuthority reads this node's authority, and the clock.
 func (b *batch) readAuthority() {
-	m := b.limiter.cluster
+	cp := b.limiter.cluster
 	b.now = b.limiter.clock.Now()
-	b.authorityReadAt = m.recorderClock()
+	b.authorityReadAt = cp.recorderClock()
 	b.authorized = true
-	if m != nil {
-		b.generation, b.authorized = m.ReadAuthority()
+	if cp != nil {
+		b.generation, b.authorized = cp.ReadAuthority()
 	}
 }
 
@@ -140,7 +140,7 @@ func (b *batch) completeProvisional() {
 
 	// Empty the list first, because decideOrAsk may call completeProvisional.
 	b.numProvisional = 0
-	m := b.limiter.cluster
+	cp := b.limiter.cluster
 	began := b.authorityReadAt
 	generation := b.generation
 	b.readAuthority()
@@ -151,7 +151,7 @@ func (b *batch) completeProvisional() {
 			b.decideOrAsk(i)
 			continue
 		}
-		m.recordDecision(ByOwner, b.answers[i].scratch.ops, began, 1)
+		cp.recordDecision(ByOwner, b.answers[i].scratch.ops, began, 1)
 		b.answers[i].conclude(b.limiter)
 		b.complete(i, nil)
 	}

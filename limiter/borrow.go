@@ -89,17 +89,17 @@ func (lo *loans) init(l *Limiter) {
 // counters are here. It does not wait for the loans. It calls done once, when
 // the loans that a check needs are answered, or at once if there are none.
 func (lo *loans) borrow(req *borrowRequest, done func(borrowReply)) {
-	m := lo.limiter.cluster
+	cp := lo.limiter.cluster
 
 	// pending starts at 1, for this function. Otherwise a loan that is answered at
 	// once would end the wait before the other loans have begun.
 	bw := &borrowWaiter{pending: 1, done: done}
 
-	if m.OtherRegions != nil {
+	if cp.OtherRegions != nil {
 		now := lo.limiter.clock.Now()
 		for _, d := range lo.dividedLimits(&req.subjectRef, now) {
-			at := m.Ownership.Route(d.partition)
-			if at.Location == partitions.Here && m.Authority() {
+			at := cp.Ownership.Route(d.partition)
+			if at.Location == partitions.Here && cp.Authority() {
 				ln := &loan{request: LoanRequest{subjectRef: req.subjectRef}, target: d,
 					need: req.needOf(d.limit.ID), neededSince: now.Steady}
 
@@ -167,7 +167,7 @@ type loan struct {
 // have something to lend. bw then waits for that loan, or for one that is under
 // way to the same limit already. bw may be nil.
 func (lo *loans) borrowFor(ln *loan, now algorithms.Instant, bw *borrowWaiter) {
-	m := lo.limiter.cluster
+	cp := lo.limiter.cluster
 	d := &ln.target
 
 	// Read the life before the request leaves: what is lent for one life must not
@@ -186,7 +186,7 @@ func (lo *loans) borrowFor(ln *loan, now algorithms.Instant, bw *borrowWaiter) {
 
 	// A bucket is filled up, but must keep room for what nodes may still give back.
 	// A fixed window has no such bound, because loans widen it.
-	want := balance.Room(m.leases.granted.Returnable(m.Boottime(), d.key.Subject, d.key.Counter))
+	want := balance.Room(cp.leases.granted.Returnable(cp.Boottime(), d.key.Subject, d.key.Counter))
 	if d.limit.Kind == algorithms.FixedWindow {
 		want = max(targetAmount(d.limit), ln.need.cost, ln.need.expectedUse) - balance.Remaining
 	}
@@ -202,7 +202,7 @@ func (lo *loans) borrowFor(ln *loan, now algorithms.Instant, bw *borrowWaiter) {
 	ln.request.Window = balance.Window
 	ln.request.Want = min(want, algorithms.MaxAmount)
 	ln.request.version = d.active.set.Version
-	m.OtherRegions.Go(ln.region, MethodLend, wire.Encode(nil, &ln.request), loanTimeout,
+	cp.OtherRegions.Go(ln.region, MethodLend, wire.Encode(nil, &ln.request), loanTimeout,
 		func(body []byte, err error) { lo.handleLoanReply(ln, body, err) })
 }
 
@@ -356,7 +356,7 @@ func (lo *loans) handleLoanReply(ln *loan, body []byte, err error) {
 		return
 	}
 
-	m := lo.limiter.cluster
+	cp := lo.limiter.cluster
 	now := lo.limiter.clock.Now()
 	answer := &LoanReply{}
 	if err == nil {
@@ -366,7 +366,7 @@ func (lo *loans) handleLoanReply(ln *loan, body []byte, err error) {
 	credited := int64(0)
 	if err != nil {
 		answer = nil
-		m.counts.loansFailed.Add(1)
+		cp.counts.loansFailed.Add(1)
 	} else if answer.status == loanMade {
 		credited = lo.creditLoan(ln, answer, now)
 	}
@@ -496,13 +496,13 @@ func (br *borrower) recordLender(ln *loan, r *LoanReply, steady int64) {
 // lender since the request: otherwise both regions would have that. It returns
 // what it credited.
 func (lo *loans) creditLoan(ln *loan, r *LoanReply, now algorithms.Instant) int64 {
-	m := lo.limiter.cluster
+	cp := lo.limiter.cluster
 	amount := min(r.Amount, ln.request.Want)
 
 	// The rules may have changed while the loan was on its way.
 	d, ok := lo.dividedLimit(&ln.request.subjectRef, ln.request.limit, now)
-	if !ok || d.key != ln.target.key || !m.Authority() {
-		m.counts.unitsLost.Add(amount)
+	if !ok || d.key != ln.target.key || !cp.Authority() {
+		cp.counts.unitsLost.Add(amount)
 		return 0
 	}
 
@@ -512,21 +512,21 @@ func (lo *loans) creditLoan(ln *loan, r *LoanReply, now algorithms.Instant) int6
 		credit = max(0, amount-lender.Drained(time.Duration(now.Steady-ln.sent)))
 	}
 
-	leasedOut := m.leases.granted.Returnable(m.Boottime(), d.key.Subject, d.key.Counter)
+	leasedOut := cp.leases.granted.Returnable(cp.Boottime(), d.key.Subject, d.key.Counter)
 	credited, err := lo.limiter.table.CreditLoan(now, d.key, &d.limit.Limit, ln.request.Window, credit, leasedOut, ln.life)
 	if err != nil {
 		credited = 0
 	}
 
-	m.counts.unitsLost.Add(amount - credited)
+	cp.counts.unitsLost.Add(amount - credited)
 
 	if credited > 0 {
-		m.counts.borrowed.Add(1)
-		m.counts.borrowedUnits.Add(credited)
+		cp.counts.borrowed.Add(1)
+		cp.counts.borrowedUnits.Add(credited)
 
 		// Nodes must forget the owner's refusals from before the loan, or they would
 		// go on refusing.
-		m.leases.broadcastForget(forgetMessage{subject: d.key.Subject, refusalsOnly: true})
+		cp.leases.broadcastForget(forgetMessage{subject: d.key.Subject, refusalsOnly: true})
 	}
 
 	return credited

@@ -523,15 +523,15 @@ func hashChange(ch *change, u *Usage, costs []UnitCost) uint64 {
 // and verbAdjust report what is leased; for any other verb, withLedgerLocked
 // just calls apply.
 func (ch *change) withLedgerLocked(l *Limiter, apply func() error) (err error) {
-	m := l.cluster
-	if m == nil || ch.verb != verbUsage && ch.verb != verbAdjust {
+	cp := l.cluster
+	if cp == nil || ch.verb != verbUsage && ch.verb != verbAdjust {
 		return apply()
 	}
 
 	subject := ch.subject()
 	lineage := l.table.Life(ch.ops[0].Key.Partition()).Lineage
-	round := m.leases.askHolders(lineage, subject)
-	m.leases.granted.View(m.Boottime(), lineage, subject, func(outstanding []localcache.OutstandingGrant) {
+	round := cp.leases.askHolders(lineage, subject)
+	cp.leases.granted.View(cp.Boottime(), lineage, subject, func(outstanding []localcache.OutstandingGrant) {
 		for i := range ch.ops {
 			ch.leased[i] = round.leasedOf(outstanding, ch.ops[i].Key.Counter)
 		}

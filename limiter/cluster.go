@@ -123,9 +123,9 @@ type ClusterConfig struct {
 	Ownership Ownership
 	Peers     Peers
 	// ReadAuthority reports whether this node may decide as an owner now, and
-	// returns a generation, which is higher once the node was ended and has
-	// authority again. The limiter calls it before and after each decision, or a few
-	// decisions of a batch.
+	// returns the generation of that authority, which rises each time the node is
+	// ended. The limiter calls it before and after each decision, or a few decisions
+	// of a batch.
 	ReadAuthority func() (generation int64, valid bool)
 	// AwaitRevision waits until this node has at least this revision of the ring
 	// and this version of the rules (zero: any), or until ctx ends.
@@ -215,8 +215,8 @@ type clusterPart struct {
 }
 
 // Authority reports whether this node may decide as an owner now.
-func (m *clusterPart) Authority() bool {
-	_, valid := m.ReadAuthority()
+func (cp *clusterPart) Authority() bool {
+	_, valid := cp.ReadAuthority()
 	return valid
 }
 
@@ -225,21 +225,21 @@ func (m *clusterPart) Authority() bool {
 // in between stand. Authority alone says too little: after a debit, a goroutine
 // may stand still until its node has applied that others took over, and has
 // authority again.
-func (m *clusterPart) hasKeptAuthority(generation int64) bool {
-	now, valid := m.ReadAuthority()
+func (cp *clusterPart) hasKeptAuthority(generation int64) bool {
+	now, valid := cp.ReadAuthority()
 	return valid && now == generation
 }
 
 // rankInRing returns how many nodes divide limits among themselves, and this
 // node's rank among them: −1 if it is not one of them.
-func (m *clusterPart) rankInRing() (nodes, rank int) {
-	table := m.Ring()
-	return len(table.Members()), table.Rank(m.Self)
+func (cp *clusterPart) rankInRing() (nodes, rank int) {
+	table := cp.Ring()
+	return len(table.Members()), table.Rank(cp.Self)
 }
 
 // shareOf returns this node's share of a limit. Its amounts are zero if this node has none.
-func (m *clusterPart) shareOf(limit *algorithms.Limit) *algorithms.Limit {
-	nodes, rank := m.rankInRing()
+func (cp *clusterPart) shareOf(limit *algorithms.Limit) *algorithms.Limit {
+	nodes, rank := cp.rankInRing()
 	share, _ := localcache.ShareOf(limit, nodes, rank)
 	return &share
 }

@@ -39,8 +39,8 @@
 // reservations with an id try the same candidates (remote.go).
 //
 // Identical checks bound for one node share a message. Messages carry the
-// limits themselves, so owner and asker use the same version of the rules: the
-// asker's, once the asker has had a chance to catch up. A single method writes
+// limits themselves, so the owner decides by the asker's version of the rules. An
+// asker that is behind is told so once, and may catch up first. A single method writes
 // and reads a message ([wire.Coder]).
 //
 // # Layers

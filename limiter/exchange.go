@@ -27,28 +27,28 @@ type exchange struct {
 // maxPooledOps and maxPooledBytes bound the buffers of an exchange that goes back to the pool.
 const maxPooledOps, maxPooledBytes = 1024, 64 << 10
 
-func (m *clusterPart) getExchange() *exchange {
-	if x, ok := m.exchangePool.Get().(*exchange); ok {
+func (cp *clusterPart) getExchange() *exchange {
+	if x, ok := cp.exchangePool.Get().(*exchange); ok {
 		return x
 	}
 	return &exchange{}
 }
 
-func (m *clusterPart) putExchange(x *exchange) {
+func (cp *clusterPart) putExchange(x *exchange) {
 	if cap(x.question.ops) <= maxPooledOps && cap(x.reply.results) <= maxPooledOps &&
 		cap(x.out)+cap(x.key) <= maxPooledBytes {
-		m.exchangePool.Put(x)
+		cp.exchangePool.Put(x)
 	}
 }
 
 // serveQuestion answers a question at once if it can, and otherwise in a goroutine of its own.
 func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
-	m := l.cluster
-	x := m.getExchange()
+	cp := l.cluster
+	x := cp.getExchange()
 	x.from = from
 
 	if err := x.question.read(body); err != nil {
-		m.putExchange(x)
+		cp.putExchange(x)
 		to.Fail(CodeMalformed, err.Error())
 		return
 	}
@@ -56,7 +56,7 @@ func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
 	qn := &x.question
 	x.reply.reset()
 	x.reply.version = l.version()
-	x.reply.revision = m.Ownership.Route(ring.PartitionOf(qn.ops[0].Key.Subject)).Revision
+	x.reply.revision = cp.Ownership.Route(ring.PartitionOf(qn.ops[0].Key.Subject)).Revision
 
 	// This goroutine reads a connection, so it must not block. Slots wait until they
 	// are confirmed, a lagging node waits to catch up, and long questions take long.
@@ -76,12 +76,12 @@ func (l *Limiter) serveQuestion(from ring.NodeID, body []byte, to Responder) {
 
 	if isReady {
 		x.sendReply(to)
-		m.putExchange(x)
+		cp.putExchange(x)
 		return
 	}
 
-	if !m.serveInBackground(to, func() { x.waitAndAnswer(l, to) }) {
-		m.putExchange(x)
+	if !cp.serveInBackground(to, func() { x.waitAndAnswer(l, to) }) {
+		cp.putExchange(x)
 	}
 }
 
@@ -117,11 +117,11 @@ func (x *exchange) refuseOldRules(l *Limiter) bool {
 // recorded only one second after every node without it has lost authority (see
 // docs/design/regions.md), and no question waits for a second.
 func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
-	m := l.cluster
+	cp := l.cluster
 	qn := &x.question
-	defer m.putExchange(x)
+	defer cp.putExchange(x)
 
-	ctx, cancel := context.WithTimeout(m.ctx, qn.patience)
+	ctx, cancel := context.WithTimeout(cp.ctx, qn.patience)
 	defer cancel()
 
 	// Let this node catch up with the asker. If it still lags afterwards, it decides
@@ -140,37 +140,37 @@ func (x *exchange) waitAndAnswer(l *Limiter, to Responder) {
 			return
 		}
 
-		route, p := m.decisiveRoute(qn.ops)
-		if route.Location == partitions.Here && m.Authority() && attempt < maxAttempts {
+		route, p := cp.decisiveRoute(qn.ops)
+		if route.Location == partitions.Here && cp.Authority() && attempt < maxAttempts {
 			continue // the partition has just been handed over to this node
 		}
 
 		// Only a node with authority waits: without it, this node could not decide even
 		// once the partition has arrived.
-		if route.Location != partitions.Pending || pendingCtx.Err() != nil || !m.Authority() {
+		if route.Location != partitions.Pending || pendingCtx.Err() != nil || !cp.Authority() {
 			if !x.forwardOrActAsStandby(ctx, l, route, to) {
 				x.sendReply(to)
 			}
 			return
 		}
 
-		m.Ownership.WaitWhilePending(pendingCtx, p)
+		cp.Ownership.WaitWhilePending(pendingCtx, p)
 	}
 }
 
 // decisiveRoute returns the partition that decides what to do with ops, and its
 // route: a pending partition if there is one, otherwise one that is not here, if
 // there is one.
-func (m *clusterPart) decisiveRoute(ops []counters.Op) (route partitions.Route, p int) {
+func (cp *clusterPart) decisiveRoute(ops []counters.Op) (route partitions.Route, p int) {
 	p = ring.PartitionOf(ops[0].Key.Subject)
-	route = m.Ownership.Route(p)
+	route = cp.Ownership.Route(p)
 
 	for i := range ops {
 		n := ring.PartitionOf(ops[i].Key.Subject)
 		if n == p || route.Location == partitions.Pending {
 			continue
 		}
-		next := m.Ownership.Route(n)
+		next := cp.Ownership.Route(n)
 		if route.Location == partitions.Here || next.Location == partitions.Pending {
 			route, p = next, n
 		}
@@ -185,7 +185,7 @@ func (m *clusterPart) decisiveRoute(ops []counters.Op) (route partitions.Route, 
 // forwardOrActAsStandby returns false, it has not answered, and x's reply says
 // why.
 func (x *exchange) forwardOrActAsStandby(ctx context.Context, l *Limiter, route partitions.Route, to Responder) bool {
-	m := l.cluster
+	cp := l.cluster
 	qn := &x.question
 	x.reply.reset()
 	x.reply.revision = route.Revision
@@ -193,7 +193,7 @@ func (x *exchange) forwardOrActAsStandby(ctx context.Context, l *Limiter, route 
 	x.reply.status = statusNotOwner
 
 	if route.Location != partitions.Elsewhere {
-		if route.Location == partitions.Here || !m.Authority() {
+		if route.Location == partitions.Here || !cp.Authority() {
 			x.reply.status = statusNoAuthority
 		}
 		return false
@@ -201,12 +201,12 @@ func (x *exchange) forwardOrActAsStandby(ctx context.Context, l *Limiter, route 
 
 	x.reply.hint = route.Owner
 
-	if !m.isSoleOwner(route.Owner, qn.ops) {
+	if !cp.isSoleOwner(route.Owner, qn.ops) {
 		return false // the asker splits the question
 	}
 
 	next, ownerAsks := x.nextOwner(route)
-	if !next.IsZero() && next != m.Self && qn.hops < maxHops {
+	if !next.IsZero() && next != cp.Self && qn.hops < maxHops {
 		answered := x.forwardTo(ctx, l, next, to)
 		if answered {
 			return true
@@ -226,7 +226,7 @@ func (x *exchange) forwardOrActAsStandby(ctx context.Context, l *Limiter, route 
 		}
 	}
 
-	if ownerAsks && !m.Authority() {
+	if ownerAsks && !cp.Authority() {
 		x.reply.status = statusNoAuthority // neither node has authority: asking again won't help
 	}
 
@@ -234,9 +234,9 @@ func (x *exchange) forwardOrActAsStandby(ctx context.Context, l *Limiter, route 
 }
 
 // isSoleOwner reports whether owner owns all subjects of ops.
-func (m *clusterPart) isSoleOwner(owner ring.NodeID, ops []counters.Op) bool {
+func (cp *clusterPart) isSoleOwner(owner ring.NodeID, ops []counters.Op) bool {
 	for i := range ops {
-		if m.Ownership.Route(ring.PartitionOf(ops[i].Key.Subject)).Owner != owner {
+		if cp.Ownership.Route(ring.PartitionOf(ops[i].Key.Subject)).Owner != owner {
 			return false
 		}
 	}
@@ -256,7 +256,7 @@ func (x *exchange) nextOwner(route partitions.Route) (next ring.NodeID, ownerAsk
 // forwardTo sends x's question to owner, and the answer back. If it returns
 // false, it has not answered, and x's reply says why.
 func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID, to Responder) bool {
-	m := l.cluster
+	cp := l.cluster
 	next := x.question
 	next.hops++
 
@@ -266,10 +266,10 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 	deadline, _ := ctx.Deadline()
 	send := func() ([]byte, error) {
 		next.patience = time.Until(deadline)
-		return m.call(ctx, owner, MethodAsk, next.appendBody(next.appendHead(nil)))
+		return cp.call(ctx, owner, MethodAsk, next.appendBody(next.appendHead(nil)))
 	}
 
-	m.counts.relayed.Add(1)
+	cp.counts.relayed.Add(1)
 	outcome := statusUnreachable
 	body, err := send()
 
@@ -277,8 +277,8 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 		// A lost connection is no reason to act for the owner if there is another path
 		// to it. Ask again. The owner may have decided the first question and lost the
 		// reply; what that debited stays debited.
-		m.Peers.AwaitPath(ctx, owner)
-		if m.Peers.Reachable(owner) {
+		cp.Peers.AwaitPath(ctx, owner)
+		if cp.Peers.Reachable(owner) {
 			body, err = send()
 		}
 	}
@@ -312,16 +312,16 @@ func (x *exchange) forwardTo(ctx context.Context, l *Limiter, owner ring.NodeID,
 //  6. confirm the slots, which may wait;
 //  7. look at authority again. It then covers all of the above.
 func (x *exchange) decideAsOwner(l *Limiter) bool {
-	m := l.cluster
+	cp := l.cluster
 	qn := &x.question
 	r := &x.reply
-	generation, authorized := m.ReadAuthority()
+	generation, authorized := cp.ReadAuthority()
 	if !authorized || !l.table.AllOpen(qn.ops) {
 		return false
 	}
 
 	now := l.clock.Now()
-	began := m.recorderClock()
+	began := cp.recorderClock()
 	r.clearDecisions()
 
 	// Read the lives before the Take. If a life ends in between, the cost can't be
@@ -352,16 +352,16 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	}
 
 	// Make the grants before the last look at authority, which must cover them, too.
-	m.leases.makeGrants(x, now)
+	cp.leases.makeGrants(x, now)
 	r.unconfirmed = qn.acquiring != nil && r.admitted[0] && !x.confirmSlots(l)
 
 	// Nothing may wait from here on: authority must cover the answer.
-	if !m.hasKeptAuthority(generation) {
+	if !cp.hasKeptAuthority(generation) {
 		return false
 	}
 
-	m.recordDecision(ByOwner, qn.ops, began, len(r.admitted))
-	m.counts.served.Add(int64(len(r.admitted)))
+	cp.recordDecision(ByOwner, qn.ops, began, len(r.admitted))
+	cp.counts.served.Add(int64(len(r.admitted)))
 	r.setDecider(l, now, false)
 	return true
 }
@@ -464,8 +464,8 @@ func (l *Limiter) takeAsStandby(
 		return counters.Undecided // only an owner grants slots
 	}
 
-	m := l.cluster
-	nodes, rank := m.rankInRing()
+	cp := l.cluster
+	nodes, rank := cp.rankInRing()
 
 	shares := sharesOf(ops, nodes, rank)
 
@@ -474,22 +474,22 @@ func (l *Limiter) takeAsStandby(
 		asked = withoutCosts(ops)
 	}
 
-	generation, authorized := m.ReadAuthority()
+	generation, authorized := cp.ReadAuthority()
 	if !authorized {
 		return counters.Undecided
 	}
 
-	began := m.recorderClock()
-	verdict := m.Ownership.DecideAsStandby(now, asked, shares, problem)
+	began := cp.recorderClock()
+	verdict := cp.Ownership.DecideAsStandby(now, asked, shares, problem)
 
 	// If authority has ended since, what was admitted stays a debt. The debt may
 	// cost quota, but never creates any.
-	if verdict == counters.Undecided || !m.hasKeptAuthority(generation) {
+	if verdict == counters.Undecided || !cp.hasKeptAuthority(generation) {
 		return counters.Undecided
 	}
 
-	m.recordDecision(ByStandby, ops, began, 1)
-	m.counts.standbyDecisions.Add(1)
+	cp.recordDecision(ByStandby, ops, began, 1)
+	cp.counts.standbyDecisions.Add(1)
 
 	for i := range ops {
 		op := &ops[i]
@@ -544,13 +544,13 @@ func judgePeek(op *counters.Op, now algorithms.Instant) bool {
 func (ls *leases) makeGrants(x *exchange, now algorithms.Instant) {
 	qn := &x.question
 	r := &x.reply
-	m := ls.limiter.cluster
+	cp := ls.limiter.cluster
 	last := len(r.admitted) - 1
 	if len(qn.requests) == 0 || qn.flags&flagPeek != 0 || !r.admitted[last] {
 		return
 	}
 
-	nodes, _ := m.rankInRing()
+	nodes, _ := cp.rankInRing()
 	results := r.results[last*len(qn.ops):]
 	for i := range qn.requests {
 		request := &qn.requests[i]
@@ -565,7 +565,7 @@ func (ls *leases) makeGrants(x *exchange, now algorithms.Instant) {
 		if g, ok := ls.grant(now, request, ops, r.lives[index].Lineage, nodes); ok {
 			r.grants = append(r.grants, g)
 		} else {
-			m.counts.grantsRefused.Add(1)
+			cp.counts.grantsRefused.Add(1)
 		}
 	}
 }

@@ -137,7 +137,7 @@ const (
 // carryOutEnds carries out the ends of the reservations in table, until the
 // limiter is closed. It sleeps while none is due.
 func (l *Limiter) carryOutEnds(table *counters.Table) {
-	m := l.cluster
+	cp := l.cluster
 	all := table.Notes()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -145,7 +145,7 @@ func (l *Limiter) carryOutEnds(table *counters.Table) {
 		select {
 		case <-timer.C:
 		case <-all.DueChanged():
-		case <-m.ctx.Done():
+		case <-cp.ctx.Done():
 			return
 		}
 

@@ -36,9 +36,9 @@ func (c *clusterCheck) decideAlone(subjects []int, by DecidedBy) {
 	countersAdmit := c.takeFallbackOps(subjects, c.fallbackOps[start:], refused)
 	admitted := countersAdmit && !refused
 
-	// If the fallback counters refused, Remaining already excludes this check's
-	// cost. Otherwise Remaining includes the cost. If a copy refuses below, the cost
-	// comes back, and dropUndecided corrects Remaining.
+	// If the fallback counters refused, Remaining is what is left with nothing
+	// taken. Otherwise the cost is already subtracted. If a copy refuses below, the
+	// cost comes back, and dropUndecided corrects Remaining.
 	reportsUntaken := !countersAdmit
 
 	if admitted && by == ByFallback {
@@ -63,8 +63,8 @@ func (c *clusterCheck) decideAlone(subjects []int, by DecidedBy) {
 // because on_partition is deny, because it is a limit of slots, or because this
 // node's share of it is 0. ok is false if the check has failed.
 func (c *clusterCheck) listFallbackOps(subjects []int, by DecidedBy) (refused, ok bool) {
-	m := c.limiter.cluster
-	nodes, rank := m.rankInRing()
+	cp := c.limiter.cluster
+	nodes, rank := cp.rankInRing()
 
 	for _, i := range subjects {
 		s := &c.subjects[i]
@@ -72,16 +72,16 @@ func (c *clusterCheck) listFallbackOps(subjects []int, by DecidedBy) (refused, o
 		mode := rules.Share
 		if by == ByFallback {
 			mode = rule.OnPartition
-			m.counts.fallback[mode].Add(1)
+			cp.counts.fallback[mode].Add(1)
 		}
 
 		s.firstFallbackOp = len(c.fallbackOps)
-		s.life = m.Fallback.Life(ring.PartitionOf(s.keySubject))
+		s.life = cp.Fallback.Life(ring.PartitionOf(s.keySubject))
 		ops := c.ops(s)
 		if by == ByFallback && hasSlots(ops) && !c.peek {
 			// A node with authority is not cut off: the owner is away, and its standby
 			// will soon take over.
-			if m.Authority() {
+			if cp.Authority() {
 				c.failWith(ErrTryAgain)
 				return false, false
 			}
@@ -210,7 +210,7 @@ func (c *clusterCheck) countedFallbackOps(subjects []int) iter.Seq2[*counters.Op
 // subjects' owners. If a copy shows that a whole limit is used up, admitByCopies
 // puts back everything that was taken, and returns false.
 func (c *clusterCheck) admitByCopies(subjects []int) bool {
-	m := c.limiter.cluster
+	cp := c.limiter.cluster
 	c.gatheredOps = c.gatheredOps[:0]
 	for op, fallbackOp := range c.countedFallbackOps(subjects) {
 		debtOp := *op
@@ -223,7 +223,7 @@ func (c *clusterCheck) admitByCopies(subjects []int) bool {
 		c.gatheredOps = append(c.gatheredOps, debtOp)
 	}
 
-	copyAdmits := m.Ownership.DecideAlone(c.now, c.gatheredOps) == counters.Admitted
+	copyAdmits := cp.Ownership.DecideAlone(c.now, c.gatheredOps) == counters.Admitted
 	admitted := copyAdmits
 	next := 0
 	for op := range c.countedFallbackOps(subjects) {

@@ -15,7 +15,7 @@ import (
 func (ls *leases) grant(
 	now algorithms.Instant, request *leaseRequest, ops []counters.Op, lineage uint64, nodes int,
 ) (leaseGrant, bool) {
-	m := ls.limiter.cluster
+	cp := ls.limiter.cluster
 	g := leaseGrant{subject: request.subject, Grant: localcache.Grant{EndsIn: request.Policy.TTL}}
 	for i := range ops {
 		if !localcache.LeasableAmong(ops[i].Limit, nodes) {
@@ -26,7 +26,7 @@ func (ls *leases) grant(
 	req := localcache.GrantInput{Holder: request.holder, Lineage: lineage,
 		SameBoot: request.Boot == ls.limiter.boot, Request: &request.LeaseRequest, Nodes: nodes,
 		Ops: ops}
-	g.ID, g.Amounts = ls.granted.Grant(m.Boottime(), &req, func(ops []counters.Op) bool {
+	g.ID, g.Amounts = ls.granted.Grant(cp.Boottime(), &req, func(ops []counters.Op) bool {
 		if debitFirst {
 			if ls.limiter.table.Take(now, ops) != counters.Admitted {
 				return false
@@ -41,7 +41,7 @@ func (ls *leases) grant(
 		return true
 	})
 	if g.ID != 0 {
-		m.counts.granted.Add(1)
+		cp.counts.granted.Add(1)
 	}
 
 	return g, g.ID != 0

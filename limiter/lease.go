@@ -30,8 +30,8 @@ type leases struct {
 }
 
 // policyOf returns the lease policy for a subject of rule; no policy if it can't be leased.
-func (m *clusterPart) policyOf(rule *rules.Rule, limits []*rules.Limit) localcache.Policy {
-	table := m.Ring()
+func (cp *clusterPart) policyOf(rule *rules.Rule, limits []*rules.Limit) localcache.Policy {
+	table := cp.Ring()
 	if table == nil || rule.Consistency != rules.Hybrid {
 		return localcache.Policy{}
 	}
@@ -44,16 +44,16 @@ func (m *clusterPart) policyOf(rule *rules.Rule, limits []*rules.Limit) localcac
 func (ls *leases) spend(
 	owner ring.NodeID, rule *rules.Rule, limits []*rules.Limit, ops []counters.Op, receipt *localcache.Receipt,
 ) localcache.Outcome {
-	m := ls.limiter.cluster
+	cp := ls.limiter.cluster
 
 	// Blocks and delays depend on the owner's counters at the moment of the check. A
 	// grant can't stand for them.
-	if rule.Consistency != rules.Hybrid || rule.Blocks != nil || rule.OnLimit == rules.DelayCheck || owner == m.Self {
+	if rule.Consistency != rules.Hybrid || rule.Blocks != nil || rule.OnLimit == rules.DelayCheck || owner == cp.Self {
 		return localcache.AskOwner
 	}
 
 	var outcome localcache.Outcome
-	outcome, *receipt = ls.held.Spend(m.Boottime(), owner, ops)
+	outcome, *receipt = ls.held.Spend(cp.Boottime(), owner, ops)
 	if outcome == localcache.AskOwner {
 		return outcome
 	}
@@ -63,19 +63,19 @@ func (ls *leases) spend(
 
 	// The process may have been suspended since Spend. What was spent after the end
 	// of the grant goes back to the owner with the rest of the grant.
-	if m.Boottime() >= receipt.Until {
+	if cp.Boottime() >= receipt.Until {
 		ls.held.Unspend(*receipt, ops)
 		return localcache.AskOwner
 	}
 
 	if receipt.Renew {
-		ls.renew(owner, m.policyOf(rule, limits), ops)
+		ls.renew(owner, cp.policyOf(rule, limits), ops)
 	}
 
 	if outcome == localcache.Spent {
-		m.counts.leaseSpends.Add(1)
+		cp.counts.leaseSpends.Add(1)
 	} else {
-		m.counts.cachedRefusals.Add(1)
+		cp.counts.cachedRefusals.Add(1)
 	}
 
 	return outcome
@@ -83,7 +83,7 @@ func (ls *leases) spend(
 
 // renew requests the next grant in the background, with a question that costs nothing.
 func (ls *leases) renew(owner ring.NodeID, policy localcache.Policy, ops []counters.Op) {
-	m := ls.limiter.cluster
+	cp := ls.limiter.cluster
 	if policy.None() {
 		return
 	}
@@ -102,14 +102,14 @@ func (ls *leases) renew(owner ring.NodeID, policy localcache.Policy, ops []count
 		ak.question.version = ls.limiter.version()
 	}
 
-	ak.question.revision = m.Ownership.Route(ring.PartitionOf(ops[0].Key.Subject)).Revision
+	ak.question.revision = cp.Ownership.Route(ring.PartitionOf(ops[0].Key.Subject)).Revision
 
 	for i := range ops {
 		ak.question.ops = append(ak.question.ops,
 			counters.Op{Key: ops[i].Key, Limit: ops[i].Limit, Shadow: ops[i].Shadow, Lends: ops[i].Lends})
 	}
 
-	m.counts.renewals.Add(1)
+	cp.counts.renewals.Add(1)
 	ak.dispatch(ls.limiter, false)
 }
 
@@ -120,13 +120,13 @@ func (ls *leases) addRequests(head *question, asks []*pendingAsk) {
 		return
 	}
 
-	m := ls.limiter.cluster
-	now := m.Boottime()
+	cp := ls.limiter.cluster
+	now := cp.Boottime()
 	for so := range bySubject(ak.question.ops) {
 		request, ok := ls.held.Request(now, ak.owner, ak.policies[so.index], so.ops, len(asks))
 		if ok {
 			head.requests = append(head.requests,
-				leaseRequest{subject: so.subject(), holder: m.Self, LeaseRequest: request})
+				leaseRequest{subject: so.subject(), holder: cp.Self, LeaseRequest: request})
 		}
 	}
 }
@@ -134,12 +134,12 @@ func (ls *leases) addRequests(head *question, asks []*pendingAsk) {
 // acceptReply stores the grants in the reply to asks, and remembers the refusals.
 func (ls *leases) acceptReply(asks []*pendingAsk, sent time.Duration, r *reply, err error) {
 	ak := asks[0]
-	m := ls.limiter.cluster
+	cp := ls.limiter.cluster
 	if ak.policies == nil {
 		return
 	}
 
-	now := m.Boottime()
+	now := cp.Boottime()
 	if err != nil || r.status != statusDecided || r.standby {
 		if ak.renewal {
 			// The next renewal need not wait until this one counts as lost.
@@ -254,20 +254,20 @@ func (ls *leases) decideQueued(asks []*pendingAsk) []*pendingAsk {
 // what is left of them. It forgets ended grants that other nodes held, and what
 // loans no longer need.
 func (ls *leases) maintain() {
-	m := ls.limiter.cluster
+	cp := ls.limiter.cluster
 	var ended []localcache.EndedGrant
 	for {
-		now := m.Boottime()
+		now := cp.Boottime()
 		ended = ls.held.DrainEnded(now, ended[:0])
 		ls.returnEnded(now, ended)
 		ls.granted.Sweep(now)
-		m.loans.sweep(ls.limiter.clock.Now().Steady)
+		cp.loans.sweep(ls.limiter.clock.Now().Steady)
 
-		timer := time.NewTimer(min(max(ls.held.NextDrain()-m.Boottime(), minSearchPause), maxSweepPause))
+		timer := time.NewTimer(min(max(ls.held.NextDrain()-cp.Boottime(), minSearchPause), maxSweepPause))
 		select {
 		case <-ls.held.Wake():
 		case <-timer.C:
-		case <-m.ctx.Done():
+		case <-cp.ctx.Done():
 			timer.Stop()
 			return
 		}
@@ -297,11 +297,11 @@ func (ls *leases) returnEnded(now time.Duration, ended []localcache.EndedGrant) 
 // UseLeases sets whether this node takes leases from other nodes.
 // UseLeases(false), for a node that is leaving, returns all its leases at once.
 func (l *Limiter) UseLeases(enabled bool) {
-	m := l.cluster
-	if m == nil {
+	cp := l.cluster
+	if cp == nil {
 		return
 	}
-	now := m.Boottime()
-	m.leases.held.SetEnabled(now, enabled)
-	m.leases.returnEnded(now, m.leases.held.DrainEnded(now, nil))
+	now := cp.Boottime()
+	cp.leases.held.SetEnabled(now, enabled)
+	cp.leases.returnEnded(now, cp.leases.held.DrainEnded(now, nil))
 }

@@ -29,7 +29,7 @@ const (
 // forwarded means that another node of this region has forwarded the request to
 // this node, as the owner that the other node knows.
 func (lo *loans) serveLoanRequest(body []byte, forwarded bool, to Responder) {
-	m := lo.limiter.cluster
+	cp := lo.limiter.cluster
 	var req LoanRequest
 	if !decodeOrFail(body, &req, "request for a loan", to) {
 		return
@@ -41,14 +41,14 @@ func (lo *loans) serveLoanRequest(body []byte, forwarded bool, to Responder) {
 		return
 	}
 
-	route := m.Ownership.Route(d.partition)
+	route := cp.Ownership.Route(d.partition)
 	switch {
 	case forwarded || route.Location == partitions.Here:
 		// A request is forwarded only once. If this node is not the owner, its gate
 		// is shut, and lend answers loanLater.
 		lo.lendInBackground(&req, to)
-	case route.Location == partitions.Elsewhere && !route.Owner.IsZero() && route.Owner != m.Self:
-		m.Peers.Go(route.Owner, MethodLend, body, forwardTimeout, func(reply []byte, err error) {
+	case route.Location == partitions.Elsewhere && !route.Owner.IsZero() && route.Owner != cp.Self:
+		cp.Peers.Go(route.Owner, MethodLend, body, forwardTimeout, func(reply []byte, err error) {
 			if err != nil {
 				to.Fail(CodeBusy, "the subject's owner does not answer")
 				return
@@ -66,11 +66,11 @@ func answerLoan(to Responder, r LoanReply) { to.Reply(wire.Encode(nil, &r)) }
 // goroutine of its own. If too many requests are in flight, it debits nothing
 // and answers loanLater.
 func (lo *loans) lendInBackground(req *LoanRequest, to Responder) {
-	m := lo.limiter.cluster
+	cp := lo.limiter.cluster
 	started := false
 	inFlight := lo.lending.Add(1)
 	if inFlight <= maxLending {
-		started = m.background.Go(func() {
+		started = cp.background.Go(func() {
 			defer lo.lending.Add(-1)
 			answerLoan(to, lo.lend(req))
 		})
@@ -78,7 +78,7 @@ func (lo *loans) lendInBackground(req *LoanRequest, to Responder) {
 
 	if !started {
 		lo.lending.Add(-1)
-		m.counts.busy.Add(1)
+		cp.counts.busy.Add(1)
 		answerLoan(to, LoanReply{status: loanLater})
 	}
 }
@@ -87,7 +87,7 @@ func (lo *loans) lendInBackground(req *LoanRequest, to Responder) {
 // confirms the debit before it answers. If the debit is not confirmed, lend puts
 // the loan back, as far as it still can.
 func (lo *loans) lend(req *LoanRequest) LoanReply {
-	m := lo.limiter.cluster
+	cp := lo.limiter.cluster
 	now := lo.limiter.clock.Now()
 	d, ok := lo.dividedLimit(&req.subjectRef, req.limit, now)
 	if !ok {
@@ -97,8 +97,8 @@ func (lo *loans) lend(req *LoanRequest) LoanReply {
 	// Read the life before the debit: the loan must not be put back into counters
 	// that were reset since.
 	life := lo.limiter.table.Life(d.partition)
-	generation, authorized := m.ReadAuthority()
-	if m.Confirmer == nil || !authorized || !m.Confirmer.CanConfirm(d.partition) {
+	generation, authorized := cp.ReadAuthority()
+	if cp.Confirmer == nil || !authorized || !cp.Confirmer.CanConfirm(d.partition) {
 		return LoanReply{status: loanLater}
 	}
 
@@ -117,10 +117,10 @@ func (lo *loans) lend(req *LoanRequest) LoanReply {
 		return reply
 	}
 
-	ctx, cancel := context.WithTimeout(m.ctx, confirmTimeout)
+	ctx, cancel := context.WithTimeout(cp.ctx, confirmTimeout)
 	defer cancel()
 
-	if err := m.Confirmer.Confirm(ctx, d.partition); err != nil || !m.hasKeptAuthority(generation) {
+	if err := cp.Confirmer.Confirm(ctx, d.partition); err != nil || !cp.hasKeptAuthority(generation) {
 		later := lo.limiter.clock.Now()
 		if d.limit.Kind == algorithms.TokenBucket {
 			lent -= d.limit.Drained(time.Duration(later.Steady - now.Steady)) // this much may have refilled since
@@ -129,8 +129,8 @@ func (lo *loans) lend(req *LoanRequest) LoanReply {
 		return LoanReply{status: loanLater}
 	}
 
-	m.counts.lent.Add(1)
-	m.counts.lentUnits.Add(lent)
+	cp.counts.lent.Add(1)
+	cp.counts.lentUnits.Add(lent)
 	return reply
 }
 

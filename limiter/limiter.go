@@ -19,7 +19,7 @@ type Limiter struct {
 	active          atomic.Pointer[activeRules]
 	tops            [top.EventKinds]*top.List // by top.By
 	nearLimits      *top.NearLimits
-	fullSamplesLeft atomic.Int32  // how many more checks of this second are all sampled
+	fullSamplesLeft atomic.Int32  // how many further checks of this second are sampled without exception
 	answersUsed     atomic.Uint32 // number of Answers that have been used; see stripes
 	cluster         *clusterPart  // nil for a standalone node
 	boot            uint64        // ClusterConfig.Boot; 0 for a standalone node

@@ -45,25 +45,25 @@ func NewInCluster(table *counters.Table, clock *Clock, config ClusterConfig) (*L
 		return nil, err
 	}
 
-	m := &clusterPart{ClusterConfig: config, background: tasks.Group{Most: maxBackground}}
-	if m.Boottime == nil {
+	cp := &clusterPart{ClusterConfig: config, background: tasks.Group{Most: maxBackground}}
+	if cp.Boottime == nil {
 		start := time.Now()
-		m.Boottime = func() time.Duration { return time.Since(start) + 1 }
+		cp.Boottime = func() time.Duration { return time.Since(start) + 1 }
 	}
 
 	bound := cmp.Or(config.Leases, defaultLeases)
-	m.ctx, m.stop = context.WithCancel(context.Background())
+	cp.ctx, cp.stop = context.WithCancel(context.Background())
 	l := New(table, clock)
 	l.boot = config.Boot
-	l.cluster = m
-	m.loans.init(l)
-	m.leases = leases{limiter: l, held: localcache.NewLeases(bound), granted: localcache.NewLeaseLedger(bound)}
-	m.refunds = l.newBacklog(maxWaitingRefunds, maxRetryPause)
-	m.slotTasks = l.newBacklog(maxSlotTasks, taskPause)
-	m.debtTasks = l.newBacklog(maxDebtTasks, taskPause)
-	m.maintenance.Go(m.leases.maintain)
-	m.maintenance.Go(func() { l.carryOutEnds(table) })
-	m.maintenance.Go(func() { l.carryOutEnds(config.Fallback) })
+	l.cluster = cp
+	cp.loans.init(l)
+	cp.leases = leases{limiter: l, held: localcache.NewLeases(bound), granted: localcache.NewLeaseLedger(bound)}
+	cp.refunds = l.newBacklog(maxWaitingRefunds, maxRetryPause)
+	cp.slotTasks = l.newBacklog(maxSlotTasks, taskPause)
+	cp.debtTasks = l.newBacklog(maxDebtTasks, taskPause)
+	cp.maintenance.Go(cp.leases.maintain)
+	cp.maintenance.Go(func() { l.carryOutEnds(table) })
+	cp.maintenance.Go(func() { l.carryOutEnds(config.Fallback) })
 
 	return l, nil
 }
@@ -72,22 +72,22 @@ func NewInCluster(table *counters.Table, clock *Clock, config ClusterConfig) (*L
 // has ended. The limiter still decides checks. Checks in flight wait for
 // replies no longer than any check may take. The error is always nil.
 func (l *Limiter) Close() error {
-	m := l.cluster
-	if m == nil {
+	cp := l.cluster
+	if cp == nil {
 		return nil
 	}
 
 	// The owner may already have counted a question that this node forwarded. Wait
 	// for the answer: without it the asker would ask again, and the owner would
 	// count the question twice. No question takes longer than checkTimeout.
-	finished := m.background.Close()
+	finished := cp.background.Close()
 	select {
 	case <-finished:
 	case <-time.After(checkTimeout):
 	}
 
-	m.stop()
+	cp.stop()
 	<-finished
-	m.maintenance.Wait()
+	cp.maintenance.Wait()
 	return nil
 }

@@ -48,16 +48,16 @@ func (n *notices) delay(at time.Duration, subject uint64) time.Duration {
 
 // forgetSoon makes all nodes forget what f names, within forgetNoticePause.
 func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
-	m := ls.limiter.cluster
-	wait := n.delay(m.Boottime(), f.subject)
+	cp := ls.limiter.cluster
+	wait := n.delay(cp.Boottime(), f.subject)
 	if wait < 0 {
 		return
 	}
 
-	if wait > 0 && m.background.Go(func() {
+	if wait > 0 && cp.background.Go(func() {
 		select {
 		case <-time.After(wait):
-		case <-m.ctx.Done():
+		case <-cp.ctx.Done():
 		}
 		ls.broadcastForget(f)
 	}) {
@@ -72,11 +72,11 @@ func (ls *leases) forgetSoon(n *notices, f forgetMessage) {
 // broadcastForget makes all nodes forget what f names. A node that the
 // message does not reach forgets it within a lease's TTL anyway.
 func (ls *leases) broadcastForget(f forgetMessage) {
-	m := ls.limiter.cluster
+	cp := ls.limiter.cluster
 	body := wire.Encode(nil, &f)
-	ls.held.Forget(m.Boottime(), f.subject, f.refusalsOnly)
-	for _, id := range m.otherMembers() {
-		_ = m.Peers.Send(id, MethodForget, body)
+	ls.held.Forget(cp.Boottime(), f.subject, f.refusalsOnly)
+	for _, id := range cp.otherMembers() {
+		_ = cp.Peers.Send(id, MethodForget, body)
 	}
 }
 

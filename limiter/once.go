@@ -44,9 +44,9 @@ func (l *Limiter) checkOnceOrAtMost(q *Query, a *Answer) error {
 }
 
 // reserveOnce is makeReservation for a q with a RequestID: a repetition of q
-// gets the same answer. a must be prepared for q. The home decides q; if no
-// home can be reached, this node does, without keeping the answer. If owners
-// could be reached after all, the home decides q again.
+// gets the same answer. a must be prepared for q. The home decides q. If
+// it can't be reached, this node does, and keeps no answer. If it then turns out
+// that owners could be reached, q is taken back, and the home decides it.
 func (rs *reservations) reserveOnce(q *Query, ttl time.Duration, a *Answer) (id string, err error) {
 	req := &reserveRequest{query: q, ttl: ttl}
 	req.ticket = ticketOf(q.RequestID, req.hashContent(), 0)

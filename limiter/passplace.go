@@ -86,8 +86,8 @@ func (l *Limiter) passOn(pp *passedPlaces) {
 	if len(pp.places) == 0 {
 		return
 	}
-	m := l.cluster
-	i := slices.IndexFunc(pp.next, func(id ring.NodeID) bool { return m.Peers.Reachable(id) })
+	cp := l.cluster
+	i := slices.IndexFunc(pp.next, func(id ring.NodeID) bool { return cp.Peers.Reachable(id) })
 	if i < 0 {
 		for _, place := range pp.places {
 			place.giveBack()
@@ -97,7 +97,7 @@ func (l *Limiter) passOn(pp *passedPlaces) {
 
 	to := pp.next[i]
 	pp.next = slices.Delete(pp.next, i, i+1)
-	m.Peers.Go(to, MethodPassPlaces, wire.Encode(nil, pp), passTimeout, func(_ []byte, err error) {
+	cp.Peers.Go(to, MethodPassPlaces, wire.Encode(nil, pp), passTimeout, func(_ []byte, err error) {
 		if _, refused := errors.AsType[*peer.RemoteError](err); refused {
 			l.passOn(pp) // that node has not taken them; after any other error, it may have
 		}

@@ -83,7 +83,7 @@ func (rf *refund) try(_ context.Context, l *Limiter, _ time.Duration) bool {
 // tryRefunds gives the refunds in list back or sends them to their owners. It
 // returns those that must wait.
 func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
-	m := l.cluster
+	cp := l.cluster
 	byOwner := map[ring.NodeID][]refund{}
 	for i := range list {
 		item := &list[i]
@@ -92,17 +92,17 @@ func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 		}
 
 		route := partitions.Route{Location: partitions.Here}
-		if m != nil {
-			route = m.Ownership.Route(ring.PartitionOf(item.subject))
+		if cp != nil {
+			route = cp.Ownership.Route(ring.PartitionOf(item.subject))
 		}
 
 		switch {
-		case route.Location == partitions.Here && (m == nil || m.Authority()):
+		case route.Location == partitions.Here && (cp == nil || cp.Authority()):
 			rest := l.giveBackHere(item)
 			if !rest.isEmpty() {
 				waiting = append(waiting, rest)
 			}
-		case route.Location == partitions.Elsewhere && route.Owner != m.Self && item.hops <= maxHops && m.Peers.Reachable(route.Owner):
+		case route.Location == partitions.Elsewhere && route.Owner != cp.Self && item.hops <= maxHops && cp.Peers.Reachable(route.Owner):
 			byOwner[route.Owner] = append(byOwner[route.Owner], *item)
 		default:
 			// The refund waits here, even after its last hop, in case the token comes here:
@@ -113,7 +113,7 @@ func (l *Limiter) tryRefunds(list []refund) (waiting []refund) {
 
 	for to, list := range byOwner {
 		for chunk := range slices.Chunk(list, maxRefunds) {
-			if m.Peers.Send(to, MethodRefund, wire.Encode(nil, &refundList{chunk})) != nil { // Send has sent nothing
+			if cp.Peers.Send(to, MethodRefund, wire.Encode(nil, &refundList{chunk})) != nil { // Send has sent nothing
 				waiting = append(waiting, chunk...)
 			}
 		}
@@ -185,8 +185,8 @@ func (l *Limiter) giveBackHere(rf *refund) (rest refund) {
 
 	// The ledger of grants lets no part of a grant come back twice.
 	if rf.grant != 0 && rf.boot == l.boot {
-		m := l.cluster
-		if !m.leases.granted.Return(m.Boottime(), rf.life.Lineage, rf.grant, rf.ops, giveOne) {
+		cp := l.cluster
+		if !cp.leases.granted.Return(cp.Boottime(), rf.life.Lineage, rf.grant, rf.ops, giveOne) {
 			l.countLost(rf, len(rf.ops))
 		}
 		return rest

@@ -32,12 +32,12 @@ func (l *Limiter) askRegions(u *Usage) {
 	var asked []int
 	for i, name := range names {
 		u.Regions[i].Name = name
-		m := l.cluster
+		cp := l.cluster
 		switch {
 		case name == versions.Region:
 			u.Regions[i].Reachable = true
 			u.Regions[i].Limits = selectShares(u, ownShares(u))
-		case m != nil && m.OtherRegions != nil && m.OtherRegions.Reachable(name):
+		case cp != nil && cp.OtherRegions != nil && cp.OtherRegions.Reachable(name):
 			asked = append(asked, i)
 		}
 	}

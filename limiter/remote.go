@@ -44,12 +44,12 @@ type ownerRequest struct {
 // node may act as a standby. The error is ErrNoOwner if the owner can't be
 // reached, and otherwise that of the work.
 func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
-	m := l.cluster
+	cp := l.cluster
 
 	// Only an owner may do the work. So the attempts to decide as a standby, here
 	// and on another node, count as made.
 	cands := candidates{keySubject: req.subject, triedAsStandby: true, standbyAsked: true}
-	if m == nil {
+	if cp == nil {
 		return req.here()
 	}
 
@@ -57,16 +57,16 @@ func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
 		location := cands.locate(l)
 		switch {
 		case location == partitions.Here:
-			if !m.Authority() {
+			if !cp.Authority() {
 				return ErrNoOwner
 			}
 			if err := req.here(); !errors.Is(err, counters.ErrShut) {
 				return err
 			}
-		case location == partitions.Pending && m.Authority(): // without it, waiting is of no use
-			m.Ownership.WaitWhilePending(ctx, ring.PartitionOf(req.subject))
+		case location == partitions.Pending && cp.Authority(): // without it, waiting is of no use
+			cp.Ownership.WaitWhilePending(ctx, ring.PartitionOf(req.subject))
 		default:
-			state, to := cands.next(m)
+			state, to := cands.next(cp)
 			if state != stateAskOwner && state != stateAskStandby || req.hops >= maxHops {
 				return ErrNoOwner
 			}
@@ -82,12 +82,12 @@ func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
 
 // call calls another node and waits for the reply until the deadline of ctx,
 // which must have one.
-func (m *clusterPart) call(
+func (cp *clusterPart) call(
 	ctx context.Context, to ring.NodeID, method peer.Method, body []byte,
 ) (reply []byte, err error) {
 	deadline, _ := ctx.Deadline()
 	done := make(chan struct{})
-	m.Peers.Go(to, method, body, max(time.Until(deadline), time.Millisecond), func(b []byte, e error) {
+	cp.Peers.Go(to, method, body, max(time.Until(deadline), time.Millisecond), func(b []byte, e error) {
 		// The body is valid only until the callback returns.
 		reply, err = append([]byte(nil), b...), e
 		close(done)
@@ -99,8 +99,8 @@ func (m *clusterPart) call(
 // request sends message to another node and reads the reply, which begins with a
 // status. The error is one of statusErrors, or ErrNoOwner if the other node did
 // not do what was asked.
-func (m *clusterPart) request(ctx context.Context, to ring.NodeID, method peer.Method, message, reply wire.Message) error {
-	body, err := m.call(ctx, to, method, wire.Encode(nil, message))
+func (cp *clusterPart) request(ctx context.Context, to ring.NodeID, method peer.Method, message, reply wire.Message) error {
+	body, err := cp.call(ctx, to, method, wire.Encode(nil, message))
 	if err != nil || len(body) == 0 {
 		return ErrNoOwner
 	}
@@ -115,11 +115,11 @@ func (m *clusterPart) request(ctx context.Context, to ring.NodeID, method peer.M
 
 // serveForwarded decodes what another node sent into message, runs do in a
 // goroutine of its own, and replies with its result.
-func serveForwarded[R wire.Message](m *clusterPart, to Responder, body []byte, message wire.Message, do func() (R, error)) {
+func serveForwarded[R wire.Message](cp *clusterPart, to Responder, body []byte, message wire.Message, do func() (R, error)) {
 	if !decodeOrFail(body, message, "request to an owner", to) {
 		return
 	}
-	m.serveInBackground(to, func() {
+	cp.serveInBackground(to, func() {
 		reply, err := do()
 		to.Reply(encodeResult(reply, err))
 	})
@@ -136,8 +136,8 @@ func encodeResult(reply wire.Message, err error) []byte {
 }
 
 // otherMembers returns the other members of the ring.
-func (m *clusterPart) otherMembers() []ring.NodeID {
-	return slices.DeleteFunc(slices.Clone(m.Ring().Members()), func(id ring.NodeID) bool { return id == m.Self })
+func (cp *clusterPart) otherMembers() []ring.NodeID {
+	return slices.DeleteFunc(slices.Clone(cp.Ring().Members()), func(id ring.NodeID) bool { return id == cp.Self })
 }
 
 // gatherTimeout bounds how long a node waits for replies from all others.
@@ -148,10 +148,10 @@ const gatherTimeout = 500 * time.Millisecond
 func gatherFrom[R any, M interface {
 	*R
 	wire.Message
-}](m *clusterPart, method peer.Method, body []byte, take func(from ring.NodeID, reply *R)) {
+}](cp *clusterPart, method peer.Method, body []byte, take func(from ring.NodeID, reply *R)) {
 	gather(gatherTimeout,
-		slices.DeleteFunc(m.otherMembers(), func(id ring.NodeID) bool { return !m.Peers.Reachable(id) }),
-		func(id ring.NodeID, done func([]byte, error)) { m.Peers.Go(id, method, body, gatherTimeout, done) },
+		slices.DeleteFunc(cp.otherMembers(), func(id ring.NodeID) bool { return !cp.Peers.Reachable(id) }),
+		func(id ring.NodeID, done func([]byte, error)) { cp.Peers.Go(id, method, body, gatherTimeout, done) },
 		func(id ring.NodeID, answer []byte, err error) {
 			reply := new(R)
 			if err == nil && wire.Decode(answer, M(reply), "reply") == nil {
@@ -193,11 +193,11 @@ func gather[ID any](
 // serveInBackground runs work in a goroutine of its own. work may wait, and
 // then answers through to. If too many such goroutines are running,
 // serveInBackground answers that this node is busy, and returns false.
-func (m *clusterPart) serveInBackground(to Responder, work func()) bool {
-	if m.background.Go(work) {
+func (cp *clusterPart) serveInBackground(to Responder, work func()) bool {
+	if cp.background.Go(work) {
 		return true
 	}
-	m.counts.busy.Add(1)
+	cp.counts.busy.Add(1)
 	to.Fail(CodeBusy, "too many questions are waiting here")
 	return false
 }

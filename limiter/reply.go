@@ -28,7 +28,7 @@ const (
 	statusUnknownSlot                // the slot is over
 	statusTryAgain                   // the slot may not outlive this node
 	statusTooManySlots               // no room for another slot
-	statusNotReached                 // never sent: the reply does not cover this check
+	statusNotReached                 // never sent: the owner stopped before this check
 	numStatuses               = statusNotReached
 )
 
@@ -73,7 +73,7 @@ type replyHead struct {
 	status   status
 	revision int64
 	version  int64       // of the replying node's rules
-	hint     ring.NodeID // with statusNotOwner, unreachable or statusNoAuthority: the owner; zero if unknown
+	hint     ring.NodeID // with statusNotOwner, statusUnreachable or statusNoAuthority: the owner; zero if unknown
 
 	// The fields below are set only with decided.
 	standby     bool // a standby decided

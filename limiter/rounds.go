@@ -65,8 +65,8 @@ func (c *clusterCheck) begin(unauthorized bool) {
 
 // advance routes the open subjects, decides those that need no other node, and
 // sends questions about the rest. If there is nothing to ask, it decides as a
-// standby. It stops at the first refusal: to route a subject may take from its
-// lease, and may wait.
+// standby. It stops at the first refusal, because routing another subject could
+// spend its lease, or wait.
 func (c *clusterCheck) advance() {
 	for {
 		for i := range c.subjects {
@@ -180,13 +180,13 @@ func (c *clusterCheck) chooseNode(s *subject, now time.Time) (again bool) {
 	if s.attempts >= maxAttempts || !now.Before(c.deadline) {
 		return false
 	}
-	m := c.limiter.cluster
-	s.state, s.to = s.next(m)
+	cp := c.limiter.cluster
+	s.state, s.to = s.next(cp)
 	if s.state == stateAskOwner {
 		return false
 	}
 
-	isBack := s.recheckUnreached(m)
+	isBack := s.recheckUnreached(cp)
 	if isBack {
 		return true
 	}
@@ -214,12 +214,12 @@ func (c *clusterCheck) awaitOwner(s *subject, now time.Time) {
 // alone is no reason to decide in the owner's place. awaitPath returns when the
 // node knows more, and reports whether to route s again.
 func (c *clusterCheck) awaitPath(s *subject) bool {
-	m := c.limiter.cluster
-	unsure := s.unsureNode(m)
+	cp := c.limiter.cluster
+	unsure := s.unsureNode(cp)
 	if unsure.IsZero() {
 		return false
 	}
-	c.wait(c.deadline, func(ctx context.Context) { m.Peers.AwaitPath(ctx, unsure) })
+	c.wait(c.deadline, func(ctx context.Context) { cp.Peers.AwaitPath(ctx, unsure) })
 	return true
 }
 
@@ -270,7 +270,7 @@ func (c *clusterCheck) mustWait(i int) bool {
 // nothing. If a gate is shut, or this node lacks authority, the subjects become
 // open again, and are routed anew.
 func (c *clusterCheck) takeHere(list []int) {
-	m := c.limiter.cluster
+	cp := c.limiter.cluster
 	c.gatheredOps = c.gatheredOps[:0]
 	for _, i := range list {
 		s := &c.subjects[i]
@@ -305,7 +305,7 @@ func (c *clusterCheck) takeHere(list []int) {
 		s.attempts++
 		s.state = stateOpen
 		if !authorized {
-			s.markTried(m.Self)
+			s.markTried(cp.Self)
 		}
 	}
 

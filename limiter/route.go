@@ -66,9 +66,9 @@ func (cs *candidates) locate(l *Limiter) partitions.Location {
 
 // next returns how a subject that is not decided here is decided next, and by
 // which node. The standby comes last, and after it this node, alone.
-func (cs *candidates) next(m *clusterPart) (subjectState, ring.NodeID) {
+func (cs *candidates) next(cp *clusterPart) (subjectState, ring.NodeID) {
 	for _, id := range [...]ring.NodeID{cs.hint, cs.route.Owner, cs.route.Other} {
-		if id != m.Self && cs.checkReachable(m, id) {
+		if id != cp.Self && cs.checkReachable(cp, id) {
 			return stateAskOwner, id
 		}
 	}
@@ -76,19 +76,19 @@ func (cs *candidates) next(m *clusterPart) (subjectState, ring.NodeID) {
 	// During a move, the node that handed the partition over keeps a copy.
 	other := cs.route.Other
 	if !other.IsZero() && slices.Contains(cs.tried, cs.route.Owner) {
-		if other == m.Self && !cs.triedAsStandby {
+		if other == cp.Self && !cs.triedAsStandby {
 			return stateActAsStandby, other
 		}
-		if other != m.Self && !cs.standbyAsked && m.Peers.Reachable(other) {
+		if other != cp.Self && !cs.standbyAsked && cp.Peers.Reachable(other) {
 			return stateAskStandby, other
 		}
 	}
 
 	standby := cs.route.Standby
-	if standby == m.Self && !cs.triedAsStandby && !cs.isExcluded(standby) {
+	if standby == cp.Self && !cs.triedAsStandby && !cs.isExcluded(standby) {
 		return stateActAsStandby, standby
 	}
-	if standby != m.Self && cs.checkReachable(m, standby) {
+	if standby != cp.Self && cs.checkReachable(cp, standby) {
 		return stateAskStandby, standby
 	}
 	return stateAlone, ring.NodeID{}
@@ -96,15 +96,15 @@ func (cs *candidates) next(m *clusterPart) (subjectState, ring.NodeID) {
 
 // checkReachable reports whether id can be reached and has not been tried yet. It
 // marks a node that can't be reached as tried, as if a call had failed.
-func (cs *candidates) checkReachable(m *clusterPart, id ring.NodeID) bool {
+func (cs *candidates) checkReachable(cp *clusterPart, id ring.NodeID) bool {
 	if id.IsZero() || cs.isExcluded(id) {
 		return false
 	}
-	if m.Peers.Reachable(id) {
+	if cp.Peers.Reachable(id) {
 		return true
 	}
 	cs.markUnreached(id) // the call would fail at once
-	m.counts.failed.Add(1)
+	cp.counts.failed.Add(1)
 	return false
 }
 
@@ -116,9 +116,9 @@ func (cs *candidates) markUnreached(id ring.NodeID) {
 
 // recheckUnreached unmarks the unreached nodes that can be reached again, and
 // reports whether there are any.
-func (cs *candidates) recheckUnreached(m *clusterPart) (found bool) {
+func (cs *candidates) recheckUnreached(cp *clusterPart) (found bool) {
 	cs.unreached = slices.DeleteFunc(cs.unreached, func(id ring.NodeID) bool {
-		if !m.Peers.Reachable(id) {
+		if !cp.Peers.Reachable(id) {
 			return false
 		}
 		cs.unmarkTried(id)
@@ -130,9 +130,9 @@ func (cs *candidates) recheckUnreached(m *clusterPart) (found bool) {
 
 // unsureNode returns a node that may decide the subject, and of which it is not
 // known yet whether a path leads to it; zero if there is none.
-func (cs *candidates) unsureNode(m *clusterPart) ring.NodeID {
+func (cs *candidates) unsureNode(cp *clusterPart) ring.NodeID {
 	for _, id := range [...]ring.NodeID{cs.route.Owner, cs.route.Other, cs.route.Standby} {
-		if !id.IsZero() && id != m.Self && m.Peers.PathUnsure(id) {
+		if !id.IsZero() && id != cp.Self && cp.Peers.PathUnsure(id) {
 			return id
 		}
 	}

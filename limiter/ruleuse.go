@@ -54,12 +54,12 @@ func (l *Limiter) RuleUse(regions []string) *RuleUse {
 	out.add(report)
 
 	answered := map[string]bool{}
-	m := l.cluster
-	if m != nil && m.OtherRegions != nil {
+	cp := l.cluster
+	if cp != nil && cp.OtherRegions != nil {
 		// A node there first waits for those nodes of its region that don't answer.
 		const timeout = 2 * gatherTimeout
 		gather(timeout, regions, func(region string, done func([]byte, error)) {
-			m.OtherRegions.Go(region, MethodRuleUse, nil, timeout, done)
+			cp.OtherRegions.Go(region, MethodRuleUse, nil, timeout, done)
 		}, func(region string, body []byte, err error) {
 			var remote useReport
 			if err != nil || wire.Decode(body, &remote, "use of rules") != nil {
@@ -102,18 +102,18 @@ type usedRule struct {
 func (l *Limiter) ruleUseInRegion() (*useReport, []ring.NodeID) {
 	report := l.ruleUseHere()
 	nodes := make([]ring.NodeID, 1)
-	m := l.cluster
-	if m == nil {
+	cp := l.cluster
+	if cp == nil {
 		return report, nodes
 	}
 
-	nodes[0] = m.Self
-	gatherFrom(m, MethodRuleUse, nil, func(from ring.NodeID, ur *useReport) {
+	nodes[0] = cp.Self
+	gatherFrom(cp, MethodRuleUse, nil, func(from ring.NodeID, ur *useReport) {
 		nodes = append(nodes, from)
 		report.counted = min(report.counted, ur.counted)
 		report.rules = append(report.rules, ur.rules...)
 	})
-	report.silent = max(0, len(m.otherMembers())+1-len(nodes)) // nodes may have left meanwhile
+	report.silent = max(0, len(cp.otherMembers())+1-len(nodes)) // nodes may have left meanwhile
 	report.rules = sumUses(report.rules)
 
 	return report, nodes

@@ -29,8 +29,8 @@ func (l *Limiter) Handle(peers *peer.Peers) {
 // ServeNear answers a message from another limiter of this region. It does not
 // block, and does not keep body.
 func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, to Responder) {
-	m := l.cluster
-	if m == nil {
+	cp := l.cluster
+	if cp == nil {
 		to.Fail(CodeMalformed, "this node is not in a cluster")
 		return
 	}
@@ -51,15 +51,15 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 	case MethodTop:
 		l.serveTop(body, to)
 	case MethodActivity:
-		m.serveInBackground(to, func() {
+		cp.serveInBackground(to, func() {
 			activity := l.activityHere()
 			to.Reply(wire.Encode(nil, &activity))
 		})
 	case MethodRuleUse:
-		m.serveInBackground(to, func() { to.Reply(wire.Encode(nil, l.ruleUseHere())) })
+		cp.serveInBackground(to, func() { to.Reply(wire.Encode(nil, l.ruleUseHere())) })
 	case MethodChange:
 		var ch change
-		serveForwarded(m, to, body, &ch, func() (wire.Message, error) {
+		serveForwarded(cp, to, body, &ch, func() (wire.Message, error) {
 			if err := ch.apply(context.Background(), l); err != nil {
 				return nil, err
 			}
@@ -67,24 +67,24 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 		})
 	case MethodSettle:
 		var req settleRequest
-		serveForwarded(m, to, body, &req, func() (*Settlement, error) { return l.reservations.settle(m.ctx, &req) })
+		serveForwarded(cp, to, body, &req, func() (*Settlement, error) { return l.reservations.settle(cp.ctx, &req) })
 	case MethodReserve:
 		var req reserveRequest
-		serveForwarded(m, to, body, &req, func() (*keptAnswer, error) { return l.reservations.serveReserve(&req) })
+		serveForwarded(cp, to, body, &req, func() (*keptAnswer, error) { return l.reservations.serveReserve(&req) })
 	case MethodAcquire:
 		var req acquireRequest
-		serveForwarded(m, to, body, &req, func() (*acquireReply, error) { return l.serveAcquire(&req) })
+		serveForwarded(cp, to, body, &req, func() (*acquireReply, error) { return l.serveAcquire(&req) })
 	case MethodSlot:
 		l.serveSlot(body, to)
 	case MethodForget:
 		var f forgetMessage
 		if wire.Decode(body, &f, "subject to forget") == nil {
-			m.leases.held.Forget(m.Boottime(), f.subject, f.refusalsOnly)
+			cp.leases.held.Forget(cp.Boottime(), f.subject, f.refusalsOnly)
 		}
 	case MethodUnspent:
 		var qn unspentQuestion
 		if decodeOrFail(body, &qn, "question about grants", to) {
-			to.Reply(wire.Encode(nil, &unspentReport{m.leases.held.Unspent(qn.subject, from, qn.boot)}))
+			to.Reply(wire.Encode(nil, &unspentReport{cp.leases.held.Unspent(qn.subject, from, qn.boot)}))
 		}
 	case MethodPassPlaces:
 		var pp passedPlaces
@@ -95,10 +95,10 @@ func (l *Limiter) ServeNear(from ring.NodeID, method peer.Method, body []byte, t
 	case MethodBorrow:
 		var req borrowRequest
 		if decodeOrFail(body, &req, "need of a loan", to) {
-			m.loans.borrow(&req, func(answer borrowReply) { to.Reply(wire.Encode(nil, &answer)) })
+			cp.loans.borrow(&req, func(answer borrowReply) { to.Reply(wire.Encode(nil, &answer)) })
 		}
 	case MethodLend:
-		m.loans.serveLoanRequest(body, true, to)
+		cp.loans.serveLoanRequest(body, true, to)
 	default:
 		to.Fail(CodeMalformed, "unknown method")
 	}
@@ -138,14 +138,14 @@ func (l *Limiter) serveTop(body []byte, to Responder) {
 // serveSlot answers another node's slotRequest. If this node owns the slot, it
 // answers a release at once, because a release waits for nothing.
 func (l *Limiter) serveSlot(body []byte, to Responder) {
-	m := l.cluster
+	cp := l.cluster
 	req := &slotRequest{}
 	if err := wire.Decode(body, req, "request about a slot"); err != nil {
 		to.Fail(CodeMalformed, err.Error())
 		return
 	}
 
-	if req.isPrompt() && m.Ownership.Route(req.list[0].Key.Partition()).Location == partitions.Here && m.Authority() {
+	if req.isPrompt() && cp.Ownership.Route(req.list[0].Key.Partition()).Location == partitions.Here && cp.Authority() {
 		result, err := l.serveSlotHere(req)
 
 		// If the partition has just become pending, go on below: askSlot waits, or asks
@@ -156,8 +156,8 @@ func (l *Limiter) serveSlot(body []byte, to Responder) {
 		}
 	}
 
-	m.serveInBackground(to, func() {
-		ctx, cancel := context.WithTimeout(m.ctx, ownerTimeout)
+	cp.serveInBackground(to, func() {
+		ctx, cancel := context.WithTimeout(cp.ctx, ownerTimeout)
 		defer cancel()
 		result, err := l.askSlot(ctx, req)
 		to.Reply(encodeResult(result, err))

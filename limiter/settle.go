@@ -320,17 +320,17 @@ func (rs *reservations) settleRest(req *settleRequest, refundable bool) {
 // rest is settled all the same. If this node then dies as well, the rest may be
 // settled twice, which is better than never.
 func (rs *reservations) confirmHome(req *settleRequest) {
-	m := rs.limiter.cluster
-	if m == nil || m.Confirmer == nil {
+	cp := rs.limiter.cluster
+	if cp == nil || cp.Confirmer == nil {
 		return
 	}
 	p := ring.PartitionOf(req.home().subject)
-	if !m.Confirmer.CanConfirm(p) {
+	if !cp.Confirmer.CanConfirm(p) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(m.ctx, confirmTimeout)
+	ctx, cancel := context.WithTimeout(cp.ctx, confirmTimeout)
 	defer cancel()
-	_ = m.Confirmer.Confirm(ctx, p)
+	_ = cp.Confirmer.Confirm(ctx, p)
 }
 
 // isBilled reports whether settling req corrects a bill.

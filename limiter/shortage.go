@@ -137,8 +137,8 @@ func (p *pace) expectedUse(steady, remaining int64) int64 {
 
 // notifyOwners tells the owners of a's subjects which shares run short.
 func (lo *loans) notifyOwners(q *Query, a *Answer) {
-	m := lo.limiter.cluster
-	if m.OtherRegions == nil || a.DecidedBy == ByFallback {
+	cp := lo.limiter.cluster
+	if cp.OtherRegions == nil || a.DecidedBy == ByFallback {
 		return
 	}
 
@@ -234,16 +234,16 @@ func (l *Limiter) decideAfterLoan(began int64, q *Query, a *Answer, decide func(
 // and waits for that loan. It reports whether to decide the check again. It
 // does not wait if another limit refused the check, too.
 func (l *Limiter) awaitLoan(q *Query, a *Answer, deadline time.Time) bool {
-	m := l.cluster
-	if q.Mode != counters.CheckMode || len(q.Subjects) > 0 || m == nil ||
-		m.OtherRegions == nil || a.DecidedBy < ByForward {
+	cp := l.cluster
+	if q.Mode != counters.CheckMode || len(q.Subjects) > 0 || cp == nil ||
+		cp.OtherRegions == nil || a.DecidedBy < ByForward {
 		return false
 	}
 	h, needs := a.refusedByShare()
 	if h == nil {
 		return false
 	}
-	return m.loans.await(q, h, needs, a.Now.Steady, deadline)
+	return cp.loans.await(q, h, needs, a.Now.Steady, deadline)
 }
 
 // refusedByShare returns a hit that refused the check, and what the hit needs.
@@ -357,12 +357,12 @@ func (sh *shortage) isBusy() bool { return sh.question != nil || sh.waiters > 0 
 // requestBorrow tells the owner of h's subject what is needed, unless a question about
 // it is under way. It returns the question; nil if there is no owner or no room.
 func (lo *loans) requestBorrow(q *Query, h *rules.Hit, needs []loanNeed) *loanQuestion {
-	m := lo.limiter.cluster
+	cp := lo.limiter.cluster
 	ss := &lo.shortages
 	subject := h.Subject.Hi // h is valid only until its check ends
-	route := m.Ownership.Route(ring.PartitionOf(subject))
+	route := cp.Ownership.Route(ring.PartitionOf(subject))
 	here := route.Location == partitions.Here
-	if !here && (route.Location != partitions.Elsewhere || route.Owner.IsZero() || route.Owner == m.Self) {
+	if !here && (route.Location != partitions.Elsewhere || route.Owner.IsZero() || route.Owner == cp.Self) {
 		return nil
 	}
 
@@ -378,7 +378,7 @@ func (lo *loans) requestBorrow(q *Query, h *rules.Hit, needs []loanNeed) *loanQu
 		lo.borrow(&body, func(answer borrowReply) { lo.acceptLoanAnswer(subject, sh, answer) })
 		return question
 	}
-	m.Peers.Go(route.Owner, MethodBorrow, wire.Encode(nil, &body), loanWait, func(reply []byte, err error) {
+	cp.Peers.Go(route.Owner, MethodBorrow, wire.Encode(nil, &body), loanWait, func(reply []byte, err error) {
 		var answer borrowReply
 		if err == nil {
 			err = wire.Decode(reply, &answer, "answer about a loan")
@@ -413,12 +413,12 @@ func (ss *shortages) beginQuestion(
 // acceptLoanAnswer records the answer to the question about the subject, and wakes
 // the checks that wait for it.
 func (lo *loans) acceptLoanAnswer(subject uint64, sh *shortage, answer borrowReply) {
-	m := lo.limiter.cluster
+	cp := lo.limiter.cluster
 	now := lo.limiter.clock.Now().Steady
 	if answer.gotMore {
 		// Forget the remembered refusals before the checks wake: they would refuse the
 		// checks again. The owner's own message to forget them may be late.
-		m.leases.held.Forget(m.Boottime(), subject, true)
+		cp.leases.held.Forget(cp.Boottime(), subject, true)
 	}
 
 	lo.shortages.mu.Lock()
@@ -488,19 +488,19 @@ func (la *LimitAnswer) findShortShare() shortShare {
 // boundShareRefusal sets whose share refuses op. If only a share does, it counts
 // the refusal (backoffAfterRefusal), and bounds RetryAfter: shares may grow.
 func (l *Limiter) boundShareRefusal(a *Answer, la *LimitAnswer, op *counters.Op) {
-	m := l.cluster
+	cp := l.cluster
 	la.shortShare = la.findShortShare()
 	la.isRegionIsolated = false
-	if m == nil || la.shortShare == notShort {
+	if cp == nil || la.shortShare == notShort {
 		return
 	}
 
-	la.isRegionIsolated = la.shortShare != nodeShare && !m.reachesOtherRegion(a.Set)
-	lengthens := la.shortShare == nodeShare || la.shortShare == regionBurst || m.OtherRegions == nil
+	la.isRegionIsolated = la.shortShare != nodeShare && !cp.reachesOtherRegion(a.Set)
+	lengthens := la.shortShare == nodeShare || la.shortShare == regionBurst || cp.OtherRegions == nil
 	if op.Mode == counters.PeekMode || la.Rule.Shadow {
 		lengthens = false // nobody was turned away, so the back-off stays as it is
 	}
-	wait := m.loans.shortages.backoffAfterRefusal(op.Key.Subject, a.Now.Steady, lengthens)
+	wait := cp.loans.shortages.backoffAfterRefusal(op.Key.Subject, a.Now.Steady, lengthens)
 	if la.RetryAfter == algorithms.Never || la.RetryAfter > wait {
 		la.RetryAfter = wait
 	}
@@ -525,13 +525,13 @@ func (a *Answer) refreshShareRefusals(l *Limiter) {
 
 // reachesOtherRegion reports whether this node reaches another of the regions
 // that divide the limits of set.
-func (m *clusterPart) reachesOtherRegion(set *rules.Set) bool {
+func (cp *clusterPart) reachesOtherRegion(set *rules.Set) bool {
 	versions := set.DividingVersions()
-	if versions == nil || m.OtherRegions == nil {
+	if versions == nil || cp.OtherRegions == nil {
 		return false
 	}
 	return slices.ContainsFunc(versions.Held[len(versions.Held)-1].Regions, func(name string) bool {
-		return name != versions.Region && m.OtherRegions.Reachable(name)
+		return name != versions.Region && cp.OtherRegions.Reachable(name)
 	})
 }
 

@@ -7,31 +7,32 @@ import (
 )
 
 // takeAsOwner decides ops from this node's counters, as their owner. It checks
-// authority before and after (see hasKeptAuthority). Without authority, the verdict is Undecided, and
-// what was debited stays debited: this node may no longer own the counters. acq
-// has the slots that ops acquire; it may be nil.
+// authority before and after (see hasKeptAuthority). Without authority before, it
+// takes nothing. If authority ended meanwhile, the verdict is Undecided, and what
+// was taken stays taken: this node may no longer own the counters. acq has the
+// slots that ops acquire; it may be nil.
 func (l *Limiter) takeAsOwner(
 	now algorithms.Instant, ops []counters.Op, peek bool, acq *acquisition,
 ) (verdict counters.Verdict, authorized bool) {
-	m := l.cluster
+	cp := l.cluster
 	var generation int64
-	if m != nil {
-		generation, authorized = m.ReadAuthority()
+	if cp != nil {
+		generation, authorized = cp.ReadAuthority()
 		if !authorized {
 			return counters.Undecided, false
 		}
 	}
 
-	began := m.recorderClock()
+	began := cp.recorderClock()
 
 	verdict = l.takeFromTable(now, ops, peek, acq)
 
 	switch {
-	case m == nil:
-	case !m.hasKeptAuthority(generation):
+	case cp == nil:
+	case !cp.hasKeptAuthority(generation):
 		return counters.Undecided, false
 	case verdict != counters.Undecided:
-		m.recordDecision(ByOwner, ops, began, 1)
+		cp.recordDecision(ByOwner, ops, began, 1)
 	}
 
 	return verdict, true
@@ -53,29 +54,29 @@ func (l *Limiter) takeFromTable(now algorithms.Instant, ops []counters.Op, peek 
 }
 
 // recorderClock reads the recorder's clock; zero without a recorder.
-func (m *clusterPart) recorderClock() int64 {
-	if m == nil || m.Recorder == nil {
+func (cp *clusterPart) recorderClock() int64 {
+	if cp == nil || cp.Recorder == nil {
 		return 0
 	}
-	return m.Recorder.Clock()
+	return cp.Recorder.Clock()
 }
 
 // recordDecision reports decisions on ops, as many as times, to the recorder.
 // They began at began, by the recorder's clock.
-func (m *clusterPart) recordDecision(by DecidedBy, ops []counters.Op, began int64, times int) {
-	if m == nil || m.Recorder == nil {
+func (cp *clusterPart) recordDecision(by DecidedBy, ops []counters.Op, began int64, times int) {
+	if cp == nil || cp.Recorder == nil {
 		return
 	}
 
-	ended := m.Recorder.Clock()
+	ended := cp.Recorder.Clock()
 	for first := 0; first < len(ops); first += countSubjectOps(ops[first:]) {
 		p := ring.PartitionOf(ops[first].Key.Subject)
 		lineage := uint64(0)
 		if by == ByOwner {
-			lineage = m.leases.limiter.table.Lineage(p)
+			lineage = cp.leases.limiter.table.Lineage(p)
 		}
 		for range times {
-			m.Recorder.Decided(by, p, lineage, began, ended)
+			cp.Recorder.Decided(by, p, lineage, began, ended)
 		}
 	}
 }

@@ -65,9 +65,9 @@ func (rs *unspentRounds) of(subject uint64) *cachedRound[unspentRound] {
 // askHolders returns the holders' reports about a subject that this node owns,
 // at most 100 ms old; nil if nothing is leased.
 func (ls *leases) askHolders(lineage, subject uint64) *unspentRound {
-	m := ls.limiter.cluster
+	cp := ls.limiter.cluster
 	var holders []ring.NodeID
-	ls.granted.View(m.Boottime(), lineage, subject, func(outstanding []localcache.OutstandingGrant) {
+	ls.granted.View(cp.Boottime(), lineage, subject, func(outstanding []localcache.OutstandingGrant) {
 		for i := range outstanding {
 			if !slices.Contains(holders, outstanding[i].Holder) {
 				holders = append(holders, outstanding[i].Holder)
@@ -78,14 +78,14 @@ func (ls *leases) askHolders(lineage, subject uint64) *unspentRound {
 		return nil
 	}
 
-	return ls.unspent.of(subject).latest(m.Boottime, unspentAge, func() *unspentRound {
+	return ls.unspent.of(subject).latest(cp.Boottime, unspentAge, func() *unspentRound {
 		return ls.collectUnspent(subject, holders)
 	})
 }
 
 // collectUnspent asks the holders and collects their reports.
 func (ls *leases) collectUnspent(subject uint64, holders []ring.NodeID) *unspentRound {
-	m := ls.limiter.cluster
+	cp := ls.limiter.cluster
 	round := &unspentRound{
 		reports:  make(map[ring.NodeID]localcache.Unspent, len(holders)),
 		left:     make(map[uint64][]int64),
@@ -97,7 +97,7 @@ func (ls *leases) collectUnspent(subject uint64, holders []ring.NodeID) *unspent
 
 	body := wire.Encode(nil, &unspentQuestion{subject: subject, boot: ls.limiter.boot})
 	gather(unspentTimeout, holders, func(id ring.NodeID, done func([]byte, error)) {
-		m.Peers.Go(id, MethodUnspent, body, unspentTimeout, done)
+		cp.Peers.Go(id, MethodUnspent, body, unspentTimeout, done)
 	}, func(id ring.NodeID, reply []byte, err error) {
 		var report unspentReport
 		if err != nil || wire.Decode(reply, &report, "unspent grants") != nil {

@@ -80,8 +80,8 @@ func (w *Waiter) Leave() {
 
 	// Close waits for the background, but not for a timer. The timer is for a
 	// standalone node, or if too much runs in the background.
-	m := l.cluster
-	if m == nil || !m.background.Go(soon) {
+	cp := l.cluster
+	if cp == nil || !cp.background.Go(soon) {
 		time.AfterFunc(gatherPause, l.moveUp)
 	}
 }

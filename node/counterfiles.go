@@ -175,7 +175,7 @@ func (n *Node) closeFiles(ctx context.Context) error {
 // as often as counters, so a restart loses no more of them.
 type debtsSaving struct {
 	debtsRestored bool   // the file's debts are restored
-	debtsWritten  uint64 // the keeper's DebtsChanged when the file was written; used by one goroutine at a time
+	debtsWritten  uint64 // what Keeper.DebtChanges returned when the file was written; used by one goroutine at a time
 }
 
 func (n *Node) savedDebts() persist.SmallFile { return persist.NewSmallFile(n.dir, debtsFile) }

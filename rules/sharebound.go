@@ -32,8 +32,8 @@ func (d *division) recorded(start int64) uint8 {
 
 // phase determines which versions count for one limit at one moment.
 type phase struct {
-	// The window began after fewestRecorded to mostRecorded versions were recorded:
-	// the fewest if the clock of the counter's owner is a second behind, the most
+	// When the window began, at least fewestRecorded and at most mostRecorded
+	// versions had been recorded: the fewest if the clock of the counter's owner is a second behind, the most
 	// if it is a second ahead. For a bucket, mostRecorded is 0.
 	fewestRecorded, mostRecorded uint8
 	// maybeHonoured is the number of versions that this region may have honoured by then.

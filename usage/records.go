@@ -29,8 +29,8 @@ const (
 // processRecord is the last statement of a process, as a holder of its ledgers keeps it.
 type processRecord struct {
 	statement
-	// Ended is a time by the holder's clock, by which the process had ended, or 0
-	// if none is known yet. As far as the holder can tell, no other process of the
+	// Ended is a time, on the holder's clock, when the process was certainly over,
+	// or 0 if none is known yet. As far as the holder can tell, no other process of the
 	// node has counted anything since then. After a final statement, Ended is AsOf,
 	// until a process of the node is seen again.
 	Ended int64 `json:"ended,omitempty"`

@@ -21,7 +21,7 @@
 // State.To, the ring being moved to, only in a hand-off between the two. While
 // the state is settled, both rings are the same.
 //
-// Ended removes a node from both rings, and its standbys become the owners. The
+// EndNode removes a node from both rings, and its standbys become the owners. The
 // special cases:
 //
 //   - The node is the only member of both rings: they stay, because some node

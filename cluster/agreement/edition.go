@@ -66,7 +66,7 @@ func changesRules(e Entry) bool {
 
 // Prepare encodes an entry for a leader to propose in state s. An entry that
 // may change rules or regions carries its Transition. For such an entry,
-// Prepare also returns the prepared result: applying Rules then takes no time,
+// Prepare also returns the prepared result: applying WriteRules then takes no time,
 // and the caller sees whether the entry would be refused. For other entries,
 // the result is nil.
 func (b *Build) Prepare(s *State, e Entry) ([]byte, *Prepared, error) {

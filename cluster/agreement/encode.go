@@ -27,7 +27,7 @@ import (
 //	80 bytes  the Transition, if any; numbers big endian
 //	uvarint   length of the JSON
 //	JSON      the entry
-//	tail      for Rules the change's body, for Adopt the documents, else nothing
+//	tail      for WriteRules the change's body, for Adopt the documents, else nothing
 //
 // Every release writes everything up to the release in this way. So a build
 // that can't read the rest can still say which release can.
@@ -35,7 +35,7 @@ const (
 	entryMark   = 0xe7 // no kind has this number: old entries begin with their kind
 	entryFormat = 2
 
-	maxHead = 64 << 10 // bounds the JSON of Rules, in bytes
+	maxHead = 64 << 10 // bounds the JSON of WriteRules, in bytes
 )
 
 // kinds has an entry of each kind at its number. The numbers are part of the

@@ -13,7 +13,7 @@ const (
 	maxText     = 256 // bounds each text of a Member, and of a Departure, in bytes
 )
 
-// Entry is a value of one of the types in kinds, such as a Ring or an Ended.
+// Entry is a value of one of the types in kinds, such as a Ring or an EndNode.
 type Entry interface {
 	// apply changes next, which is a copy of the state before the entry, with the
 	// entry's index. If the result's error rejects the entry, next is unchanged.

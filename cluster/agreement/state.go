@@ -43,7 +43,7 @@ type State struct {
 	ComparedHash HashAt `json:"check"`
 	Level        Level  `json:"level"` // the feature level; at least 1, never decreases
 	// Revision is the index of the last entry that changed which node may own which
-	// partition: a Ring, Leave, Settled, Ended or RegisterProcess.
+	// partition: a Ring, Leave, SettleMove, EndNode or RegisterProcess.
 	Revision uint64 `json:"revision"`
 	Epoch    int64  `json:"epoch"`   // 0 before the first ring
 	Settled  bool   `json:"settled"` // every member has settled Epoch; also true before the first ring
@@ -55,7 +55,7 @@ type State struct {
 	// Members are all nodes that were ever in a ring and were not forgotten.
 	Members     map[ring.NodeID]Member `json:"members"`
 	Generations map[ring.NodeID]int64  `json:"generations"` // how many times each node was ended; zeros are left out
-	LastEnded   uint64                 `json:"last_ended"`  // index of the last Ended; 0 if there was none
+	LastEnded   uint64                 `json:"last_ended"`  // index of the last EndNode; 0 if there was none
 	// Processes has, for each node, the one process that may have authority.
 	// Everything that earlier processes held in memory is gone.
 	Processes map[ring.NodeID]Process `json:"boots"`

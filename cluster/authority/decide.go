@@ -343,7 +343,7 @@ func (rs *reignState) newEnded(in *decisionInput, id ring.NodeID, reason agreeme
 }
 
 // settleEntry returns the entry to end a move, once every member has settled
-// it. Reports from before the last Ended or RegisterProcess don't count,
+// it. Reports from before the last EndNode or RegisterProcess don't count,
 // because those entries may have caused further hand-offs.
 func (rs *reignState) settleEntry(in *decisionInput) agreement.Entry {
 	if in.state.Settled || !rs.allHaveAuthority(in) {

@@ -12,7 +12,7 @@
 // nothing, even before it learns that it was deposed. To end a node's
 // authority, the leader first refuses the node's requests. It then waits
 // [EndingWait] ([Validity] and 1 %) by its own clock, and only then proposes
-// the entry Ended. [reignState] makes all decisions. It has no clock and no
+// the entry EndNode. [reignState] makes all decisions. It has no clock and no
 // goroutine; [Granter] is a thin loop around it.
 //
 // A leader's first entry, agreement.Reign, is its mark in the log. Its reign
@@ -20,15 +20,15 @@
 // new mark, if it finds another leader's mark to be the last one in the log, or
 // if a proposal or a confirmation fails.
 //
-// Why no member of a ring has authority when its Ended is applied: let X hold a grant,
-// and let leader L propose Ended{X}. There are three cases. First, L made the
-// grant. It did so before it began to refuse X. X sent the request even
-// earlier, and L has waited EndingWait since. Second, an earlier leader made
-// the grant. X sent the request before a moment when that leader still led.
+// Why no member of a ring has authority when the entry that ends it is applied:
+// let X hold a grant, and let leader L propose EndNode{X}. There are three cases.
+// First, L made the grant. L granted it before it began to refuse X, and X had
+// sent the request before that. Since it began to refuse, L has waited
+// EndingWait, so the grant has expired. Second, an earlier leader made the grant. X sent the request before a moment when that leader still led.
 // That moment came before the election of L, and so before the mark of L's
 // reign was committed. L has waited EndingWait since. Third, a later leader
 // makes the grant. It grants nothing before it has applied its own mark, and
-// Ended{X} comes before that mark in the log. Besides, L may lose the lead and
+// EndNode{X} comes before that mark in the log. Besides, L may lose the lead and
 // win it back without noticing. An entry delayed from the earlier time then
 // carries the number of the old reign, and is rejected. A removed process that is
 // in no ring is ended without a wait: it owns nothing, so its authority does no

@@ -184,8 +184,8 @@ func (g *Granter) CommittedIndex(ctx context.Context) (uint64, error) {
 //     authority, from this leader or a later one: when its reign begins, each
 //     leader requires RulesIndex.
 //   - clocks are those by which the region decides windows, or unknown. If applied
-//     is true, no node decided without having applied the entry once its own clock
-//     showed clocks.Latest + EndingWait.
+//     is true, from clocks.Latest + EndingWait on, by its own clock, no node
+//     decided unless it had applied the entry.
 //   - Like Answer, RequireApplied waits for a confirmation, because a deposed
 //     leader's knowledge of the nodes proves nothing.
 func (g *Granter) RequireApplied(ctx context.Context, index uint64) (clocks Clocks, applied bool) {

@@ -115,7 +115,7 @@ func (h *Holder) Until() time.Duration { return time.Duration(h.until.Load()) }
 func (h *Holder) AskNow() { wake.Signal(h.poke) }
 
 // Revoke ends authority at once and invalidates pending requests, because this
-// node has applied its own Ended or no longer applies entries. It then asks
+// node has applied the entry that ended it, or no longer applies entries. It then asks
 // anew, so Status must already report the new generation, or Stuck.
 func (h *Holder) Revoke() {
 	now := h.config.Boottime()

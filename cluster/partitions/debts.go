@@ -154,8 +154,8 @@ func (ds *debts) markDropped(p int) {
 	ds.changes++
 }
 
-// addDebt records the cost of an admitted op as a debt; the counter here has
-// all of it except lacking. It returns false if there is no room, which
+// addDebt records the cost of an admitted op as a debt. lacking is the part of
+// it that the counter here does not have. It returns false if there is no room, which
 // happens only in fallback.
 func (ds *debts) addDebt(op *counters.Op, taken algorithms.TakeRecord, lacking int64, fallback bool) bool {
 	d := ds.unreported(op.Key)

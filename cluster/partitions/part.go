@@ -64,9 +64,9 @@ type partState struct {
 	// source is the node whose counters these are a copy of: the node that pushes
 	// them, took the token, or sent them. It is zero if there is no copy.
 	source ring.NodeID
-	// complete means that no counter is missing here. A copy has all counters of
-	// source; without a source, all that this node froze are here. It is unused
-	// while this node is the owner: see hasAllCounters.
+	// copyComplete means that the copy has all counters of source or, if source is
+	// zero, all that this node froze. At an owner it means nothing: see
+	// hasAllCounters.
 	complete   bool
 	pusherBoot uint64 // boot of the process that pushed last
 	lastPush   uint64 // number of its last push
@@ -117,8 +117,7 @@ func (pt *partState) receiverReplaced(state *adoptedState) bool {
 }
 
 // declinedFlips is the last flip or question that this node has answered with
-// "not taken". So it must not accept any flip of that process up to this
-// number.
+// "not taken". It accepts no flip of that process up to this number any more.
 type declinedFlips struct {
 	boot       uint64 // of the sending process; boots are random
 	flipNumber uint64

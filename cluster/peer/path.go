@@ -88,9 +88,9 @@ func (l *link) stopUsing(c *conn, broken bool) {
 	}
 
 	// The path becomes unsure before the connection is given up: a check that finds
-	// no path must not take the node for lost. If until is past, c has brought
-	// nothing for long, so other paths were in use, and the loss of c proves
-	// nothing.
+	// no path must not take the node for lost. If nothing has
+	// come over c for so long that until is past, calls were using another path
+	// already, and the loss of c says nothing new.
 	until := c.lastReceived.Load() + int64(settleSilences*l.peers.config.Silence)
 	if until > l.peers.now() {
 		l.searchUntil.Store(until)

@@ -35,8 +35,8 @@ const (
 	// Reset: a subject was reset at At, or only its counter ID; ID is 0 if all
 	// counters were. It was the Rank-th reset in its partition.
 	Reset
-	// Resets: a partition has had Rank resets. Of those up to Minor, some are no
-	// longer known. At is when the partition last forgot rates that late
+	// Resets: a partition has had Rank resets. Minor is a reset's number: of the
+	// resets up to it, some have been forgotten. At is when the partition last forgot rates that late
 	// settlements may still need. Key is PartitionKey.
 	Resets
 	// Debtor: the counters of a partition include all debts of a node up to the number Rank, Minor.
