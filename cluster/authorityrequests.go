@@ -68,7 +68,7 @@ func (nt *nodeTracker) askForAuthority(ctx context.Context, r authority.Request)
 	case reply.Removed && !nt.removed.Swap(true):
 		nt.config.Logger.Error("an operator has removed this process from the cluster: it no longer acts as an owner; stop it")
 	}
-	nt.nodesBehind.Store(&reply.Behind)
+	nt.nodesBehind.Store(&reply.Ungranted)
 	return reply, nil
 }
 

@@ -86,7 +86,7 @@ func New(config Config) (*Cluster, error) {
 	}
 
 	c.makeAuthority()
-	c.handlers = c.leaderHandlers()
+	c.handlers = c.makeHandlers()
 	return c, nil
 }
 
@@ -109,9 +109,9 @@ func (c *Cluster) makeAuthority() {
 	})
 }
 
-// leaderHandlers returns the handlers by method. Handle lets other regions call
+// makeHandlers returns the handlers by method. Handle lets other regions call
 // only the methods in crossRegionMethods, through this region's leader.
-func (c *Cluster) leaderHandlers() map[peer.Method]handler {
+func (c *Cluster) makeHandlers() map[peer.Method]handler {
 	return map[peer.Method]handler{
 		MethodPromise:             c.founder.servePromise,
 		MethodIsAttemptValid:      jsonHandler(c.founder.serveIsAttemptValid),

@@ -143,7 +143,7 @@ func (sr *sharedRules) recordVersions(ctx context.Context) error {
 	for range maxMarksPerRound {
 		r := sr.State().Regions
 		m, ok := sr.nextMark(r)
-		if !ok || r.CheckMark(m) != nil {
+		if !ok || r.MarkRejection(m) != nil {
 			return nil // not yet
 		}
 

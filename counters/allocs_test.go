@@ -83,10 +83,10 @@ func TestChangesAllocateNothing(t *testing.T) {
 		table.Take(epoch, ops)
 		if n := testing.AllocsPerRun(500, func() {
 			table.Take(epoch, ops)
-			from := ops[0].TakeRecord()
-			if table.give(epoch, k, l, from, 1) != nil ||
-				table.force(epoch, k, l, from, 1) != nil ||
-				table.ForceCapped(epoch, k, l, from, 1) != nil {
+			taken := ops[0].TakeRecord()
+			if table.give(epoch, k, l, taken, 1) != nil ||
+				table.force(epoch, k, l, taken, 1) != nil ||
+				table.ForceCapped(epoch, k, l, taken, 1) != nil {
 				t.Error("the change was lost")
 			}
 		}); n != 0 {

@@ -4,11 +4,11 @@ import "github.com/rlnode/rlnode/algorithms"
 
 // force debits cost as of from, whether or not the limit allows it.
 func (t *Table) force(
-	now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64,
+	now algorithms.Instant, k Key, l *algorithms.Limit, taken algorithms.TakeRecord, cost int64,
 ) error {
 	return t.change(now, k, l, edit{
-		func(s algorithms.State, now algorithms.Instant) algorithms.State { return l.Force(s, from, now, cost) },
-		func(g *algorithms.Log, now algorithms.Instant) { g.Force(l, from, now, cost) },
+		func(s algorithms.State, now algorithms.Instant) algorithms.State { return l.Force(s, taken, now, cost) },
+		func(g *algorithms.Log, now algorithms.Instant) { g.Force(l, taken, now, cost) },
 	})
 }
 
@@ -23,9 +23,9 @@ func onlyCounters(records []Record) (list []Record) {
 }
 
 // give puts back cost taken at from, in the present life, from a bucket whose rate has not changed.
-func (t *Table) give(now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64) error {
-	from.MaxRate = l.Amount
-	return t.GiveBack(now, k, l, from, cost, t.Life(k.Partition()))
+func (t *Table) give(now algorithms.Instant, k Key, l *algorithms.Limit, taken algorithms.TakeRecord, cost int64) error {
+	taken.MaxRate = l.Amount
+	return t.GiveBack(now, k, l, taken, cost, t.Life(k.Partition()))
 }
 
 // reward lowers usage by n units.

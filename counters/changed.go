@@ -69,7 +69,7 @@ func (s *shard) collectChanged(batch []Record) []Record {
 				// The counter is marked clean before it is written. If it changes while it is
 				// being written, the next call yields it again.
 				if !r.isFresh() {
-					s.markClean(sub.locationAt(i*groupSlots+slot), notes.Checkpoints)
+					s.markClean(sub.locationAt(i*groupSize+slot), notes.Checkpoints)
 				}
 			}
 		}

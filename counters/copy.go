@@ -116,14 +116,14 @@ func (t *Table) putLocked(
 		return false
 	}
 
-	freshAt := uint32(min(max(r.ExpiresAt, 0), math.MaxUint32))
+	expiresAt := uint32(min(max(r.ExpiresAt, 0), math.MaxUint32))
 	if log != nil {
 		e := t.ensureLog(s, r.Key)
 		before := e.log.Len()
 		// The expiry never goes back, as in group.set.
 		e.log = *log
 		e.kindFullness = packKindFullness(r.Kind, r.Fullness)
-		e.expiresAt = max(e.expiresAt, freshAt)
+		e.expiresAt = max(e.expiresAt, expiresAt)
 		t.fitLog(e, before, r)
 		s.markLogDirty(r.Key, e, readers)
 		return true
@@ -136,7 +136,7 @@ func (t *Table) putLocked(
 	g := loc.group()
 	g.entries[loc.slot()].state = r.State
 	g.kindFullnesses[loc.slot()] = packKindFullness(r.Kind, r.Fullness)
-	g.expiresAt[loc.slot()] = max(g.expiresAt[loc.slot()], freshAt)
+	g.expiresAt[loc.slot()] = max(g.expiresAt[loc.slot()], expiresAt)
 	s.markDirty(loc, readers)
 
 	return true

@@ -6,8 +6,8 @@ import (
 )
 
 // store puts a counter's new state into its slot, and marks it as changed.
-func (s *shard) store(loc location, l *algorithms.Limit, state algorithms.State, fullness uint8, freshAt uint32) {
-	loc.group().set(loc.slot(), l.Kind, state, fullness, freshAt)
+func (s *shard) store(loc location, l *algorithms.Limit, state algorithms.State, fullness uint8, expiresAt uint32) {
+	loc.group().set(loc.slot(), l.Kind, state, fullness, expiresAt)
 	s.markDirty(loc, allReaders)
 }
 

@@ -39,10 +39,10 @@ func (v *victim) isGood() bool { return v.chosen && v.rank < lastResort }
 // magnitude of the time it has left. So a monthly quota that is hardly used
 // goes before one that is half used. Of two equally used counters, the one that
 // is fresh sooner goes first.
-func (v *victim) offer(loc location, k Key, fullness uint8, freshAt uint32, second int64) {
+func (v *victim) offer(loc location, k Key, fullness uint8, expiresAt uint32, second int64) {
 	rank := uint64(0)
-	if left := int64(freshAt) - second; left > 0 {
-		rank = (1+uint64(fullness))*uint64(bits.Len64(uint64(left)))<<32 | uint64(freshAt)
+	if left := int64(expiresAt) - second; left > 0 {
+		rank = (1+uint64(fullness))*uint64(bits.Len64(uint64(left)))<<32 | uint64(expiresAt)
 	}
 	v.offerRanked(loc, k, rank)
 }
@@ -278,7 +278,7 @@ func (sr *search) visitGroups(sub *subtable) {
 				continue
 			}
 
-			loc := sub.locationAt(sub.clockHand*groupSlots + slot)
+			loc := sub.locationAt(sub.clockHand*groupSize + slot)
 			fullness := g.kindFullnesses[slot].packedFullness()
 			sr.visit(loc, g.entries[slot].key, fullness, g.expiresAt[slot], g.isUnreadReset(slot, sr.unreadBy))
 		}
@@ -293,7 +293,7 @@ func (sr *search) visitLogs(sub *subtable) {
 		}
 
 		seen++
-		if sr.victim.isGood() && seen > evictionSample*groupSlots {
+		if sr.victim.isGood() && seen > evictionSample*groupSize {
 			break
 		}
 
@@ -303,15 +303,15 @@ func (sr *search) visitLogs(sub *subtable) {
 }
 
 // visit considers the counter at loc as the victim.
-func (sr *search) visit(loc location, k Key, fullness uint8, freshAt uint32, unreadReset bool) {
+func (sr *search) visit(loc location, k Key, fullness uint8, expiresAt uint32, unreadReset bool) {
 	switch {
-	case fullness == packedRefusedFullness && int64(freshAt) > sr.second:
-		sr.freeAt = min(sr.freeAt, int64(freshAt))
+	case fullness == packedRefusedFullness && int64(expiresAt) > sr.second:
+		sr.freeAt = min(sr.freeAt, int64(expiresAt))
 	case isKeyOf(k, sr.spared):
 	case unreadReset:
 		sr.victim.offerRanked(loc, k, lastResort)
 	default:
-		sr.victim.offer(loc, k, fullness, freshAt, sr.second)
+		sr.victim.offer(loc, k, fullness, expiresAt, sr.second)
 	}
 }
 

@@ -397,8 +397,8 @@ func (h *giveBackHistory) placeFor(why purpose, ops []Op) Place {
 	ttl := time.Second + time.Duration(h.random.Int64N(int64(10*time.Second)<<h.random.IntN(9)))
 	ttl = min(ttl, maxReservation)
 	return Place{
-		Key:  notes.Key{Subject: ops[0].Key.Subject, ID: h.places, Kind: notes.Reservation},
-		Open: ttl, Until: (h.steady+int64(ttl+settlingMemory))/1e9 + 1 + notes.LateSettling,
+		Key:     notes.Key{Subject: ops[0].Key.Subject, ID: h.places, Kind: notes.Reservation},
+		OpenFor: ttl, Until: (h.steady+int64(ttl+settlingMemory))/1e9 + 1 + notes.LateSettling,
 	}
 }
 
@@ -434,7 +434,7 @@ func (h *giveBackHistory) record(why purpose, all []*modelCounter, ops []Op, lif
 	for i := range ops {
 		op := &ops[i]
 		c := all[i]
-		from := op.TakeRecord()
+		taken := op.TakeRecord()
 		used, wrong := c.admit(op.At, op.state.At, op.Cost)
 		h.trace("%v/%x.%d: admitted %d for %d, %d used", c.limit.Kind, c.key.Subject,
 			op.Key.Counter, op.Cost, why, op.Decision.Used)
@@ -443,11 +443,11 @@ func (h *giveBackHistory) record(why purpose, all []*modelCounter, ops []Op, lif
 		}
 		if i == 0 || ops[i-1].Key.Subject != op.Key.Subject {
 			place.Key.Subject = op.Key.Subject
-			until := h.now().Wall + int64(place.Open)
+			until := h.now().Wall + int64(place.OpenFor)
 			list = append(list, &pendingCost{purpose: why, life: life, steady: h.steady, until: until, place: place})
 		}
 		p := list[len(list)-1]
-		p.taken = append(p.taken, pendingOp{c, op.Limit, used, from, op.Cost})
+		p.taken = append(p.taken, pendingOp{c, op.Limit, used, taken, op.Cost})
 	}
 
 	switch why {
@@ -591,16 +591,16 @@ func (h *giveBackHistory) giveBack(p *pendingCost, op *pendingOp, used int64) {
 		return
 	}
 
-	from := h.fromOf(op)
-	from.Reserved = p.purpose == rest
-	from.Late = p.late
-	err := h.owner.table.GiveBack(h.now(), op.counter.key, op.limit, from, op.cost-used, p.life)
+	taken := h.fromOf(op)
+	taken.Reserved = p.purpose == rest
+	taken.Late = p.late
+	err := h.owner.table.GiveBack(h.now(), op.counter.key, op.limit, taken, op.cost-used, p.life)
 	h.trace("%v/%x.%d: gave back %d for %d: %v", op.limit.Kind, op.counter.key.Subject,
 		op.counter.key.Counter, op.cost-used, p.purpose, err)
 	if err != nil {
-		from.MaxRate = 0 // untouched
+		taken.MaxRate = 0 // untouched
 	}
-	h.noteReturn(op, &from, used, true)
+	h.noteReturn(op, &taken, used, true)
 }
 
 // noteReturn tells the model that of a cost only so much was used, and by what
@@ -619,17 +619,17 @@ func (h *giveBackHistory) noteReturn(op *pendingOp, from *algorithms.TakeRecord,
 
 // fromOf returns what a limiter knows of a cost that comes back.
 func (h *giveBackHistory) fromOf(op *pendingOp) algorithms.TakeRecord {
-	from := op.from
+	taken := op.from
 	if h.random.IntN(4) == 0 {
-		from.Steady -= h.random.Int64N(int64(time.Second)) // another process's clock, at the earliest
+		taken.Steady -= h.random.Int64N(int64(time.Second)) // another process's clock, at the earliest
 	}
 	if op.limit.Kind == algorithms.SlidingLog {
-		from.Steady = op.from.Steady
+		taken.Steady = op.from.Steady
 	}
 	if op.limit.Kind.IsBucket() && (h.isInline || op.counter.ratesChangedAt() < op.from.Steady) {
-		from.MaxRate = op.limit.Amount
+		taken.MaxRate = op.limit.Amount
 	}
-	return from
+	return taken
 }
 
 // settlementOf returns the settlement of a reservation that used that much of each counter.
@@ -640,16 +640,16 @@ func (h *giveBackHistory) settlementOf(p *pendingCost, used []int64) *SettlePlan
 		Answer: func(*SettlePlan) []byte { return []byte("settled") },
 	}
 	left := max(0, p.until-now.Wall)
-	s.Place.Open = time.Duration(left)
+	s.Place.OpenFor = time.Duration(left)
 	s.Place.SettledUntil = (h.steady+left+int64(settlingMemory))/1e9 + 1
 	s.Place.Until = s.Place.SettledUntil + notes.LateSettling
 	for i := range p.taken {
 		op := &p.taken[i]
-		from := h.fromOf(op)
-		from.Reserved = true
+		taken := h.fromOf(op)
+		taken.Reserved = true
 		c := SettledCost{
 			Key: op.counter.key, Limit: op.limit, Reserved: op.cost, Used: used[i],
-			AtExpiry: op.cost, From: from, InTightest: true,
+			AtExpiry: op.cost, From: taken, InTightest: true,
 		}
 		if p.ends {
 			c.AtExpiry = p.used[i]
@@ -822,9 +822,9 @@ func (h *giveBackHistory) debt() {
 	at := h.at()
 	age := h.random.Int64N(int64(min(c.limit.Window, 30*time.Second)))
 	then := algorithms.Instant{Steady: at.Steady - age, Wall: at.Wall - age}
-	from := c.limit.TakeRecord(c.limit.Advance(algorithms.State{}, then), then)
+	taken := c.limit.TakeRecord(c.limit.Advance(algorithms.State{}, then), then)
 	cost := 1 + h.random.Int64N(c.limit.Capacity())
-	if err := h.owner.table.ForceCapped(h.now(), c.key, c.limit, from, cost); err != nil {
+	if err := h.owner.table.ForceCapped(h.now(), c.key, c.limit, taken, cost); err != nil {
 		h.fail("a debt failed: %v", err)
 	}
 	h.trace("%v/%x.%d: owed %d for %v", c.limit.Kind, c.key.Subject, c.key.Counter, cost, time.Duration(age))
@@ -1026,9 +1026,9 @@ func (h *giveBackHistory) sweep() {
 	// The room of late settlements is needed, or only that of their rates, of which
 	// there are often more.
 	all := h.owner.table.Notes()
-	all.BoundReservations([]int64{DefaultReservations, 2 * all.Stats().Reservations, notes.Bytes}[h.random.IntN(3)])
+	all.BoundReservations([]int64{DefaultReservationBytes, 2 * all.Stats().Reservations, notes.Overhead}[h.random.IntN(3)])
 	h.owner.table.Sweep(h.now(), 1)
-	all.BoundReservations(DefaultReservations)
+	all.BoundReservations(DefaultReservationBytes)
 	for _, c := range h.counters() {
 		c.mayBeSwept = true
 	}

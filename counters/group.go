@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	groupSlots = 8 // slots in a group
+	groupSize  = 8 // slots in a group
 	groupBytes = int(unsafe.Sizeof(group{}))
 )
 
@@ -30,16 +30,16 @@ const (
 // cache line comes with them. A group holds no pointers, because it may lie
 // outside the garbage-collected heap.
 type group struct {
-	tags           [groupSlots]uint8
-	kindFullnesses [groupSlots]kindFullness
-	expiresAt      [groupSlots]uint32 // Unix seconds on the steady clock
-	dirty          uint64             // slots with changes that a reader has not received yet; see bitsOf
-	inline         uint8              // used slots that hold inline counters, one bit each
-	_              [7]byte            // fills the first cache line, so that records begin with the next
-	entries        [groupSlots]slotEntry
+	tags           [groupSize]uint8
+	kindFullnesses [groupSize]kindFullness
+	expiresAt      [groupSize]uint32 // Unix seconds on the steady clock
+	dirty          uint64            // slots with changes that a reader has not received yet; see bitsOf
+	inline         uint8             // used slots that hold inline counters, one bit each
+	_              [7]byte           // fills the first cache line, so that records begin with the next
+	entries        [groupSize]groupEntry
 }
 
-type slotEntry struct {
+type groupEntry struct {
 	key   Key
 	state algorithms.State
 }
@@ -48,10 +48,10 @@ type slotEntry struct {
 // earlier time, even after a Give, which leaves less to expire. The copy on
 // disk may live until the old expiry. If the counter left the table before
 // that, the copy would come back at the next start.
-func (g *group) set(slot int, kind algorithms.Kind, state algorithms.State, fullness uint8, freshAt uint32) {
+func (g *group) set(slot int, kind algorithms.Kind, state algorithms.State, fullness uint8, expiresAt uint32) {
 	g.entries[slot].state = state
 	g.kindFullnesses[slot] = packKindFullness(kind, fullness)
-	g.expiresAt[slot] = max(g.expiresAt[slot], freshAt)
+	g.expiresAt[slot] = max(g.expiresAt[slot], expiresAt)
 }
 
 func tagOf(k Key) uint8 { return uint8(k.Counter) | tagUsed }
@@ -93,7 +93,7 @@ func (g *group) isDirty(slot int, readers notes.Readers) bool {
 
 // dirtySlots returns the slots marked for one reader, one bit each.
 func (g *group) dirtySlots(readers notes.Readers) uint64 {
-	return g.dirty >> bits.TrailingZeros64(uint64(readers)) & (1<<groupSlots - 1)
+	return g.dirty >> bits.TrailingZeros64(uint64(readers)) & (1<<groupSize - 1)
 }
 
 // isUnreadReset reports whether a slot records a reset that one of the readers

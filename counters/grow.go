@@ -18,7 +18,7 @@ func (s *shard) insert(k Key) location {
 func (s *shard) remove(loc location) {
 	s.markClean(loc, allReaders)
 	s.inline -= int(loc.group().inline >> loc.slot() & 1)
-	loc.subtable.freeSlot(loc)
+	loc.subtable.freeEntry(loc)
 	s.room++
 }
 
@@ -37,7 +37,7 @@ func (s *shard) grow(sub *subtable) {
 		n = oneSeventhMore(n)
 	}
 
-	if n*groupSlots > s.table.maxSubtableSlots && sub.prefixBits < maxPrefixBits {
+	if n*groupSize > s.table.maxSubtableSlots && sub.prefixBits < maxPrefixBits {
 		s.splitSubtable(sub)
 		return
 	}
@@ -56,15 +56,15 @@ func (s *shard) growFor(n int) {
 
 	// The subtable becomes at most seven eighths full, and at least a seventh
 	// larger than before.
-	groups := max(len(sub.groups)+len(sub.groups)/7, (sub.live+n)/(groupSlots-1)+1)
-	if groups*groupSlots <= s.table.maxSubtableSlots {
+	groups := max(len(sub.groups)+len(sub.groups)/7, (sub.live+n)/(groupSize-1)+1)
+	if groups*groupSize <= s.table.maxSubtableSlots {
 		sub.rehash(groups)
 	}
 }
 
 // groupsFor returns how many groups hold n counters so that the subtable must
 // grow only after a seventh more have come.
-func groupsFor(n int) int { return n*8/(7*(groupSlots-1)) + 1 }
+func groupsFor(n int) int { return n*8/(7*(groupSize-1)) + 1 }
 
 // maxPrefixBits bounds how often a subtable is split. Keys that were chosen to
 // share more leading bits stay in one large subtable.
@@ -197,7 +197,7 @@ func (sub *subtable) allocate(n int) {
 	sub.setGroups(sub.memory().allocate(sub, n))
 	sub.live = 0
 	sub.dead = 0
-	sub.growthLeft = len(sub.groups) * groupSlots * 7 / 8
+	sub.growthLeft = len(sub.groups) * groupSize * 7 / 8
 }
 
 // copySlot copies a slot of g into sub, which must have a spare slot.
@@ -236,7 +236,7 @@ func (sub *subtable) shrink() {
 	// nor shrinks again soon. A subtable that takes less than a page is on the
 	// heap, and not worth the move.
 	n := len(sub.groups)
-	if n*groupBytes > sub.memory().page && sub.live*3 < n*groupSlots {
-		sub.rehash(sub.live*3/2/groupSlots + 1)
+	if n*groupBytes > sub.memory().page && sub.live*3 < n*groupSize {
+		sub.rehash(sub.live*3/2/groupSize + 1)
 	}
 }

@@ -52,32 +52,32 @@ func (t *Table) isAlive(now algorithms.Instant, k Key, life Life) bool {
 // cost back at most once. If GiveBack fails with ErrShut or ErrGone, nothing
 // changes.
 func (t *Table) GiveBack(
-	now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, life Life,
+	now algorithms.Instant, k Key, l *algorithms.Limit, taken algorithms.TakeRecord, cost int64, life Life,
 ) error {
 	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
 	if t.gates.isShut(k.Partition()) {
 		return ErrShut
 	}
-	return t.giveBackLocked(s, now, k, l, from, cost, life)
+	return t.giveBackLocked(s, now, k, l, taken, cost, life)
 }
 
 // giveBackLocked is GiveBack for a caller that holds the shard and has looked at the gate.
 func (t *Table) giveBackLocked(
-	s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, life Life,
+	s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, taken algorithms.TakeRecord, cost int64, life Life,
 ) error {
 	if !t.isAlive(now, k, life) {
 		return ErrGone
 	}
 	give := edit{
 		func(state algorithms.State, now algorithms.Instant) algorithms.State {
-			return l.Give(state, from, now, cost)
+			return l.Give(state, taken, now, cost)
 		},
-		func(g *algorithms.Log, now algorithms.Instant) { g.Give(l, from, now, cost) },
+		func(g *algorithms.Log, now algorithms.Instant) { g.Give(l, taken, now, cost) },
 	}
 
 	if l.Kind.IsBucket() {
-		if from.Late && t.hasForgottenRates(now, k, from.Steady) {
+		if taken.Late && t.hasForgottenRates(now, k, taken.Steady) {
 			return ErrGone
 		}
 		past := t.bucketPast(now, k)
@@ -85,19 +85,19 @@ func (t *Table) giveBackLocked(
 		// The caller does not know at which rates the bucket has drained since the
 		// Take. For a reservation, the note knows: it was made before the cost was
 		// taken, so it has every rate since. Other costs may be older than the note.
-		if from.MaxRate == 0 && from.Reserved {
-			from.MaxRate = int64(past.MaxRate())
+		if taken.MaxRate == 0 && taken.Reserved {
+			taken.MaxRate = int64(past.MaxRate())
 
 			// A CellBucket keeps its rate in its state, so it can be drained now.
 			if l.Kind != algorithms.CellBucket {
-				give.state = giveUndrained(l, &from, cost)
+				give.state = giveUndrained(l, &taken, cost)
 			}
 		}
-		if from.MaxRate == 0 {
+		if taken.MaxRate == 0 {
 			return ErrGone
 		}
-		from.MaxRate = max(from.MaxRate, int64(past.MaxRate()), l.Amount)
-		from.Returned = int64(past.Returned())
+		taken.MaxRate = max(taken.MaxRate, int64(past.MaxRate()), l.Amount)
+		taken.Returned = int64(past.Returned())
 
 		// The note must record what comes back here. Without that, too much of the next
 		// cost would come back.
@@ -128,21 +128,21 @@ func giveUndrained(
 // life. It drops the cost if that life is over, or all that was taken then is
 // gone: see lateDebitEdit. The caller must hold the shard.
 func (t *Table) debitLateLocked(
-	s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64, life Life,
+	s *shard, now algorithms.Instant, k Key, l *algorithms.Limit, taken algorithms.TakeRecord, cost int64, life Life,
 ) error {
 	if !t.isAlive(now, k, life) {
 		return nil
 	}
-	return t.changeLocked(s, now, k, l, lateDebitEdit(l, from, cost))
+	return t.changeLocked(s, now, k, l, lateDebitEdit(l, taken, cost))
 }
 
 // lateDebitEdit debits cost that belongs to a Take at from, unless all that
 // was taken then is gone.
-func lateDebitEdit(l *algorithms.Limit, from algorithms.TakeRecord, cost int64) edit {
+func lateDebitEdit(l *algorithms.Limit, taken algorithms.TakeRecord, cost int64) edit {
 	return edit{
 		func(s algorithms.State, now algorithms.Instant) algorithms.State {
-			if from.MaxRate != 0 || !l.Kind.IsBucket() {
-				return l.ForceLate(s, from, now, cost)
+			if taken.MaxRate != 0 || !l.Kind.IsBucket() {
+				return l.ForceLate(s, taken, now, cost)
 			}
 
 			// The rate may have changed since, so nothing drains here: see debitEdit. If
@@ -150,14 +150,14 @@ func lateDebitEdit(l *algorithms.Limit, from algorithms.TakeRecord, cost int64) 
 			// change still drains later.
 			undrained := s
 			undrained.At = max(s.At, now.Steady)
-			charged := l.ForceLate(undrained, from, now, cost)
+			charged := l.ForceLate(undrained, taken, now, cost)
 			if charged == undrained {
 				return s // the cost was dropped
 			}
 
 			return charged
 		},
-		func(g *algorithms.Log, now algorithms.Instant) { g.Force(l, from, now, cost) },
+		func(g *algorithms.Log, now algorithms.Instant) { g.Force(l, taken, now, cost) },
 	}
 }
 
@@ -167,27 +167,27 @@ func lateDebitEdit(l *algorithms.Limit, from algorithms.TakeRecord, cost int64) 
 // ForceCapped ignores the gate, because a standby uses it to change its copy.
 // If it fails with ErrNoRoom, nothing changes.
 func (t *Table) ForceCapped(
-	now algorithms.Instant, k Key, l *algorithms.Limit, from algorithms.TakeRecord, cost int64,
+	now algorithms.Instant, k Key, l *algorithms.Limit, taken algorithms.TakeRecord, cost int64,
 ) error {
 	s, now := t.lock(now, k)
 	defer s.mu.Unlock()
-	if t.isResetAfter(now, k, from) {
+	if t.isResetAfter(now, k, taken) {
 		return nil
 	}
 	return t.changeLocked(s, now, k, l, edit{
 		func(s algorithms.State, now algorithms.Instant) algorithms.State {
-			return l.ForceCapped(s, from, now, cost)
+			return l.ForceCapped(s, taken, now, cost)
 		},
-		func(g *algorithms.Log, now algorithms.Instant) { g.Force(l, from, now, cost) },
+		func(g *algorithms.Log, now algorithms.Instant) { g.Force(l, taken, now, cost) },
 	})
 }
 
 // isResetAfter reports whether k is known to have been reset after from.
-func (t *Table) isResetAfter(now algorithms.Instant, k Key, from algorithms.TakeRecord) bool {
+func (t *Table) isResetAfter(now algorithms.Instant, k Key, taken algorithms.TakeRecord) bool {
 	if t.notes.Resets(k.Partition()) == 0 {
 		return false
 	}
 	lp := t.notes.Lock(k.Partition(), now.Steady)
 	defer lp.Unlock()
-	return lp.IsKnownResetAfter(k.Subject, k.Counter, from.Steady)
+	return lp.IsKnownResetAfter(k.Subject, k.Counter, taken.Steady)
 }

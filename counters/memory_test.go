@@ -212,7 +212,7 @@ func TestCapacityOfSlabs(t *testing.T) {
 			t.Errorf("bound %d: a slab has at most %d pieces, for %d shards", bound,
 				table.memory.slabs[0].capacity, len(table.shards))
 		}
-		largest := table.memory.slabs[len(table.memory.slabs)-1].groups * groupSlots
+		largest := table.memory.slabs[len(table.memory.slabs)-1].groups * groupSize
 		if largest < table.maxSubtableSlots {
 			t.Errorf("the largest pieces have %d slots, a subtable up to %d", largest, table.maxSubtableSlots)
 		}

@@ -98,8 +98,8 @@ func levelAfter(l *algorithms.Limit, c *counter, d algorithms.Decision) uint8 {
 }
 
 // set stores a counter that has changed.
-func (m *model) set(c *counter, freshAt int64, level uint8) {
-	c.ExpiresAt, c.Fullness, c.unsaved, c.unsent = max(c.ExpiresAt, freshAt), packKindFullness(c.Kind,
+func (m *model) set(c *counter, expiresAt int64, level uint8) {
+	c.ExpiresAt, c.Fullness, c.unsaved, c.unsent = max(c.ExpiresAt, expiresAt), packKindFullness(c.Kind,
 		level).recordFullness(), true, true
 	m.all[c.Key] = c
 }

@@ -13,11 +13,11 @@ type Place struct {
 	Key    notes.Key
 	Group  uint32 // identifies the rule
 	Inline bool
-	// Open is how long the reservation may be settled in time. After that, the
+	// OpenFor is how long the reservation may be settled in time. After that, the
 	// place is kept for late settlements until Until (Unix seconds on the steady
 	// clock), unless others need the room. Once the reservation is settled, the
 	// place is kept until SettledUntil.
-	Open                time.Duration
+	OpenFor             time.Duration
 	Until, SettledUntil int64
 }
 
@@ -25,7 +25,7 @@ type Place struct {
 func (place *Place) note(now algorithms.Instant) notes.Note {
 	return notes.Note{
 		Key: place.Key, At: now.Steady, UntilSecond: place.Until, Group: place.Group, Inline: place.Inline,
-		Rank: notes.Open, Minor: uint64(max(0, place.Open)),
+		Rank: notes.Open, Minor: uint64(max(0, place.OpenFor)),
 	}
 }
 

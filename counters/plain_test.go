@@ -30,7 +30,7 @@ func TestTakePlain(t *testing.T) {
 		}
 		op := Op{Limit: l, Cost: 1 + r.Int64N(1<<(1+r.IntN(30))),
 			Decision: algorithms.Decision{RetryAfter: 1, Delay: 2}, NoRoom: true}
-		slot := r.IntN(groupSlots)
+		slot := r.IntN(groupSize)
 		var g group
 		g.entries[slot].state = s
 		g.expiresAt[slot] = uint32(now.Steady/1e9) + uint32(r.IntN(3))

@@ -89,10 +89,10 @@ func (ls *storedLog) asRecord(k Key) Record {
 	}
 }
 
-// DelaySlot moves the end of r later by age nanoseconds, if r is a slot that is
+// ExtendSlot moves the end of r later by age nanoseconds, if r is a slot that is
 // held, or the note of lost slots. age is how long ago r was written. So r has
 // as much time left as it had then.
-func (r *Record) DelaySlot(age int64) {
+func (r *Record) ExtendSlot(age int64) {
 	if r.Note == nil || r.Note.UntilSecond == 0 || r.Note.Kind != notes.Slot && r.Note.Kind != notes.Lost {
 		return
 	}

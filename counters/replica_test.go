@@ -131,10 +131,10 @@ func TestShutPreventsChanges(t *testing.T) {
 	k := keyIn(5, 1)
 	take(table, epoch, k, l, 3)
 	table.Shut(5)
-	from := algorithms.TakeRecord{Steady: epoch.Steady}
+	taken := algorithms.TakeRecord{Steady: epoch.Steady}
 	for what, err := range map[string]error{
-		"force": table.force(epoch, k, l, from, 1), "penalize": table.penalize(epoch, k, l, 1),
-		"give": table.give(epoch, k, l, from, 1), "reward": table.reward(epoch, k, l, 1),
+		"force": table.force(epoch, k, l, taken, 1), "penalize": table.penalize(epoch, k, l, 1),
+		"give": table.give(epoch, k, l, taken, 1), "reward": table.reward(epoch, k, l, 1),
 		"reset": table.makeFresh(epoch, k, l),
 	} {
 		expect.ErrorIs(t, err, ErrShut, "%s", what)

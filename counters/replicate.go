@@ -154,7 +154,7 @@ func (s *shard) replicateGroup(batch []Record, sub *subtable, i int, disposition
 		if f == emitChange {
 			batch = append(batch, g.recordAt(slot))
 		}
-		s.markClean(sub.locationAt(i*groupSlots+slot), notes.Replicas)
+		s.markClean(sub.locationAt(i*groupSize+slot), notes.Replicas)
 	}
 
 	if g.dirty&replicasByte != 0 {

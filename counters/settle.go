@@ -214,18 +214,18 @@ func (t *Table) makeRoomForChanges(s *shard, now algorithms.Instant, plan *Settl
 
 // settleCost makes one change of a settlement. It fails with ErrGone or ErrNoRoom.
 func (t *Table) settleCost(s *shard, now algorithms.Instant, cost *SettledCost, plan *SettlePlan) error {
-	from := cost.From
-	from.Late = plan.Late
+	taken := cost.From
+	taken.Late = plan.Late
 	change := cost.delta(plan.HadEnded)
 	switch {
 	case change < 0:
-		return t.giveBackLocked(s, now, cost.Key, cost.Limit, from, -change, plan.Life)
+		return t.giveBackLocked(s, now, cost.Key, cost.Limit, taken, -change, plan.Life)
 	case change == 0:
 		return nil
 	case !plan.Late:
-		return t.changeLocked(s, now, cost.Key, cost.Limit, debitEdit(cost.Limit, change, from.MaxRate == 0))
+		return t.changeLocked(s, now, cost.Key, cost.Limit, debitEdit(cost.Limit, change, taken.MaxRate == 0))
 	}
-	return t.debitLateLocked(s, now, cost.Key, cost.Limit, from, change, plan.Life)
+	return t.debitLateLocked(s, now, cost.Key, cost.Limit, taken, change, plan.Life)
 }
 
 // tightestRemaining returns what remains of the limit with the least left in

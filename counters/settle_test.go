@@ -13,14 +13,14 @@ import (
 var tokenLimit = &algorithms.Limit{Kind: algorithms.FixedWindow, Amount: 1000, Window: time.Hour}
 
 // settled gives back 40 of a counter's 100, by the reservation with that ID.
-func settled(table *Table, now algorithms.Instant, from algorithms.TakeRecord, subject, id uint64) *SettlePlan {
+func settled(table *Table, now algorithms.Instant, taken algorithms.TakeRecord, subject, id uint64) *SettlePlan {
 	return &SettlePlan{
 		Place: Place{
-			Key: notes.Key{Subject: subject, ID: id, Kind: notes.Reservation}, Open: time.Minute,
+			Key: notes.Key{Subject: subject, ID: id, Kind: notes.Reservation}, OpenFor: time.Minute,
 			Until: now.Steady/1e9 + 60, SettledUntil: now.Steady/1e9 + 60,
 		},
 		Changes: []SettledCost{{Key: Key{Subject: subject, Counter: 1}, Limit: tokenLimit,
-			Reserved: 100, Used: 60, From: from, InTightest: true}},
+			Reserved: 100, Used: 60, From: taken, InTightest: true}},
 		Life:   table.Life(Key{Subject: subject}.Partition()),
 		Answer: func(*SettlePlan) []byte { return []byte("settled with 60") },
 	}
@@ -33,7 +33,7 @@ func TestSettleOnce(t *testing.T) {
 	k := Key{Subject: subject, Counter: 1}
 	ops := []Op{{Key: k, Limit: tokenLimit, Cost: 100}}
 	table.Take(now, ops)
-	from := ops[0].TakeRecord()
+	taken := ops[0].TakeRecord()
 	expect := func(what string, table *Table, now algorithms.Instant, s *SettlePlan, want SettleOutcome, used int64) {
 		t.Helper()
 		got, err := table.Settle(now, s)
@@ -47,29 +47,29 @@ func TestSettleOnce(t *testing.T) {
 			t.Errorf("%s: have %+v", what, s)
 		}
 	}
-	expect("first", table, now, settled(table, now, from, subject, 2), Made, 60)
-	again := settled(table, now, from, subject, 2)
+	expect("first", table, now, settled(table, now, taken, subject, 2), Made, 60)
+	again := settled(table, now, taken, subject, 2)
 	again.TooLate = true
 	expect("again", table, now, again, MadeBefore, 60)
-	late := settled(table, now, from, subject, 3)
+	late := settled(table, now, taken, subject, 3)
 	late.TooLate = true
 	expect("late", table, now, late, NotMade, 60)
 
 	// The note moves with the counters, between nodes and to disk.
 	other := newTable(t, 1000)
 	copyTo(t, table, other, k.Partition(), now, func(r Record) { other.Put(now, r) })
-	expect("a copy", other, now, settled(other, now, from, subject, 2), MadeBefore, 60)
+	expect("a copy", other, now, settled(other, now, taken, subject, 2), MadeBefore, 60)
 
 	// After a minute the answer is forgotten, but not that it was settled. Once
 	// expired it has no effect, whether swept or not.
 	table.Sweep(shifted(now, 59*time.Second), 1)
-	expect("nearly a minute later", table, now, settled(table, now, from, subject, 2), MadeBefore, 60)
+	expect("nearly a minute later", table, now, settled(table, now, taken, subject, 2), MadeBefore, 60)
 	then := shifted(now, 2*time.Minute)
-	gone := settled(table, now, from, subject, 2)
+	gone := settled(table, now, taken, subject, 2)
 	gone.TooLate = true
 	expect("over", table, then, gone, NotMade, 60)
 	table.Shut(k.Partition())
-	if _, err := table.Settle(now, settled(table, now, from, subject, 4)); !errors.Is(err, ErrShut) {
+	if _, err := table.Settle(now, settled(table, now, taken, subject, 4)); !errors.Is(err, ErrShut) {
 		t.Errorf("shut: have %v", err)
 	}
 }
@@ -225,9 +225,9 @@ func TestForceCapped(t *testing.T) {
 	table := newTable(t, 100)
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
 	key := Key{Subject: 5 << 52, Counter: 2}
-	from := tokenLimit.TakeRecord(tokenLimit.Advance(algorithms.State{}, now), now)
+	taken := tokenLimit.TakeRecord(tokenLimit.Advance(algorithms.State{}, now), now)
 	table.Shut(5)
-	expect.NoError(t, table.ForceCapped(now, key, tokenLimit, from, 1))
+	expect.NoError(t, table.ForceCapped(now, key, tokenLimit, taken, 1))
 	if used, _ := table.Usage(now, key, tokenLimit); used != 1 {
 		t.Errorf("have %d used", used)
 	}
@@ -243,7 +243,7 @@ func TestUnmadePlacesLeaveNothing(t *testing.T) {
 	ops := []Op{{Key: Key{Subject: subject, Counter: 1}, Limit: bucket, Cost: 4}}
 	place := func(id uint64) *Place {
 		return &Place{Key: notes.Key{Subject: subject, ID: id, Kind: notes.Reservation},
-			Open: time.Minute, Until: now.Steady/1e9 + 60}
+			OpenFor: time.Minute, Until: now.Steady/1e9 + 60}
 	}
 	make := func(now algorithms.Instant, id uint64) {
 		t.Helper()
@@ -278,7 +278,7 @@ func TestUnmadePlacesLeaveNothing(t *testing.T) {
 // Beyond it, nothing comes back.
 func TestReturnsAreBounded(t *testing.T) {
 	table := newTable(t, 10_000)
-	table.Notes().BoundReservations(100 * notes.Bytes)
+	table.Notes().BoundReservations(100 * notes.Overhead)
 	now := algorithms.At(time.Unix(1_800_000_000, 0))
 	bucket := &algorithms.Limit{Kind: algorithms.TokenBucket, Amount: 10, Burst: 10, Window: time.Hour}
 	back := 0
@@ -286,9 +286,9 @@ func TestReturnsAreBounded(t *testing.T) {
 		ops := []Op{{Key: key(i), Limit: bucket, Cost: 4}}
 		life := table.Life(ops[0].Key.Partition())
 		table.Take(now, ops)
-		from := ops[0].TakeRecord()
-		from.MaxRate = bucket.Amount
-		err := table.GiveBack(now, ops[0].Key, bucket, from, 4, life)
+		taken := ops[0].TakeRecord()
+		taken.MaxRate = bucket.Amount
+		err := table.GiveBack(now, ops[0].Key, bucket, taken, 4, life)
 		used, _ := table.Usage(now, ops[0].Key, bucket)
 		switch {
 		case err == nil && used == 0:
@@ -313,15 +313,15 @@ func TestReturnsAreBounded(t *testing.T) {
 func reserveSome(t *testing.T, table *Table, k Key, l *algorithms.Limit, cost int64) algorithms.TakeRecord {
 	t.Helper()
 	place := Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation},
-		Open: time.Hour, Until: epoch.Steady/1e9 + 3600}
+		OpenFor: time.Hour, Until: epoch.Steady/1e9 + 3600}
 	ops := []Op{{Key: k, Limit: l, Cost: cost}}
 	expect.NoError(t, table.NoteReservation(epoch, &place, true, ops))
 	if verdict := table.Take(epoch, ops); verdict != Admitted {
 		t.Fatalf("the reservation was %v", verdict)
 	}
-	from := ops[0].TakeRecord()
-	from.Reserved = true
-	return from
+	taken := ops[0].TakeRecord()
+	taken.Reserved = true
+	return taken
 }
 
 // What comes back does not drain a bucket by the rate at which it was taken, if
@@ -406,7 +406,7 @@ func TestSettleWithMoreAfterTheRateFell(t *testing.T) {
 	later = shifted(epoch, 20*time.Second)
 	outcome, err := table.Settle(later, &SettlePlan{
 		Place: Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation},
-			Open: time.Minute, Until: later.Steady/1e9 + 60, SettledUntil: later.Steady/1e9 + 60},
+			OpenFor: time.Minute, Until: later.Steady/1e9 + 60, SettledUntil: later.Steady/1e9 + 60},
 		HadPlace: true, Life: life,
 		Changes: []SettledCost{{Key: k, Limit: fast, Used: 1}},
 		Answer:  func(*SettlePlan) []byte { return nil },
@@ -434,7 +434,7 @@ func TestGiveBackFromBeforeTheNote(t *testing.T) {
 
 	table.Take(shifted(epoch, time.Second), []Op{{Key: k, Limit: slow, Cost: 99}})
 	place := Place{Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation},
-		Open: time.Hour, Until: epoch.Steady/1e9 + 3600}
+		OpenFor: time.Hour, Until: epoch.Steady/1e9 + 3600}
 	expect.NoError(t, table.NoteReservation(shifted(epoch, time.Second), &place, true, ops))
 	err := table.GiveBack(shifted(epoch, time.Second), k, slow, ops[0].TakeRecord(), 100, life)
 	if used, _ := table.Usage(shifted(epoch, time.Second), k, slow); !errors.Is(err, ErrGone) || used != 100 {
@@ -453,7 +453,7 @@ func TestLateSettlingAfterRatesGaveWay(t *testing.T) {
 		fast.Amount = 600
 		ops := []Op{{Key: k, Limit: slow, Cost: 50}}
 		place := Place{
-			Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation}, Open: time.Second,
+			Key: notes.Key{Subject: k.Subject, ID: 1, Kind: notes.Reservation}, OpenFor: time.Second,
 			Until: epoch.Steady/1e9 + notes.LateSettling + 61, SettledUntil: epoch.Steady/1e9 + 61,
 		}
 		expect.NoError(t,
@@ -463,9 +463,9 @@ func TestLateSettlingAfterRatesGaveWay(t *testing.T) {
 		take(table, shifted(epoch, 10*time.Second), k, &fast, 100) // what was reserved has drained
 
 		if gaveWay {
-			table.Notes().BoundReservations(3 * notes.Bytes) // there is one place, and two rates
+			table.Notes().BoundReservations(3 * notes.Overhead) // there is one place, and two rates
 			table.Sweep(shifted(epoch, 90*time.Second), 1)
-			table.Notes().BoundReservations(DefaultReservations)
+			table.Notes().BoundReservations(DefaultReservationBytes)
 		}
 		later := shifted(epoch, 4*time.Minute)
 		table.Sweep(later, 1)

@@ -55,7 +55,7 @@ func addsUp(t interface {
 					}
 				}
 			}
-			if live != sub.live || sub.live+sub.dead+sub.growthLeft != len(sub.groups)*groupSlots*7/8 {
+			if live != sub.live || sub.live+sub.dead+sub.growthLeft != len(sub.groups)*groupSize*7/8 {
 				t.Fatalf("shard %d: %d live, of %d, with %d dead and %d spare in %d groups", i,
 					live, sub.live, sub.dead, sub.growthLeft, len(sub.groups))
 			}
@@ -132,7 +132,7 @@ func TestOneShardIsFilled(t *testing.T) {
 			}
 			for i := range table.shards {
 				table.shards[i].forEachLocked(func(sub *subtable) {
-					if len(sub.groups)*groupSlots > table.maxSubtableSlots*8/7 {
+					if len(sub.groups)*groupSize > table.maxSubtableSlots*8/7 {
 						t.Errorf("a subtable has %d groups", len(sub.groups))
 					}
 				})

@@ -58,9 +58,9 @@ type location struct {
 func (loc location) found() bool { return loc.index >= 0 || loc.log != nil }
 
 // groupIndex, slot and group are valid only for a counter that was found and is not a log.
-func (loc location) groupIndex() int { return int(uint(loc.index) / groupSlots) }
-func (loc location) slot() int       { return loc.index & (groupSlots - 1) }
-func (loc location) group() *group   { return &loc.subtable.groups[uint(loc.index)/groupSlots] }
+func (loc location) groupIndex() int { return int(uint(loc.index) / groupSize) }
+func (loc location) slot() int       { return loc.index & (groupSize - 1) }
+func (loc location) group() *group   { return &loc.subtable.groups[uint(loc.index)/groupSize] }
 
 func (loc location) key() Key { return loc.group().entries[loc.slot()].key }
 
@@ -107,7 +107,7 @@ func (sub *subtable) indexOf(k Key) int {
 	for i := sub.firstGroup(k); ; {
 		g := &sub.groups[i]
 		if slot := g.slotOf(k); slot >= 0 {
-			return i*groupSlots + slot
+			return i*groupSize + slot
 		}
 		if zeroBytes(g.tagWord()) != 0 {
 			return -1
@@ -133,7 +133,7 @@ func (sub *subtable) insert(k Key) location {
 
 	g.tags[loc.slot()] = tagOf(k)
 	g.inline = g.inline&^(1<<loc.slot()) | uint8(k.class())<<loc.slot()
-	g.entries[loc.slot()] = slotEntry{key: k}
+	g.entries[loc.slot()] = groupEntry{key: k}
 
 	// set never lowers an expiry. The expiry of the slot's last counter must not
 	// stay for this one.
@@ -147,7 +147,7 @@ func (sub *subtable) insert(k Key) location {
 func (sub *subtable) vacantLocation(k Key) location {
 	for i := sub.firstGroup(k); ; {
 		if free := ^sub.groups[i].tagWord() & highBits; free != 0 {
-			return sub.locationAt(i*groupSlots + bits.TrailingZeros64(free)/8)
+			return sub.locationAt(i*groupSize + bits.TrailingZeros64(free)/8)
 		}
 		i++
 		if i == len(sub.groups) {
@@ -156,10 +156,10 @@ func (sub *subtable) vacantLocation(k Key) location {
 	}
 }
 
-// freeSlot gives up a slot. If the group has an empty slot, no search continues
+// freeEntry gives up a slot. If the group has an empty slot, no search continues
 // past the group, so the freed slot may become empty as well. Otherwise it is
 // marked deleted, so that searches go on to the next group.
-func (sub *subtable) freeSlot(loc location) {
+func (sub *subtable) freeEntry(loc location) {
 	g := loc.group()
 	if zeroBytes(g.tagWord()) != 0 {
 		g.tags[loc.slot()] = tagEmpty
@@ -184,7 +184,7 @@ func (sub *subtable) locations() iter.Seq[location] {
 	return func(yield func(location) bool) {
 		for i := range sub.groups {
 			for slot, tag := range sub.groups[i].tags {
-				if tag >= tagUsed && !yield(sub.locationAt(i*groupSlots+slot)) {
+				if tag >= tagUsed && !yield(sub.locationAt(i*groupSize+slot)) {
 					return
 				}
 			}

@@ -36,7 +36,7 @@ func (t *Table) sweepShard(s *shard, second int64, readers notes.Readers) {
 				// Once all readers have received a reset, its record is no longer needed.
 				received := g.dirty&bitsOf(slot, readers) == 0
 				if int64(g.expiresAt[slot]) <= second || received && g.entries[slot].state.Fresh() {
-					s.remove(sub.locationAt(i*groupSlots + slot))
+					s.remove(sub.locationAt(i*groupSize + slot))
 				}
 			}
 		}

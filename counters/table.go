@@ -57,8 +57,8 @@ type Table struct {
 // soleLineage is the lineage of the counters of a table whose gates were never shut.
 const soleLineage = 1
 
-// DefaultReservations is the room for reservations of a new table, in bytes.
-const DefaultReservations = notes.DefaultReservations
+// DefaultReservationBytes is the room for reservations of a new table, in bytes.
+const DefaultReservationBytes = notes.DefaultReservationBytes
 
 // New returns an empty table for at most bound counters (at least 1), with all
 // gates open. Inline counters fill at most half of it.
@@ -80,7 +80,7 @@ func New(bound int64) *Table {
 		maxCounters:   bound,
 		maxLogEntries: max(bound, minLogEntries),
 		maxInline:     int(max(bound/n/2, 1)),
-		notes:         notes.New(notes.DefaultReservations),
+		notes:         notes.New(notes.DefaultReservationBytes),
 	}
 	for p := range t.lineages {
 		t.lineages[p].Store(soleLineage)

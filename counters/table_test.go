@@ -159,10 +159,10 @@ func TestAgainstMap(t *testing.T) {
 			table.reward(now, k, l, 3)
 			want[k] = l.Reward(want[k], now, 3)
 		case op == 3:
-			from := algorithms.TakeRecord{Steady: now.Steady - rng.Int64N(int64(time.Minute))}
-			table.give(now, k, l, from, 2)
-			from.MaxRate = l.Amount
-			want[k] = l.Give(want[k], from, now, 2)
+			taken := algorithms.TakeRecord{Steady: now.Steady - rng.Int64N(int64(time.Minute))}
+			table.give(now, k, l, taken, 2)
+			taken.MaxRate = l.Amount
+			want[k] = l.Give(want[k], taken, now, 2)
 		case i%1000 == 4:
 			now.Steady += rng.Int64N(int64(20 * time.Second))
 			table.Sweep(now, rng.Float64())

@@ -97,7 +97,7 @@ func (t *Table) tryTakeOne(s *shard, now algorithms.Instant, op *Op) bool {
 		if at < 0 {
 			return false
 		}
-		i, slot = at/groupSlots, at%groupSlots
+		i, slot = at/groupSize, at%groupSize
 	}
 
 	g := &sub.groups[i]
@@ -121,7 +121,7 @@ func (t *Table) tryTakeOne(s *shard, now algorithms.Instant, op *Op) bool {
 	}
 
 	if !g.isDirty(slot, allReaders) {
-		s.markDirty(sub.locationAt(i*groupSlots+slot), allReaders)
+		s.markDirty(sub.locationAt(i*groupSize+slot), allReaders)
 	}
 
 	op.returnedOrLeft = 0

@@ -161,7 +161,7 @@ func (l *Limiter) tryAcquire(q *Query, a *Answer, acq *acquisition, attempt func
 	case err != nil:
 	case a.Allowed && !l.confirmHere(a):
 		// The costs of the other limits go back here. The slots are released below.
-		a.scratch.cluster.rollBack()
+		a.scratch.clusterCheck.rollBack()
 		err = errUnconfirmed
 	case !a.Allowed && acq.isIDReused:
 		err = ErrRequestIDReused
@@ -207,7 +207,7 @@ func (l *Limiter) confirmHere(a *Answer) bool {
 		return true
 	}
 	var stored []storedAt
-	c := a.scratch.cluster
+	c := a.scratch.clusterCheck
 	for i := range c.subjects {
 		s := &c.subjects[i]
 		if s.undo == undoHere && hasSlots(c.ops(s)) {

@@ -87,7 +87,7 @@ type LimitAnswer struct {
 	// isRegionIsolated means that a region's share has refused, and that this node
 	// reaches no other region.
 	isRegionIsolated bool
-	Subject          int32 // index in Query.Subjects; 0 if there are none
+	SubjectIndex     int32 // index in Query.Subjects; 0 if there are none
 	Cost             int64 // of the check in the limit's unit
 }
 
@@ -203,8 +203,8 @@ type scratch struct {
 	failure error         // why the check can't be decided: ErrTooManyReservations or ErrTryAgain
 	// lives has, by hit, the life of the counters from which a reservation or a
 	// place in a queue takes. In a cluster, the clusterCheck's subjects have it.
-	lives   []counters.Life
-	cluster *clusterCheck // nil before the first check that needs it
+	lives        []counters.Life
+	clusterCheck *clusterCheck // nil before the first check that needs it
 }
 
 // options are what a layer passes to the layers below it, beside the

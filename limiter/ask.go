@@ -94,7 +94,7 @@ func (ak *pendingAsk) copyAnswer(r *reply, err error, i int) {
 	// gate has shut, and the rest were never decided.
 	if last := len(r.admitted) - 1; i > last {
 		if r.admitted[last] {
-			ak.status = statusNotReached
+			ak.status = statusUndecided
 			return
 		}
 		i = last

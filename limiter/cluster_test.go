@@ -582,7 +582,7 @@ func TestLateAnswerIsGivenBack(t *testing.T) {
 		if w.nodes[0].tryDecide(&q, a) {
 			t.Fatal("decided at once")
 		}
-		asked := a.scratch.cluster.asks[0]
+		asked := a.scratch.clusterCheck.asks[0]
 		asked.deadline = time.Now()
 		if asked.wait() {
 			t.Fatal("answered at once")

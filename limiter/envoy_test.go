@@ -31,7 +31,7 @@ func descriptor(l *Limiter, key, value string, mode counters.Mode, cost int64) *
 	set := l.Rules()
 	entries := []rules.EnvoyEntry{{Key: key, Value: value}}
 	return &Query{
-		Matched: set, PeeksAreLooks: true,
+		MatchedBy: set, PeeksAreLooks: true,
 		Subjects: []Subject{{Node: set.EnvoyDomain("llm").Match(entries), Entries: entries,
 			Mode: mode, Costs: []UnitCost{{Unit: document.Requests, Cost: cost}}}},
 	}

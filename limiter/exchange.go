@@ -248,7 +248,7 @@ func (cp *clusterPart) isSoleOwner(owner ring.NodeID, ops []counters.Op) bool {
 // question then does not go back, but to the other side.
 func (x *exchange) nextOwner(route partitions.Route) (next ring.NodeID, ownerAsks bool) {
 	if route.Owner == x.from {
-		return route.Other, true
+		return route.OtherSide, true
 	}
 	return route.Owner, false
 }
@@ -328,7 +328,7 @@ func (x *exchange) decideAsOwner(l *Limiter) bool {
 	// given back in the next one.
 	x.readLives(l)
 
-	if x.recordPlace(l, now) {
+	if !x.recordPlace(l, now) {
 		r.status = statusTooManyReservations
 		return true
 	}
@@ -377,16 +377,16 @@ func (x *exchange) readLives(l *Limiter) {
 }
 
 // recordPlace records the question's reservation, if it has one, before the Take.
-// isFull means that there is no room for it.
-func (x *exchange) recordPlace(l *Limiter, now algorithms.Instant) (isFull bool) {
+// It returns false if there is no room for it.
+func (x *exchange) recordPlace(l *Limiter, now algorithms.Instant) (hasRoom bool) {
 	qn := &x.question
 	if qn.place == nil {
-		return false
+		return true
 	}
 
 	// After any other error, a gate has shut, and the Take finds it shut, too.
 	err := qn.place.recordIn(l.table, now, qn.ops)
-	return errors.Is(err, ErrTooManyReservations)
+	return !errors.Is(err, ErrTooManyReservations)
 }
 
 // confirmSlots waits until the slots that x's question has acquired here would

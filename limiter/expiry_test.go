@@ -386,7 +386,7 @@ func TestLateSettlingsGiveWay(t *testing.T) {
 		time.Sleep(90 * time.Second)
 		n.table.Notes().BoundReservations(500)
 		n.table.Sweep(n.clock.Now(), 1)
-		n.table.Notes().BoundReservations(counters.DefaultReservations)
+		n.table.Notes().BoundReservations(counters.DefaultReservationBytes)
 		if s, err := n.Settle(dropped, nil); !errors.Is(err, ErrUnknownReservation) {
 			t.Errorf("its room was needed: %+v, %v", s, err)
 		}

@@ -227,7 +227,7 @@ func (c *clusterCheck) admitByCopies(subjects []int) bool {
 	admitted := copyAdmits
 	next := 0
 	for op := range c.countedFallbackOps(subjects) {
-		c.narrowToReplica(op, &c.gatheredOps[next], copyAdmits)
+		c.narrowByCopy(op, &c.gatheredOps[next], copyAdmits)
 		admitted = admitted && !op.Refuses()
 		next++
 	}
@@ -272,15 +272,15 @@ func (c *clusterCheck) giveBackFallbackOp(op *counters.Op, life counters.Life) {
 	_ = c.limiter.cluster.Fallback.GiveBack(c.limiter.clock.Now(), op.Key, op.Limit, taken, op.Cost, life)
 }
 
-// narrowToReplica combines two decisions: this node's decision on op, by its
-// share, and a copy's decision on replicaOp, by the whole limit. The stricter
+// narrowByCopy combines two decisions: this node's decision on op, by its
+// share, and a copy's decision on copyOp, by the whole limit. The stricter
 // one wins. Both report what is left as if the cost had been taken. copyAdmits
 // says whether the copy has admitted all ops.
-func (c *clusterCheck) narrowToReplica(op, replicaOp *counters.Op, copyAdmits bool) {
-	decision := c.replicaDecision(op, replicaOp, copyAdmits)
+func (c *clusterCheck) narrowByCopy(op, copyOp *counters.Op, copyAdmits bool) {
+	decision := c.decisionOfCopy(op, copyOp, copyAdmits)
 	if op.Decision.Allowed && !decision.Allowed {
 		op.Decision = decision
-		op.NoRoom = replicaOp.NoRoom
+		op.NoRoom = copyOp.NoRoom
 	}
 	if decision.Remaining < op.Decision.Remaining {
 		op.Decision.Remaining = max(0, decision.Remaining)
@@ -292,23 +292,23 @@ func (c *clusterCheck) narrowToReplica(op, replicaOp *counters.Op, copyAdmits bo
 	op.Decision.Delay = max(op.Decision.Delay, decision.Delay)
 }
 
-// replicaDecision returns the copy's decision as of after op's cost. If the
+// decisionOfCopy returns the copy's decision as of after op's cost. If the
 // copy did not debit the cost, its Remaining is from before, so the cost is
 // subtracted.
-func (c *clusterCheck) replicaDecision(op, replicaOp *counters.Op, copyAdmits bool) algorithms.Decision {
-	decision := replicaOp.Decision
+func (c *clusterCheck) decisionOfCopy(op, copyOp *counters.Op, copyAdmits bool) algorithms.Decision {
+	decision := copyOp.Decision
 	if !decision.Allowed {
 		return decision
 	}
 
 	// A copy that has taken the cost reports what is left afterwards. If the copy of
 	// another limit refuses, no copy takes anything.
-	hasTaken := replicaOp.Cost > 0 && copyAdmits
+	hasTaken := copyOp.Cost > 0 && copyAdmits
 	if hasTaken {
 		return decision
 	}
 
-	if replicaOp.Cost == 0 && decision.Remaining < op.Cost { // as for a peek: the copy was not asked about the cost
+	if copyOp.Cost == 0 && decision.Remaining < op.Cost { // as for a peek: the copy was not asked about the cost
 		return localcache.RefuseWithoutCounter(op.Limit, c.now, op.Cost)
 	}
 	decision.AddRemaining(op.Limit, -op.Cost)

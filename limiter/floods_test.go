@@ -364,8 +364,8 @@ func TestLargeFlood(t *testing.T) {
 			}
 			each := (heapInUse() - before) / want
 			t.Logf("%d bytes of heap for each of %d reservations", each, want)
-			if each > notes.Bytes {
-				t.Errorf("each takes %d bytes, more than %d", each, notes.Bytes)
+			if each > notes.Overhead {
+				t.Errorf("each takes %d bytes, more than %d", each, notes.Overhead)
 			}
 			b.goOn(f)
 

@@ -236,8 +236,8 @@ func (h *lateHistory) settle(at algorithms.Instant, c counters.SettledCost, life
 	c.Limit = h.limit
 	_, _ = h.table.Settle(at, &counters.SettlePlan{
 		Place: counters.Place{
-			Key:  notes.Key{Subject: h.key.Subject, ID: h.settled, Kind: notes.Reservation},
-			Open: 10 * time.Second, Until: at.Steady/1e9 + 10, SettledUntil: at.Steady/1e9 + 10,
+			Key:     notes.Key{Subject: h.key.Subject, ID: h.settled, Kind: notes.Reservation},
+			OpenFor: 10 * time.Second, Until: at.Steady/1e9 + 10, SettledUntil: at.Steady/1e9 + 10,
 		},
 		Changes: []counters.SettledCost{c},
 		Life:    life,

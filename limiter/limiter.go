@@ -148,11 +148,11 @@ func (l *Limiter) tryDecide(q *Query, a *Answer) (done bool) {
 		unauthorized = !authorized
 	}
 
-	if sc.cluster == nil {
-		sc.cluster = &clusterCheck{}
+	if sc.clusterCheck == nil {
+		sc.clusterCheck = &clusterCheck{}
 	}
 
-	c := sc.cluster
+	c := sc.clusterCheck
 	c.reset(l, q, a)
 	c.begin(unauthorized)
 
@@ -190,7 +190,7 @@ func (a *Answer) markDecidedHere(v counters.Verdict) {
 // finish completes a check that tryDecide left undecided. It waits for replies, and
 // asks again, until the check is decided. The caller accounts for it.
 func (l *Limiter) finish(q *Query, a *Answer) error {
-	c := a.scratch.cluster
+	c := a.scratch.clusterCheck
 	for {
 		c.collectReplies()
 
@@ -236,7 +236,7 @@ func (a *Answer) beginRematch(q *Query) {
 	// The first round's subjects are rolled back already. begin removes them, but
 	// does not run if the newer rules need no counter. They must go then, too:
 	// readers pair them with the hits by index.
-	a.scratch.cluster.subjects = a.scratch.cluster.subjects[:0]
+	a.scratch.clusterCheck.subjects = a.scratch.clusterCheck.subjects[:0]
 
 	// The place of the first round goes back with its cost, perhaps only after the
 	// second round has made its place. The second place has an id of its own, so

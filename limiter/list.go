@@ -39,7 +39,7 @@ func (a *Answer) addOp(h *rules.Hit, limit *rules.Limit, subject int, cost int64
 	// conclude writes the other fields.
 	la.Rule = h.Rule
 	la.Limit = limit
-	la.Subject = int32(subject)
+	la.SubjectIndex = int32(subject)
 	la.Cost = cost
 	la.ByHand = false
 	la.Blocked = false

@@ -44,7 +44,7 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 
 	// The subjects came with their limits, or a descriptor tree has matched them.
 	if len(q.Subjects) > 0 {
-		if q.Matched != nil && !q.Matched.SameRules(active.set) {
+		if q.MatchedBy != nil && !q.MatchedBy.SameRules(active.set) {
 			return ErrRulesChanged
 		}
 		if err := a.matchSubjects(q); err != nil {

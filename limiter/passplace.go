@@ -47,12 +47,12 @@ func (pp *passedPlaces) Code(c *wire.Coder) {
 
 // code writes or reads the place. Times are sent as durations from now.
 func (qp *QueuePlace) code(c *wire.Coder) {
-	goesOn := min(max(0, time.Until(qp.ProceedAt)), algorithms.LongestDelay)
+	waitLeft := min(max(0, time.Until(qp.ProceedAt)), algorithms.LongestDelay)
 	life := min(max(0, time.Until(qp.until)), maxTakenAge)
-	wire.Number(c, &goesOn, int64(algorithms.LongestDelay))
+	wire.Number(c, &waitLeft, int64(algorithms.LongestDelay))
 	wire.Number(c, &life, int64(maxTakenAge))
 	if c.Reads() {
-		qp.ProceedAt, qp.until = time.Now().Add(goesOn), time.Now().Add(life)
+		qp.ProceedAt, qp.until = time.Now().Add(waitLeft), time.Now().Add(life)
 	}
 	wire.List(c, &qp.taken, maxSubjectOps, minRefundBytes, func(rf *refund) { rf.codeWhole(c) })
 	c.Require(len(qp.taken) > 0)

@@ -69,7 +69,7 @@ func (pl *placeRequest) placeAt(subject uint64, now algorithms.Instant) *counter
 	second := (now.Steady+int64(pl.ttl+settlementMemory))/1e9 + 1
 	return &counters.Place{
 		Key: placeKey(subject, pl.id), Group: pl.group, Inline: pl.inline,
-		Open: pl.ttl, Until: second + notes.LateSettling, SettledUntil: second,
+		OpenFor: pl.ttl, Until: second + notes.LateSettling, SettledUntil: second,
 	}
 }
 

@@ -55,10 +55,10 @@ type Query struct {
 	// Answer of a delayed check then has a QueuePlace, unless its cost could not be
 	// given back if the caller stopped waiting.
 	Waits bool
-	// Matched is the set of rules that Subjects' nodes belong to; nil if no subject
-	// has a node. If other rules are in force by now, the check fails with
+	// MatchedBy is the set of rules that Subjects' nodes belong to; nil if no
+	// subject has a node. If other rules are in force by now, the check fails with
 	// ErrRulesChanged.
-	Matched *rules.Set
+	MatchedBy *rules.Set
 	// PeeksAreLooks turns peeks into looks. A look takes nothing, but is otherwise
 	// treated as a check: a lease or a remembered refusal may answer it, and it
 	// counts in the metrics and as demand for leases.

@@ -16,10 +16,10 @@ import (
 type QueuePlace struct {
 	ProceedAt time.Time // when the caller proceeds; the caller of Wait sets it first
 
-	limiter  *Limiter
-	taken    []refund
-	queueKey string    // the same for places of the same size in the same queues
-	until    time.Time // from then on, the owner can no longer tell what may come back
+	limiter *Limiter
+	taken   []refund
+	kind    string    // the same for places of the same size in the same queues
+	until   time.Time // from then on, the owner can no longer tell what may come back
 }
 
 // giveBack gives the cost of the place back, unless the owner can no longer
@@ -44,18 +44,18 @@ func (l *Limiter) setQueuePlace(a *Answer) {
 	if l.cluster == nil {
 		qp.taken = a.refundsHere(l)
 	} else {
-		qp.taken = a.scratch.cluster.refunds()
+		qp.taken = a.scratch.clusterCheck.refunds()
 	}
 
 	qp.taken = slices.DeleteFunc(qp.taken, func(rf refund) bool { return rf.isEmpty() })
-	qp.queueKey = qp.queueKeyOfTaken()
-	if qp.queueKey != "" {
+	qp.kind = qp.kindOfTaken()
+	if qp.kind != "" {
 		a.queuePlace = qp
 	}
 }
 
-// queueKeyOfTaken returns the kind of what was taken; empty if nothing was.
-func (qp *QueuePlace) queueKeyOfTaken() string {
+// kindOfTaken returns the kind of what was taken; empty if nothing was.
+func (qp *QueuePlace) kindOfTaken() string {
 	var kind []byte
 	for i := range qp.taken {
 		for j := range qp.taken[i].ops {

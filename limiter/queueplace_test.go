@@ -43,10 +43,10 @@ func TestQueuePlacesCanBeGivenBack(t *testing.T) {
 					decide(at, q)
 					last := decide(at, q)
 					p, delay := last.QueuePlace(), last.Delay()
-					if p == nil || p.queueKey == "" {
+					if p == nil || p.kind == "" {
 						t.Fatalf("at %d: no place in a queue of %v", at, delay)
 					}
-					if again := decide(at, q).QueuePlace(); again.queueKey != p.queueKey {
+					if again := decide(at, q).QueuePlace(); again.kind != p.kind {
 						t.Errorf("at %d: the places of equal checks differ", at)
 					} else {
 						again.giveBack()

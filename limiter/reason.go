@@ -127,7 +127,7 @@ func (la *LimitAnswer) appendCutOff(b []byte) []byte {
 // within the whole limit.
 func (a *Answer) partOf(la *LimitAnswer) (part int64, whose string) {
 	decidesAlone := la.byNodeShare || la.Rule.Consistency == rules.Local
-	c := a.scratch.cluster
+	c := a.scratch.clusterCheck
 	if decidesAlone && c != nil && c.limiter.cluster != nil {
 		return c.limiter.cluster.shareOf(&la.Limit.Limit).Amount, "node"
 	}

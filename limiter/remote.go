@@ -66,7 +66,7 @@ func (l *Limiter) doAtOwner(ctx context.Context, req *ownerRequest) error {
 		case location == partitions.Pending && cp.Authority(): // without it, waiting is of no use
 			cp.Ownership.WaitWhilePending(ctx, ring.PartitionOf(req.subject))
 		default:
-			state, to := cands.next(cp)
+			state, to := cands.chooseNext(cp)
 			if state != stateAskOwner && state != stateAskStandby || req.hops >= maxHops {
 				return ErrNoOwner
 			}

@@ -83,7 +83,7 @@ func outcome(a *Answer, err error) string {
 	s := fmt.Sprint(a.Allowed, a.Counted, a.DecidedBy, a.RulesVersion, a.TightestIndex, a.Now, a.Delay(), " ")
 	for i := range a.Limits {
 		la := &a.Limits[i]
-		s += fmt.Sprintf("%s %p %+v %t %t %d; ", la.Rule.Name, la.Limit, la.Decision, la.NoRoom, la.Blocked, la.Subject)
+		s += fmt.Sprintf("%s %p %+v %t %t %d; ", la.Rule.Name, la.Limit, la.Decision, la.NoRoom, la.Blocked, la.SubjectIndex)
 	}
 	return s
 }

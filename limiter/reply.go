@@ -28,8 +28,8 @@ const (
 	statusUnknownSlot                // the slot is over
 	statusTryAgain                   // the slot may not outlive this node
 	statusTooManySlots               // no room for another slot
-	statusNotReached                 // never sent: the owner stopped before this check
-	numStatuses               = statusNotReached
+	statusUndecided                  // never sent: the owner stopped before this check
+	numStatuses               = statusUndecided
 )
 
 // statusErrors are the errors that are sent as a status.

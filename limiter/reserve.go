@@ -303,7 +303,7 @@ func (rs *reservations) takenCostsOf(a *Answer, i int, ops []counters.Op) takenC
 
 		// The cost was taken by this node's share, and comes back by that share.
 		if taken.life.Lineage == localLineage {
-			op = a.scratch.cluster.fallbackOp(i, j)
+			op = a.scratch.clusterCheck.fallbackOp(i, j)
 		}
 
 		var mark algorithms.TakeMark
@@ -335,7 +335,7 @@ func (rs *reservations) originOf(a *Answer, i int) (origin takenCosts, via *pend
 
 	// A decision by a standby, or by this node alone, gets no life: its cost does
 	// not come back.
-	decision := &a.scratch.cluster.subjects[i].subjectDecision
+	decision := &a.scratch.clusterCheck.subjects[i].subjectDecision
 	switch {
 	case h.Rule.Consistency == rules.Local:
 		origin.life = counters.Life{Lineage: localLineage, Resets: decision.life.Resets}

@@ -181,7 +181,7 @@ func (c *clusterCheck) chooseNode(s *subject, now time.Time) (again bool) {
 		return false
 	}
 	cp := c.limiter.cluster
-	s.state, s.to = s.next(cp)
+	s.state, s.to = s.chooseNext(cp)
 	if s.state == stateAskOwner {
 		return false
 	}
@@ -511,7 +511,7 @@ func (c *clusterCheck) acceptAnswer(s *subject, ak *pendingAsk, arrived bool) {
 		s.problem = partitions.WithoutAuthority
 	case ak.status == statusUnreachable:
 		c.limiter.cluster.Ownership.LearnOwner(ring.PartitionOf(s.keySubject), ak.revision, ak.hint)
-	case ak.status == statusNotReached: // a gate shut before this check's turn: the same node may be asked again
+	case ak.status == statusUndecided: // a gate shut before this check's turn: the same node may be asked again
 		s.unmarkTried(ak.to)
 	case ak.status == statusNotOwner:
 		// The node can be reached, and may own the subject in a moment. awaitOwner lets

@@ -64,17 +64,17 @@ func (cs *candidates) locate(l *Limiter) partitions.Location {
 	return partitions.Nowhere
 }
 
-// next returns how a subject that is not decided here is decided next, and by
-// which node. The standby comes last, and after it this node, alone.
-func (cs *candidates) next(cp *clusterPart) (subjectState, ring.NodeID) {
-	for _, id := range [...]ring.NodeID{cs.hint, cs.route.Owner, cs.route.Other} {
+// chooseNext returns how a subject that is not decided here is decided next,
+// and by which node. The standby comes last, and after it this node, alone.
+func (cs *candidates) chooseNext(cp *clusterPart) (subjectState, ring.NodeID) {
+	for _, id := range [...]ring.NodeID{cs.hint, cs.route.Owner, cs.route.OtherSide} {
 		if id != cp.Self && cs.checkReachable(cp, id) {
 			return stateAskOwner, id
 		}
 	}
 
 	// During a move, the node that handed the partition over keeps a copy.
-	other := cs.route.Other
+	other := cs.route.OtherSide
 	if !other.IsZero() && slices.Contains(cs.tried, cs.route.Owner) {
 		if other == cp.Self && !cs.triedAsStandby {
 			return stateActAsStandby, other
@@ -131,7 +131,7 @@ func (cs *candidates) recheckUnreached(cp *clusterPart) (found bool) {
 // unsureNode returns a node that may decide the subject, and of which it is not
 // known yet whether a path leads to it; zero if there is none.
 func (cs *candidates) unsureNode(cp *clusterPart) ring.NodeID {
-	for _, id := range [...]ring.NodeID{cs.route.Owner, cs.route.Other, cs.route.Standby} {
+	for _, id := range [...]ring.NodeID{cs.route.Owner, cs.route.OtherSide, cs.route.Standby} {
 		if !id.IsZero() && id != cp.Self && cp.Peers.PathUnsure(id) {
 			return id
 		}

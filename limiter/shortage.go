@@ -99,7 +99,7 @@ type shortages struct {
 // of the limit remains, and how much that was.
 type pace struct {
 	looked, remaining atomic.Int64
-	noticed           atomic.Int64 // when the owner was last told
+	ownerToldAt       atomic.Int64 // when the owner was last told
 }
 
 // claimTurn returns how long ago the time in last is. due means that it is at
@@ -176,7 +176,7 @@ func (lo *loans) needsAhead(a *Answer, h *rules.Hit, first int) (needs []loanNee
 		}
 
 		// Claim the turn last, so that only a limit that is short takes it.
-		_, due := claimTurn(&p.noticed, a.Now.Steady)
+		_, due := claimTurn(&p.ownerToldAt, a.Now.Steady)
 		if due {
 			needs = append(needs, need)
 		}

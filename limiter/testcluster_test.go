@@ -130,8 +130,8 @@ func (w *testCluster) open(id ring.NodeID, text string) *testNode {
 	}
 	bound := cmp.Or(w.bound, 100_000)
 	table, clock, fallback := counters.New(bound), NewClockWithOffset(ahead), localcache.NewFallbackTable(bound)
-	table.Notes().BoundReservations(cmp.Or(w.room, counters.DefaultReservations))
-	table.Notes().BoundSlots(cmp.Or(w.room, notes.DefaultSlots))
+	table.Notes().BoundReservations(cmp.Or(w.room, counters.DefaultReservationBytes))
+	table.Notes().BoundSlots(cmp.Or(w.room, notes.DefaultSlotBytes))
 	table.ShutAll()
 	w.t.Cleanup(func() {
 		clock.Close()
@@ -219,7 +219,7 @@ func (n *testNode) Route(p int) partitions.Route {
 	defer n.w.mu.Unlock()
 	at := n.w.place[p]
 	r := partitions.Route{Epoch: 1, Revision: 1, Location: partitions.Elsewhere, Owner: at.owner,
-		Other: at.other, Standby: at.standby}
+		OtherSide: at.other, Standby: at.standby}
 	if id, ok := n.wrong.Load(p); ok {
 		r.Owner = id.(ring.NodeID)
 	}

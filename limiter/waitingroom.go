@@ -36,7 +36,7 @@ type waitingRoom struct {
 // caller moves up, move is called with the time at which the caller goes on
 // instead. move runs under a lock, so it must not block, nor call a method of a
 // Waiter.
-func (qp *QueuePlace) Wait(move func(goesOn time.Time)) *Waiter {
+func (qp *QueuePlace) Wait(move func(proceedAt time.Time)) *Waiter {
 	w := &Waiter{limiter: qp.limiter, place: qp, move: move}
 	room := &w.limiter.waitingRoom
 	room.mu.Lock()
@@ -45,10 +45,10 @@ func (qp *QueuePlace) Wait(move func(goesOn time.Time)) *Waiter {
 	if room.waiting == nil {
 		room.waiting = make(map[string]map[*Waiter]struct{})
 	}
-	if room.waiting[qp.queueKey] == nil {
-		room.waiting[qp.queueKey] = make(map[*Waiter]struct{})
+	if room.waiting[qp.kind] == nil {
+		room.waiting[qp.kind] = make(map[*Waiter]struct{})
 	}
-	room.waiting[qp.queueKey][w] = struct{}{}
+	room.waiting[qp.kind][w] = struct{}{}
 	return w
 }
 
@@ -98,10 +98,10 @@ func (l *Limiter) moveUp() {
 
 // remove removes w, which must wait here. The caller must hold mu.
 func (room *waitingRoom) remove(w *Waiter) {
-	list := room.waiting[w.place.queueKey]
+	list := room.waiting[w.place.kind]
 	delete(list, w)
 	if len(list) == 0 {
-		delete(room.waiting, w.place.queueKey)
+		delete(room.waiting, w.place.kind)
 	}
 }
 
@@ -110,7 +110,7 @@ func (room *waitingRoom) remove(w *Waiter) {
 func (room *waitingRoom) fill(free []*QueuePlace) (rest []*QueuePlace) {
 	byKind := make(map[string][]*QueuePlace)
 	for _, qp := range free {
-		byKind[qp.queueKey] = append(byKind[qp.queueKey], qp)
+		byKind[qp.kind] = append(byKind[qp.kind], qp)
 	}
 
 	for kind, places := range byKind {
@@ -138,7 +138,7 @@ func (room *waitingRoom) fill(free []*QueuePlace) (rest []*QueuePlace) {
 func (l *Limiter) servePassed(pp *passedPlaces) {
 	for _, place := range pp.places {
 		place.limiter = l
-		place.queueKey = place.queueKeyOfTaken()
+		place.kind = place.kindOfTaken()
 	}
 
 	room := &l.waitingRoom

@@ -14,19 +14,19 @@ func TestMoveUpKeepsPlaces(t *testing.T) {
 	l := open(t, "rules: []")
 	r := &l.waitingRoom
 	random, now := rand.New(rand.NewPCG(1, 2)), time.Now()
-	goesOn := map[*Waiter]time.Time{} // as each was told
+	proceedAt := map[*Waiter]time.Time{} // as each was told
 	var all []*Waiter
 	for i := range 200 {
 		var w *Waiter
-		place := &QueuePlace{limiter: l, queueKey: []string{"a", "b"}[i%2],
+		place := &QueuePlace{limiter: l, kind: []string{"a", "b"}[i%2],
 			ProceedAt: now.Add(time.Duration(i/2+1) * time.Hour)}
 		w = place.Wait(func(at time.Time) {
-			if !at.Before(goesOn[w]) {
-				t.Errorf("moved from %v to %v", goesOn[w], at)
+			if !at.Before(proceedAt[w]) {
+				t.Errorf("moved from %v to %v", proceedAt[w], at)
 			}
-			goesOn[w] = at
+			proceedAt[w] = at
 		})
-		goesOn[w] = place.ProceedAt
+		proceedAt[w] = place.ProceedAt
 		all = append(all, w)
 	}
 
@@ -41,8 +41,8 @@ func TestMoveUpKeepsPlaces(t *testing.T) {
 		}
 		given += len(r.fill(left))
 		for _, w := range all {
-			if !goesOn[w].Equal(w.place.ProceedAt) {
-				t.Fatalf("one that has the place of %v was told %v", w.place.ProceedAt, goesOn[w])
+			if !proceedAt[w].Equal(w.place.ProceedAt) {
+				t.Fatalf("one that has the place of %v was told %v", w.place.ProceedAt, proceedAt[w])
 			}
 		}
 	}
@@ -53,7 +53,7 @@ func TestMoveUpKeepsPlaces(t *testing.T) {
 	for _, kind := range []string{"a", "b"} {
 		var list []time.Time
 		for _, w := range all {
-			if w.place.queueKey == kind {
+			if w.place.kind == kind {
 				list = append(list, w.place.ProceedAt)
 			}
 		}
@@ -64,7 +64,7 @@ func TestMoveUpKeepsPlaces(t *testing.T) {
 			}
 		}
 		for _, w := range all {
-			if w.place.queueKey == kind {
+			if w.place.kind == kind {
 				w.Proceed()
 			}
 		}

@@ -102,16 +102,16 @@ type GrantInput struct {
 // costs, and take must debit all of them or nothing. Grant holds the subject's
 // shard meanwhile. The returned ID is zero if nothing is granted.
 func (led *LeaseLedger) Grant(
-	now time.Duration, req *GrantInput, take func(ops []counters.Op) bool,
+	now time.Duration, in *GrantInput, take func(ops []counters.Op) bool,
 ) (id uint64, amounts []int64) {
-	key := req.Ops[0].Key
+	key := in.Ops[0].Key
 	sh, sub := led.lock(key.Subject)
 	defer sh.mu.Unlock()
 
 	// A subject without grants may need room in the ledger, so subjects whose
 	// grants have ended leave first.
 	if sub != nil {
-		led.acceptReport(sub, now, req)
+		led.acceptReport(sub, now, in)
 	} else {
 		led.sweep(sh, now)
 	}
@@ -123,7 +123,7 @@ func (led *LeaseLedger) Grant(
 		return 0, nil
 	}
 
-	ops := sub.sizeGrant(req)
+	ops := sub.sizeGrant(in)
 	if ops == nil || !take(ops) {
 		return 0, nil
 	}
@@ -136,8 +136,8 @@ func (led *LeaseLedger) Grant(
 		}
 	}
 
-	lg := ledgerGrant{id: led.ids.Add(1), holder: req.Holder, lineage: req.Lineage,
-		until: now + req.Request.Policy.TTL + returnGrace}
+	lg := ledgerGrant{id: led.ids.Add(1), holder: in.Holder, lineage: in.Lineage,
+		until: now + in.Request.Policy.TTL + returnGrace}
 	for i := range ops {
 		cost := ops[i].Cost
 		lg.parts = append(lg.parts, ledgerPart{ops[i].Key.Counter, cost, cost, cost})
@@ -154,9 +154,9 @@ func (led *LeaseLedger) Grant(
 // acceptReport applies the holder's report about its grants, and forgets grants
 // that are over. A grant that had reached the holder but is missing from the
 // report is no longer being spent. Some of it may be on its way back.
-func (led *LeaseLedger) acceptReport(sub *ledgerSubject, now time.Duration, req *GrantInput) {
+func (led *LeaseLedger) acceptReport(sub *ledgerSubject, now time.Duration, in *GrantInput) {
 	before := len(sub.grants)
-	isOver := func(lg ledgerGrant) bool { return now >= lg.until || lg.lineage != req.Lineage }
+	isOver := func(lg ledgerGrant) bool { return now >= lg.until || lg.lineage != in.Lineage }
 	sub.grants = slices.DeleteFunc(sub.grants, isOver)
 	led.outstanding.Add(int64(len(sub.grants) - before))
 
@@ -166,13 +166,13 @@ func (led *LeaseLedger) acceptReport(sub *ledgerSubject, now time.Duration, req 
 		// A grant with a higher ID may still be on its way to the holder, so its
 		// absence says nothing. A report for an earlier process of the owner uses the
 		// same IDs for other grants.
-		if !req.SameBoot || lg.holder != req.Holder || lg.id > req.Request.LastGrant {
+		if !in.SameBoot || lg.holder != in.Holder || lg.id > in.Request.LastGrant {
 			continue
 		}
 
 		// A grant that the holder no longer reports is spent or on its way back. Or it
 		// arrived out of order, and is returned unused.
-		held := slices.IndexFunc(req.Request.Held, func(h HeldGrant) bool { return h.ID == lg.id })
+		held := slices.IndexFunc(in.Request.Held, func(h HeldGrant) bool { return h.ID == lg.id })
 		if held < 0 {
 			lg.until = min(lg.until, now+returnGrace)
 			for j := range lg.parts {
@@ -181,7 +181,7 @@ func (led *LeaseLedger) acceptReport(sub *ledgerSubject, now time.Duration, req 
 			continue
 		}
 
-		left := req.Request.Held[held].Left
+		left := in.Request.Held[held].Left
 		for j := range min(len(lg.parts), len(left)) {
 			p := &lg.parts[j]
 			p.maySpend = min(p.maySpend, left[j])
@@ -193,21 +193,21 @@ func (led *LeaseLedger) acceptReport(sub *ledgerSubject, now time.Duration, req 
 // sizeGrant returns req's ops with the amounts to grant as costs. It returns
 // nil if the holder wants nothing, or if it would get nothing of a limit that
 // it wants some of.
-func (sub *ledgerSubject) sizeGrant(req *GrantInput) []counters.Op {
-	ops := make([]counters.Op, 0, len(req.Ops))
+func (sub *ledgerSubject) sizeGrant(in *GrantInput) []counters.Op {
+	ops := make([]counters.Op, 0, len(in.Ops))
 
 	wanted := false
-	policy := req.Request.Policy
-	policy.Nodes = req.Nodes
+	policy := in.Request.Policy
+	policy.Nodes = in.Nodes
 
-	for i := range req.Ops {
-		op := counters.Op{Key: req.Ops[i].Key, Limit: req.Ops[i].Limit}
-		input := SizeInput{Limit: op.Limit, Want: req.Request.Want[i], Remaining: req.Ops[i].Decision.Remaining}
+	for i := range in.Ops {
+		op := counters.Op{Key: in.Ops[i].Key, Limit: in.Ops[i].Limit}
+		input := SizeInput{Limit: op.Limit, Want: in.Request.Want[i], Remaining: in.Ops[i].Decision.Remaining}
 
 		sub.forEachPart(op.Key.Counter, func(lg *ledgerGrant, p *ledgerPart) {
-			input.Outstanding = addCapped(input.Outstanding, p.maySpend)
-			if lg.holder == req.Holder {
-				input.HolderOutstanding = addCapped(input.HolderOutstanding, p.maySpend)
+			input.MaySpend = addCapped(input.MaySpend, p.maySpend)
+			if lg.holder == in.Holder {
+				input.HolderMaySpend = addCapped(input.HolderMaySpend, p.maySpend)
 			}
 		})
 

@@ -34,7 +34,7 @@ func TestSize(t *testing.T) {
 		{"nothing", 5000, 0, 0, 0, 3, 0},
 	}
 	for _, tt := range tests {
-		a := SizeInput{Limit: &fixed, Want: tt.want, Remaining: tt.remaining, Outstanding: tt.out, HolderOutstanding: tt.there}
+		a := SizeInput{Limit: &fixed, Want: tt.want, Remaining: tt.remaining, MaySpend: tt.out, HolderMaySpend: tt.there}
 		if have := Size(a, Policy{Threshold: 0.85, Idle: 0.02, Nodes: tt.nodes}); have != tt.have {
 			t.Errorf("%s: have %d, want %d", tt.name, have, tt.have)
 		}

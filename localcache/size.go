@@ -8,11 +8,11 @@ import (
 
 // SizeInput is a holder's request for one limit, with what the owner knows about that limit.
 type SizeInput struct {
-	Limit             *algorithms.Limit
-	Want              int64 // units that the holder expects to need within a lease's TTL
-	Remaining         int64 // units left of the limit
-	Outstanding       int64 // units that all holders may still spend from grants
-	HolderOutstanding int64 // the part of Outstanding that this holder has
+	Limit          *algorithms.Limit
+	Want           int64 // units that the holder expects to need within a lease's TTL
+	Remaining      int64 // units left of the limit
+	MaySpend       int64 // units that all holders may still spend from grants
+	HolderMaySpend int64 // the part of Outstanding that this holder has
 }
 
 // Size returns how many units of one limit to grant; zero for none.
@@ -26,7 +26,7 @@ func Size(in SizeInput, policy Policy) int64 {
 	large := min(in.Want, headroom/int64(max(2, policy.Nodes+1)))
 
 	part := policy.IdlePart(in.Limit)
-	small := min(in.Want, part-in.HolderOutstanding, policy.IdleTotal(in.Limit)-in.Outstanding)
+	small := min(in.Want, part-in.HolderMaySpend, policy.IdleTotal(in.Limit)-in.MaySpend)
 
 	size := max(0, min(max(large, small), in.Remaining))
 

@@ -51,7 +51,7 @@ func (o *outcome) awaitTurn(ctx context.Context) error {
 
 	// ProceedAt is set before Wait: from then on the limiter reads it.
 	o.place.ProceedAt = time.Now().Add(o.Delay)
-	waiter := o.place.Wait(func(goesOn time.Time) { timer.Reset(time.Until(goesOn)) })
+	waiter := o.place.Wait(func(proceedAt time.Time) { timer.Reset(time.Until(proceedAt)) })
 
 	select {
 	case <-timer.C:

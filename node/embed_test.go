@@ -571,7 +571,7 @@ func TestDefaults(t *testing.T) {
 	c, err := Config{Region: "us", ClusterBind: "127.0.0.1"}.complete()
 	if err != nil || c.PrimaryRegion != "us" || c.BootstrapExpect != 1 ||
 		c.Advertise != "127.0.0.1" || c.MaxCounters != defaultCounters ||
-		c.ReservationBytes != counters.DefaultReservations || c.Name == "" {
+		c.ReservationBytes != counters.DefaultReservationBytes || c.Name == "" {
 		t.Errorf("have %+v, %v", c, err)
 	}
 	if c, err = (Config{ClusterBind: "127.0.0.1",

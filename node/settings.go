@@ -64,7 +64,7 @@ func (c Config) complete() (*settings, error) {
 	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	c.Name = cmp.Or(c.Name, DefaultName())
 	c.MaxCounters = cmp.Or(c.MaxCounters, defaultCounters)
-	c.ReservationBytes = cmp.Or(c.ReservationBytes, counters.DefaultReservations)
+	c.ReservationBytes = cmp.Or(c.ReservationBytes, counters.DefaultReservationBytes)
 	c.UsageSubjects = cmp.Or(c.UsageSubjects, defaultUsageSubjects)
 	c.Region = cmp.Or(c.Region, defaultRegion)
 	c.PrimaryRegion = cmp.Or(c.PrimaryRegion, c.Region)

@@ -98,7 +98,7 @@ func readFrame(number, frame []byte, now algorithms.Instant, each func(r *counte
 			log = r.Log
 		}
 
-		r.DelaySlot(age)
+		r.ExtendSlot(age)
 		each(&r, wall, before-d.Len())
 	}
 	return true

@@ -78,7 +78,7 @@ type RaftStore struct {
 	path      string
 	store     *raftboltdb.BoltStore
 	handle    *os.File // bbolt's own
-	logs      *timedLogs
+	logs      *guardedLogs
 	cache     *raft.LogCache
 	stable    *guardedStable
 	snapshots raft.SnapshotStore
@@ -137,7 +137,7 @@ func (r *RaftStore) assemble() error {
 		afterWrite: r.recordSize, parked: make(chan struct{}),
 	}
 
-	r.logs = newTimedLogs(checkedLogs{r.store}, r.config.Timeout, r.workers, log)
+	r.logs = newGuardedLogs(checkedLogs{r.store}, r.config.Timeout, r.workers, log)
 	r.logs.afterWrite = r.recordSize
 	r.cache, err = raft.NewLogCache(CachedEntries, r.logs)
 	if err != nil {

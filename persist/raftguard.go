@@ -24,9 +24,9 @@ const (
 // errHung: the disk does not respond.
 var errHung = errors.New("disk does not respond")
 
-// timedLogs is a log whose writes fail when the disk hangs. A leader steps
+// guardedLogs is a log whose writes fail when the disk hangs. A leader steps
 // down when StoreLogs fails. Raft itself does not notice a hung disk: without
-// timedLogs, a leader would stay leader for as long as it can send
+// guardedLogs, a leader would stay leader for as long as it can send
 // heartbeats.
 //
 // A write that timed out may still succeed, and even a write that returned an
@@ -83,7 +83,7 @@ var errHung = errors.New("disk does not respond")
 // Raft reads through a cache in front of this log (see raft.go). The cache never
 // holds an entry that is missing here: it adds entries after they were stored,
 // and drops all of them before any is deleted.
-type timedLogs struct {
+type guardedLogs struct {
 	inner      raft.LogStore
 	timeout    time.Duration
 	workers    *workers
@@ -100,8 +100,8 @@ type timedLogs struct {
 	deletedFrom uint64     // Raft has deleted the entries from this index on, which are still here; 0 if none
 }
 
-func newTimedLogs(inner raft.LogStore, timeout time.Duration, workers *workers, log *slog.Logger) *timedLogs {
-	return &timedLogs{
+func newGuardedLogs(inner raft.LogStore, timeout time.Duration, workers *workers, log *slog.Logger) *guardedLogs {
+	return &guardedLogs{
 		inner: inner, timeout: timeout, workers: workers, log: log, afterWrite: func() {},
 		writing: make(chan struct{}, 1), reads: make(chan struct{}, maxReads), doubtFrom: math.MaxUint64,
 	}
@@ -118,17 +118,17 @@ type logWrite struct {
 
 	// abandoned means that the write timed out, so Raft was told that it failed.
 	// done means that the write has returned, with err, before that. Only one of
-	// the two is ever set. timedLogs.mu guards the three.
+	// the two is ever set. guardedLogs.mu guards the three.
 	abandoned, done bool
 	err             error
 }
 
 // StoreLog stores one entry.
-func (g *timedLogs) StoreLog(l *raft.Log) error { return g.StoreLogs([]*raft.Log{l}) }
+func (g *guardedLogs) StoreLog(l *raft.Log) error { return g.StoreLogs([]*raft.Log{l}) }
 
 // StoreLogs stores entries, or fails if the disk hangs. If Raft has just deleted
 // the end of the log, they replace it.
-func (g *timedLogs) StoreLogs(logs []*raft.Log) error {
+func (g *guardedLogs) StoreLogs(logs []*raft.Log) error {
 	if len(logs) == 0 {
 		return nil
 	}
@@ -175,7 +175,7 @@ func (g *timedLogs) StoreLogs(logs []*raft.Log) error {
 
 // takeDeletedFrom returns and clears deletedFrom. Clearing it is safe even if
 // the write fails: before the next attempt, Raft deletes at least as much again.
-func (g *timedLogs) takeDeletedFrom() uint64 {
+func (g *guardedLogs) takeDeletedFrom() uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	from := g.deletedFrom
@@ -184,7 +184,7 @@ func (g *timedLogs) takeDeletedFrom() uint64 {
 }
 
 // deleteFrom deletes all entries from index on.
-func (g *timedLogs) deleteFrom(index uint64) error {
+func (g *guardedLogs) deleteFrom(index uint64) error {
 	last, err := g.inner.LastIndex()
 	if err != nil || last < index {
 		return err
@@ -195,7 +195,7 @@ func (g *timedLogs) deleteFrom(index uint64) error {
 // DeleteRange deletes entries at the start of the log, or fails if the disk
 // hangs. Entries at the end stay until StoreLogs replaces them, or until the
 // store closes.
-func (g *timedLogs) DeleteRange(low, high uint64) error {
+func (g *guardedLogs) DeleteRange(low, high uint64) error {
 	isEnd := false
 
 	err := g.write(&logWrite{
@@ -229,7 +229,7 @@ func (g *timedLogs) DeleteRange(low, high uint64) error {
 // close deletes the end of the log that Raft has deleted and not replaced: a
 // recovery deletes the whole log, and stores nothing. Raft must have ended. It
 // reads the log that it finds when it starts again.
-func (g *timedLogs) close() error {
+func (g *guardedLogs) close() error {
 	from := g.takeDeletedFrom()
 	if from == 0 || g.checkWritable() != nil {
 		return nil
@@ -239,7 +239,7 @@ func (g *timedLogs) close() error {
 
 // readFrom reads the entries from low to last, the end of the log. There are at
 // most as many as a cut-off leader could append.
-func (g *timedLogs) readFrom(low, last uint64) ([]*raft.Log, error) {
+func (g *guardedLogs) readFrom(low, last uint64) ([]*raft.Log, error) {
 	var entries []*raft.Log
 	for i := low; i <= last; i++ {
 		l := new(raft.Log)
@@ -258,7 +258,7 @@ func (g *timedLogs) readFrom(low, last uint64) ([]*raft.Log, error) {
 }
 
 // write waits for its turn and makes a write.
-func (g *timedLogs) write(w *logWrite) error {
+func (g *guardedLogs) write(w *logWrite) error {
 	timer := time.NewTimer(g.timeout)
 	defer timer.Stop()
 
@@ -316,14 +316,14 @@ func (g *timedLogs) write(w *logWrite) error {
 	return errHung
 }
 
-func (g *timedLogs) checkWritable() error {
+func (g *guardedLogs) checkWritable() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.writeErr
 }
 
 // runWrite makes the write, and undoes it if Raft learns that it failed.
-func (g *timedLogs) runWrite(w *logWrite, result chan<- error) {
+func (g *guardedLogs) runWrite(w *logWrite, result chan<- error) {
 	err := g.runMeasured(w.do)
 	recovered := false
 
@@ -360,7 +360,7 @@ func (g *timedLogs) runWrite(w *logWrite, result chan<- error) {
 
 // writeErrorAfter returns the error of all writes that follow one that failed
 // with err or, if err is nil, timed out.
-func (g *timedLogs) writeErrorAfter(err error) error {
+func (g *guardedLogs) writeErrorAfter(err error) error {
 	switch {
 	case err == nil:
 		return errHung
@@ -372,7 +372,7 @@ func (g *timedLogs) writeErrorAfter(err error) error {
 
 // undoUntilDone undoes w, however long it takes, and then allows writes again.
 // It calls afterTry after each attempt.
-func (g *timedLogs) undoUntilDone(w *logWrite, afterTry func()) {
+func (g *guardedLogs) undoUntilDone(w *logWrite, afterTry func()) {
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		err := g.runMeasured(w.undo)
 
@@ -402,7 +402,7 @@ func (g *timedLogs) undoUntilDone(w *logWrite, afterTry func()) {
 }
 
 // runMeasured makes or undoes a write, and records how long it takes and whether it fails.
-func (g *timedLogs) runMeasured(do func() error) error {
+func (g *guardedLogs) runMeasured(do func() error) error {
 	g.health.begin()
 	err := guard(do)
 	isFirst := g.health.end(err)
@@ -414,12 +414,12 @@ func (g *timedLogs) runMeasured(do func() error) error {
 }
 
 // FirstIndex returns the first entry's index, or zero if there is none.
-func (g *timedLogs) FirstIndex() (uint64, error) {
+func (g *guardedLogs) FirstIndex() (uint64, error) {
 	return readBounded(g, g.inner.FirstIndex)
 }
 
 // LastIndex returns the last entry's index, or zero if there is none.
-func (g *timedLogs) LastIndex() (uint64, error) {
+func (g *guardedLogs) LastIndex() (uint64, error) {
 	// While any entry is in doubt, the end of the log may not be what Raft
 	// believes in.
 	if err := g.checkTrusted(math.MaxUint64); err != nil {
@@ -428,7 +428,7 @@ func (g *timedLogs) LastIndex() (uint64, error) {
 	return readBounded(g, g.inner.LastIndex)
 }
 
-func (g *timedLogs) GetLog(index uint64, into *raft.Log) error {
+func (g *guardedLogs) GetLog(index uint64, into *raft.Log) error {
 	if err := g.checkTrusted(index); err != nil {
 		return err
 	}
@@ -452,7 +452,7 @@ func (g *timedLogs) GetLog(index uint64, into *raft.Log) error {
 }
 
 // checkTrusted returns an error if entry index may differ from the one Raft believes in.
-func (g *timedLogs) checkTrusted(index uint64) error {
+func (g *guardedLogs) checkTrusted(index uint64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.doubtFrom != math.MaxUint64 && index >= g.doubtFrom {
@@ -462,7 +462,7 @@ func (g *timedLogs) checkTrusted(index uint64) error {
 }
 
 // readBounded runs read, but waits no longer than readFactor timeouts.
-func readBounded[T any](g *timedLogs, read func() (T, error)) (T, error) {
+func readBounded[T any](g *guardedLogs, read func() (T, error)) (T, error) {
 	type answer struct {
 		value T
 		err   error

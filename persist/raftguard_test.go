@@ -80,10 +80,10 @@ func (f *faultyLogs) GetLog(i uint64, l *raft.Log) error {
 }
 
 // newFaultyLogs returns a guarded log in memory, with the cache that Raft uses.
-func newFaultyLogs(t *testing.T) (*timedLogs, *raft.LogCache, *faultyLogs) {
+func newFaultyLogs(t *testing.T) (*guardedLogs, *raft.LogCache, *faultyLogs) {
 	t.Helper()
 	inner := &faultyLogs{LogStore: raft.NewInmemStore()}
-	g := newTimedLogs(inner, 2*time.Second, newWorkers(), quiet)
+	g := newGuardedLogs(inner, 2*time.Second, newWorkers(), quiet)
 	cache, err := raft.NewLogCache(CachedEntries, g)
 	expect.NoError(t, err)
 	t.Cleanup(func() {

@@ -230,14 +230,14 @@ func trimVersions(versions []*storedVersion) []*storedVersion {
 }
 
 // document reads the document of a version.
-func (r *storedVersion) document() (*document.Document, error) {
-	text, err := wire.Inflate(r.packed, document.MaxDocument)
+func (v *storedVersion) document() (*document.Document, error) {
+	text, err := wire.Inflate(v.packed, document.MaxDocument)
 	if err != nil {
-		return nil, fmt.Errorf("unpack version %d of the rules: %w", r.Number, err)
+		return nil, fmt.Errorf("unpack version %d of the rules: %w", v.Number, err)
 	}
 	doc, err := document.Parse(text)
 	if err != nil {
-		return nil, fmt.Errorf("read version %d of the rules: %w", r.Number, err)
+		return nil, fmt.Errorf("read version %d of the rules: %w", v.Number, err)
 	}
 	return doc, nil
 }
@@ -268,15 +268,15 @@ func (h *History) currentNumber() int64 {
 // Versions returns the kept versions, newest first: at most KeptVersions.
 func (h *History) Versions() []Version {
 	out := make([]Version, 0, len(h.versions))
-	for _, r := range slices.Backward(h.versions) {
-		out = append(out, r.Version)
+	for _, v := range slices.Backward(h.versions) {
+		out = append(out, v.Version)
 	}
 	return out
 }
 
 // DocumentAt returns the document of a kept version. The error wraps [document.ErrNotFound].
 func (h *History) DocumentAt(n int64) (*document.Document, error) {
-	i, ok := slices.BinarySearchFunc(h.versions, n, func(r *storedVersion, n int64) int { return cmp.Compare(r.Number, n) })
+	i, ok := slices.BinarySearchFunc(h.versions, n, func(v *storedVersion, n int64) int { return cmp.Compare(v.Number, n) })
 	switch {
 	case !ok:
 		return nil, fmt.Errorf("look for version %d of the rules: %w", n, document.ErrNotFound)

@@ -194,8 +194,8 @@ func bigDocument(subjects int) []byte {
 
 // packedBytes returns how many bytes of compressed text h holds.
 func packedBytes(h *History) (size int) {
-	for _, r := range h.versions {
-		size += len(r.packed)
+	for _, v := range h.versions {
+		size += len(v.packed)
 	}
 	return size
 }

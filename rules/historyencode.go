@@ -38,22 +38,22 @@ var ErrHistory = errors.New("not a history of rules")
 func (h *History) AppendBinary(b []byte) []byte {
 	start := len(b)
 	size := 64
-	for _, r := range h.versions {
-		size += len(r.packed) + len(r.By) + len(r.What) + len(r.Message) + 256
+	for _, v := range h.versions {
+		size += len(v.packed) + len(v.By) + len(v.What) + len(v.Message) + 256
 	}
 
 	b = binary.AppendUvarint(append(slices.Grow(b, size), historyFormat), uint64(len(h.versions)))
 	before := int64(0)
-	for _, r := range h.versions {
-		b = binary.AppendUvarint(b, uint64(r.Number-before))
-		b = binary.AppendVarint(b, r.When.UnixMilli())
-		for _, text := range []string{r.By, r.What, r.Message, r.Via} {
+	for _, v := range h.versions {
+		b = binary.AppendUvarint(b, uint64(v.Number-before))
+		b = binary.AppendVarint(b, v.When.UnixMilli())
+		for _, text := range []string{v.By, v.What, v.Message, v.Via} {
 			b = wire.AppendText(b, text)
 		}
-		b = binary.AppendUvarint(b, uint64(r.Number-r.Applied))
-		b = binary.AppendVarint(b, int64(r.Size))
-		b = wire.AppendText(b, r.packed)
-		before = r.Number
+		b = binary.AppendUvarint(b, uint64(v.Number-v.Applied))
+		b = binary.AppendVarint(b, int64(v.Size))
+		b = wire.AppendText(b, v.packed)
+		before = v.Number
 	}
 
 	return wire.AppendSum(b, start)
@@ -102,17 +102,17 @@ func ParseHistory(b []byte) (*History, error) {
 }
 
 func decodeVersion(d *wire.Decoder, number int64) *storedVersion {
-	r := &storedVersion{Version: Version{
+	v := &storedVersion{Version: Version{
 		Number: number, When: time.UnixMilli(d.Varint()).UTC(), By: d.Text(maxBy), What: d.Text(maxWhat),
 		Message: d.Text(MaxMessage), Via: d.Text(maxWhat), Applied: number - d.UpTo(number), Size: int(d.Varint()),
 	}}
 	// The text is copied, because the view would keep the whole input in
 	// memory.
-	r.packed = slices.Clone(d.View(maxPacked))
-	for _, text := range []string{r.By, r.What, r.Message, r.Via} {
+	v.packed = slices.Clone(d.View(maxPacked))
+	for _, text := range []string{v.By, v.What, v.Message, v.Via} {
 		if !utf8.ValidString(text) {
 			d.Failf("version %d has invalid UTF-8", number)
 		}
 	}
-	return r
+	return v
 }

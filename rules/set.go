@@ -36,7 +36,7 @@ type Set struct {
 	inlineNames      map[string]inlineName // by namespace; "" for all that the document does not name
 	names            []string              // see Names
 	envoy            *envoyTrees           // nil without the section
-	dividing         *DividingVersions     // nil if global limits are not divided
+	heldVersions     *DividingVersions     // nil if global limits are not divided
 	division         *division             // of shares; nil without shares
 	overlay          *overlay              // what entries add; nil without entries
 	compiled         *byte                 // identifies the call of Compile that all copies of the set come from
@@ -99,7 +99,7 @@ func (s *Set) Rule(name string) *Rule {
 // shares, whatever entries are beside them. It is false for sets from different
 // calls of [Compile].
 func (s *Set) SameRules(o *Set) bool {
-	return s.compiled == o.compiled && s.envoy == o.envoy && s.dividing == o.dividing
+	return s.compiled == o.compiled && s.envoy == o.envoy && s.heldVersions == o.heldVersions
 }
 
 // Profile returns the profile with this name, or nil.

@@ -21,8 +21,8 @@ type division struct {
 	soleRegion    bool     // no version has any other region
 }
 
-// recorded returns the number of versions recorded by start, in Unix ns.
-func (d *division) recorded(start int64) uint8 {
+// countRecorded returns the number of versions recorded by start, in Unix ns.
+func (d *division) countRecorded(start int64) uint8 {
 	n := len(d.recordedAt)
 	for n > 0 && d.recordedAt[n-1] > start {
 		n--
@@ -36,8 +36,9 @@ type phase struct {
 	// versions had been recorded: the fewest if the clock of the counter's owner is a second behind, the most
 	// if it is a second ahead. For a bucket, mostRecorded is 0.
 	fewestRecorded, mostRecorded uint8
-	// maybeHonoured is the number of versions that this region may have honoured by then.
-	maybeHonoured uint8
+	// mostHonoured is the number of versions that this region may have honoured by
+	// then.
+	mostHonoured uint8
 }
 
 // bound is the amount and burst that a share may have.
@@ -132,7 +133,7 @@ func (sb *shareBounder) boundAt(p phase) bound {
 		// By the clock of the owner, the window may have begun a second earlier
 		// or later. Only the least of these amounts is safe.
 		for before := int(p.fewestRecorded); before <= int(p.mostRecorded); before++ {
-			out.amount = min(out.amount, sb.windowBound(uint8(before), p.maybeHonoured))
+			out.amount = min(out.amount, sb.windowBound(uint8(before), p.mostHonoured))
 		}
 		return bound{amount: out.amount}
 	}

@@ -32,21 +32,21 @@ const MaxRecordedAt = 1 << 42
 
 // WithShares returns a copy of s that divides its global limits; see
 // [Set.ApplyShares]. If shares is nil, the copy does not divide them.
-func (s *Set) WithShares(shares *DividingVersions) *Set {
+func (s *Set) WithShares(versions *DividingVersions) *Set {
 	out := *s
-	out.dividing = nil
+	out.heldVersions = nil
 	out.division = nil
-	if shares != nil && len(shares.Held) > 0 {
-		out.dividing = shares
-		out.division = newDivision(shares)
+	if versions != nil && len(versions.Held) > 0 {
+		out.heldVersions = versions
+		out.division = newDivision(versions)
 	}
 	return &out
 }
 
 // newDivision returns what a set with shares needs to divide limits.
-func newDivision(shares *DividingVersions) *division {
-	d := &division{region: shares.Region, lastSufficesFrom: math.MaxInt64}
-	for i, v := range shares.Held {
+func newDivision(versions *DividingVersions) *division {
+	d := &division{region: versions.Region, lastSufficesFrom: math.MaxInt64}
+	for i, v := range versions.Held {
 		// Recorded versions come first, so stop at the first that is not recorded. A
 		// phase counts them in a byte. Later ones count as not recorded yet, which errs
 		// on the side of smaller shares.
@@ -73,9 +73,9 @@ func newDivision(shares *DividingVersions) *division {
 	}
 
 	slices.Sort(d.names)
-	d.soleRegion = len(d.names) == 1 && d.names[0] == shares.Region
+	d.soleRegion = len(d.names) == 1 && d.names[0] == versions.Region
 
-	last := len(shares.Held) - 1
+	last := len(versions.Held) - 1
 	switch {
 	case last == 0 || len(d.names) <= 1:
 		d.lastSufficesFrom = math.MinInt64
@@ -88,7 +88,7 @@ func newDivision(shares *DividingVersions) *division {
 
 // DividingVersions returns the argument of WithShares. It is nil if global
 // limits are not divided, as in tools and replays.
-func (s *Set) DividingVersions() *DividingVersions { return s.dividing }
+func (s *Set) DividingVersions() *DividingVersions { return s.heldVersions }
 
 // ApplyShares replaces the limits of m's global hits with this region's shares at
 // wall, in Unix nanoseconds on the clock of the node that asks. The counters
@@ -143,7 +143,7 @@ func (d *division) lastSuffices(limits []*Limit, wall int64) bool {
 // the version in force; for a bucket, its share of the burst. limit may itself
 // be a share. SharesOf returns nil if limits are not divided.
 func (s *Set) SharesOf(rule *Rule, limit *Limit) map[string]int64 {
-	if s.dividing == nil || rule.Scope != GlobalScope {
+	if s.heldVersions == nil || rule.Scope != GlobalScope {
 		return nil
 	}
 
@@ -151,7 +151,7 @@ func (s *Set) SharesOf(rule *Rule, limit *Limit) map[string]int64 {
 		limit = limit.undivided
 	}
 
-	names := s.dividing.Held[len(s.dividing.Held)-1].Regions
+	names := s.heldVersions.Held[len(s.heldVersions.Held)-1].Regions
 	v := divide(names, names, rule, limit)
 
 	out := make(map[string]int64, len(names))
@@ -201,7 +201,7 @@ func (s *Set) lastVersionShares(h *Hit) []*Limit {
 		return c.limits
 	}
 
-	names := s.dividing.Held[len(s.dividing.Held)-1].Regions
+	names := s.heldVersions.Held[len(s.heldVersions.Held)-1].Regions
 	bounds := make([]bound, len(h.Limits))
 	if region := slices.Index(names, d.region); region >= 0 {
 		for i, l := range h.Limits {
@@ -245,7 +245,7 @@ func (s *Set) severalVersionShares(m *Match, h *Hit, wall int64) []*Limit {
 // number of the list of limits that it has for h's rule and m's subject.
 func (s *Set) setShareLists(m *Match, h *Hit) {
 	m.shareLists = m.shareLists[:0]
-	held := s.dividing.Held
+	held := s.heldVersions.Held
 	for i := range held[:len(held)-1] {
 		number := int32(0)
 		_, list := held[i].limitsFor(m, h.Rule)
@@ -300,20 +300,20 @@ func (c *severalLimits) stillHolds(limits []*Limit, wall int64) bool {
 func (c *severalLimits) phase(i int, l *Limit, wall int64) (p phase) {
 	d := c.division
 	if l.Kind.IsBucket() {
-		p.fewestRecorded = d.recorded(wall - clockDifference - c.bounders[i].fillTime)
+		p.fewestRecorded = d.countRecorded(wall - clockDifference - c.bounders[i].fillTime)
 		return p
 	}
 
 	latestStart := l.WindowStart(wall + clockDifference)
-	p.fewestRecorded = d.recorded(l.WindowStart(wall - clockDifference))
-	p.mostRecorded = d.recorded(latestStart)
+	p.fewestRecorded = d.countRecorded(l.WindowStart(wall - clockDifference))
+	p.mostRecorded = d.countRecorded(latestStart)
 
 	// Count the versions that this region may have honoured when the window began.
 	// Stop at the first that it certainly had not honoured by then: its
 	// notHonouredAt is more than a second after the latest possible start.
-	for int(p.maybeHonoured) < len(d.notHonouredAt) &&
-		latestStart >= d.notHonouredAt[p.maybeHonoured]-clockDifference {
-		p.maybeHonoured++
+	for int(p.mostHonoured) < len(d.notHonouredAt) &&
+		latestStart >= d.notHonouredAt[p.mostHonoured]-clockDifference {
+		p.mostHonoured++
 	}
 	return p
 }
@@ -365,8 +365,8 @@ func (s *Set) newSeveralLimits(m *Match, h *Hit) *severalLimits {
 			bucket:   l.Kind.IsBucket(),
 		}
 
-		for j := range s.dividing.Held {
-			v := &s.dividing.Held[j]
+		for j := range s.heldVersions.Held {
+			v := &s.heldVersions.Held[j]
 			rule, list := v.limitsFor(m, h.Rule)
 			k := slices.IndexFunc(list, func(other *Limit) bool { return other.ID == l.ID })
 			if k < 0 {
@@ -473,7 +473,7 @@ func (s *Set) reduceLimits(h *Hit, bounds, newest []bound) []*Limit {
 // borrowTarget returns the [Limit.BorrowTarget] of l, given the region's share.
 // It is 0 if the region is not committed.
 func (s *Set) borrowTarget(l *Limit, share int64) int64 {
-	names := s.dividing.Held[len(s.dividing.Held)-1].Regions
+	names := s.heldVersions.Held[len(s.heldVersions.Held)-1].Regions
 	switch {
 	case l.Kind != algorithms.FixedWindow || l.Amount == 0 || !slices.Contains(names, s.division.region):
 		return 0
@@ -516,15 +516,15 @@ type NotHonoured struct {
 // it read the clock; otherwise 0. The process must not have announced set as
 // applied before the call.
 func (h *NotHonoured) Stamp(set *Set, now int64) *Set {
-	shares := set.dividing
-	if shares == nil {
+	versions := set.heldVersions
+	if versions == nil {
 		return set
 	}
 
-	at := make(map[int64]int64, len(shares.Held))
+	at := make(map[int64]int64, len(versions.Held))
 	newest := h.newest
 	known := false
-	for _, v := range shares.Held {
+	for _, v := range versions.Held {
 		n := v.Set.Version
 		notHonoured, seen := h.at[n]
 		if !seen && n > h.newest {
@@ -541,7 +541,7 @@ func (h *NotHonoured) Stamp(set *Set, now int64) *Set {
 		return set
 	}
 
-	stamped := &DividingVersions{Region: shares.Region, Held: slices.Clone(shares.Held)}
+	stamped := &DividingVersions{Region: versions.Region, Held: slices.Clone(versions.Held)}
 	for i := range stamped.Held {
 		stamped.Held[i].NotHonouredAt = at[stamped.Held[i].Set.Version]
 	}

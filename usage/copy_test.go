@@ -396,7 +396,7 @@ func TestHolderLosesItsFileBeforeAStop(t *testing.T) {
 func TestShortCopy(t *testing.T) {
 	ledger := ledgerID{Month: thisMonth.Month, Source: ring.NodeID{9}, Number: 1}
 	record := func(number, round uint64, asOf time.Time) processRecord {
-		return processRecord{Ended: november.UnixNano(), Settled: true, statement: statement{
+		return processRecord{Ended: november.UnixNano(), EndIsFinal: true, statement: statement{
 			Source: ledger.Source, Name: "n9", Boot: 1, Number: number, AsOf: asOf.UnixNano(),
 			Ledgers: []version{{ledger.Month, 1, round}},
 		}}
@@ -449,7 +449,7 @@ func TestEndOfAProcess(t *testing.T) {
 		for _, l := range tc.looks {
 			r = r.observe(l.now, l.member, l.dead)
 		}
-		if r.Ended != tc.want || !r.Settled || r.isExact() != (tc.final && tc.want == asOf) {
+		if r.Ended != tc.want || !r.EndIsFinal || r.isExact() != (tc.final && tc.want == asOf) {
 			t.Errorf("%s: have %+v, want an end at %d", what, r, tc.want)
 		}
 	}

@@ -66,10 +66,10 @@ func (t *Totals) inventoryHere(month Month) (inv inventory) {
 		}
 	}
 
-	t.heldCopies.mu.Lock()
+	t.processRecords.mu.Lock()
 	_ = t.loadRecords() // if the file can't be read, it is damaged anyway
-	t.heldCopies.mu.Unlock()
-	inv.Records = t.heldCopies.list()
+	t.processRecords.mu.Unlock()
+	inv.Records = t.processRecords.list()
 
 	t.notes.mu.Lock()
 	t.notes.load(m)

@@ -84,7 +84,7 @@ func (t *Totals) storeBlocks(ledger ledgerID, d *wire.Decoder) error {
 // ledgers that are missing here. It writes only if more has changed than the
 // statement's time, so that an idle node causes no writes.
 func (t *Totals) storeStatement(header *copyHeader) (missing []version, err error) {
-	h := &t.heldCopies
+	h := &t.processRecords
 	m := t.meter
 	st := header.Statement
 	if st.Source == m.config.Self || st.Source.IsZero() || len(st.Ledgers) > maxVersions {
@@ -161,7 +161,7 @@ func (s *step) put(tx persist.Tx) error {
 
 // watch notes which of the processes whose copies are here have ended.
 func (t *Totals) watch() {
-	h := &t.heldCopies
+	h := &t.processRecords
 	m := t.meter
 	members := t.members()
 	now := m.config.Now()
@@ -176,7 +176,7 @@ func (t *Totals) watch() {
 	for i, r := range h.records {
 		next := r.observe(now, isMember(members, r.Source), t.peers.ProcessGone(r.Source))
 		h.records[i] = next
-		changed = changed || next.Settled != r.Settled || len(r.Ledgers) > 0 && next.Ended != r.Ended
+		changed = changed || next.EndIsFinal != r.EndIsFinal || len(r.Ledgers) > 0 && next.Ended != r.Ended
 	}
 	if !changed {
 		return
@@ -192,7 +192,7 @@ func (t *Totals) watch() {
 // mergeRecords adds what another node knows about processes that have ended. It
 // ignores records that add nothing to what this node knows.
 func (t *Totals) mergeRecords(theirs []*processRecord) {
-	h := &t.heldCopies
+	h := &t.processRecords
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(theirs) == 0 || t.loadRecords() != nil {

@@ -108,7 +108,7 @@ func TestCrashesMakeFewLedgers(t *testing.T) {
 			if ledgers > mergeAt+2 || size > 1<<20 {
 				t.Errorf("%s: got %d ledgers and %d bytes after %d crashes", at.config.Name, ledgers, size, crashes)
 			}
-			if records := len(at.totals.heldCopies.list()); records > 2 {
+			if records := len(at.totals.processRecords.list()); records > 2 {
 				t.Errorf("%s: got %d records of processes", at.config.Name, records)
 			}
 		}

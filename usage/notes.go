@@ -217,8 +217,8 @@ func (t *Totals) currentNotes() *notes {
 	current := &notes{Nodes: maps.Clone(nb.nodes), Exports: maps.Clone(nb.exports)}
 	nb.mu.Unlock()
 
-	for _, r := range t.heldCopies.list() {
-		if r.Settled {
+	for _, r := range t.processRecords.list() {
+		if r.EndIsFinal {
 			current.Records = append(current.Records, &r)
 		}
 	}

@@ -60,10 +60,10 @@ func (t *Totals) sendOrphans(ctx context.Context, to Member) error {
 // all, it sends its ledger anew.
 func (t *Totals) closeOrphans(list []holding) {
 	m := t.meter
-	records := t.heldCopies.list()
+	records := t.processRecords.list()
 	for _, h := range list {
 		hasEnded := slices.ContainsFunc(records,
-			func(r processRecord) bool { return r.Source == h.Ledger.Source && r.Settled })
+			func(r processRecord) bool { return r.Source == h.Ledger.Source && r.EndIsFinal })
 		if !h.Copy || !hasEnded {
 			continue
 		}
@@ -92,7 +92,7 @@ const staleAfter = 10 * time.Minute
 // new holder has all of them.
 func (t *Totals) dropStale() {
 	members := t.members()
-	for _, r := range t.heldCopies.list() {
+	for _, r := range t.processRecords.list() {
 		isAlive := slices.ContainsFunc(members, func(node Member) bool { return node.ID == r.Source && node.Alive })
 		if !isAlive || time.Since(r.heard) < staleAfter {
 			continue
@@ -134,7 +134,7 @@ func (t *Totals) hasAll(ctx context.Context, node Member, r *processRecord, list
 
 // dropCopies drops copies and the record of the process that sent them.
 func (t *Totals) dropCopies(r *processRecord, list []holding) {
-	h := &t.heldCopies
+	h := &t.processRecords
 	h.mu.Lock()
 	defer h.mu.Unlock()
 

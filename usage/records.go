@@ -34,9 +34,9 @@ type processRecord struct {
 	// node has counted anything since then. After a final statement, Ended is AsOf,
 	// until a process of the node is seen again.
 	Ended int64 `json:"ended,omitempty"`
-	// Settled means that Ended is no longer revised: the node is no longer a
+	// EndIsFinal means that Ended is no longer revised: the node is no longer a
 	// member, or a later process speaks for the node.
-	Settled bool `json:"settled,omitempty"`
+	EndIsFinal bool `json:"settled,omitempty"`
 	// Replaced means that a later process speaks for the node.
 	Replaced bool `json:"replaced,omitempty"`
 
@@ -71,15 +71,15 @@ func (r *processRecord) observe(now int64, ofMember, dead bool) *processRecord {
 	silent := time.Since(r.heard)
 
 	switch {
-	case r.Replaced || r.Settled && !ofMember:
+	case r.Replaced || r.EndIsFinal && !ofMember:
 		return r
-	case r.Settled: // it has come back, but has not spoken here
-		next.Settled = false
+	case r.EndIsFinal: // it has come back, but has not spoken here
+		next.EndIsFinal = false
 		next.watched = false
 	case !ofMember && silent < silentAfter:
 		return r // it may have been removed while it was alive; then it goes on sending
 	case !ofMember:
-		next.Settled = true
+		next.EndIsFinal = true
 		if !r.watched {
 			next.Ended = now
 		}
@@ -107,7 +107,7 @@ func (r *processRecord) chooseNewer(next *processRecord) *processRecord {
 
 	alive := *r
 	alive.Ended = 0
-	alive.Settled = false
+	alive.EndIsFinal = false
 	alive.watched = false
 	alive.heard = time.Now()
 	return &alive
@@ -117,24 +117,25 @@ func (r *processRecord) chooseNewer(next *processRecord) *processRecord {
 // for the node.
 func (r *processRecord) replaced(now int64) *processRecord {
 	next := *r
-	if !r.watched && !r.Settled {
+	if !r.watched && !r.EndIsFinal {
 		next.Ended = now
 	}
-	next.Settled = true
+	next.EndIsFinal = true
 	next.Replaced = true
 	return &next
 }
 
-// heldCopies keeps what this node knows about copies that it holds.
-type heldCopies struct {
+// processRecords keeps what this node knows about copies that it holds.
+type processRecords struct {
 	mu      sync.Mutex // guards the fields below; acquired before the file
 	loaded  bool       // records has what the file had
 	records []*processRecord
 }
 
-// loadRecords reads the records of earlier processes, once. The caller must hold heldCopies.mu.
+// loadRecords reads the records of earlier processes, once. The caller must
+// hold processRecords.mu.
 func (t *Totals) loadRecords() error {
-	h := &t.heldCopies
+	h := &t.processRecords
 	if h.loaded {
 		return nil
 	}
@@ -173,12 +174,12 @@ func putRecords(tx persist.Tx, records []*processRecord) error {
 
 // list returns copies of the records, without the ends after which the process
 // may have lived.
-func (h *heldCopies) list() (list []processRecord) {
+func (h *processRecords) list() (list []processRecord) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range h.records {
 		listed := *r
-		if !r.Settled && !r.watched {
+		if !r.EndIsFinal && !r.watched {
 			listed.Ended = 0 // it may have lived since then
 		}
 		list = append(list, listed)
@@ -192,14 +193,14 @@ func (h *heldCopies) list() (list []processRecord) {
 // replace a complete one. Records of earlier processes of the node go once st
 // has their ledgers. ofMember means that the node is a member. The caller must
 // hold mu.
-func (h *heldCopies) recordsAfter(
+func (h *processRecords) recordsAfter(
 	st *statement, held []holding, isComplete, ofMember bool, now int64,
 ) (records []*processRecord, changed bool) {
 	next := &processRecord{statement: *st, isComplete: isComplete, heard: time.Now()}
 	if st.Final {
 		next.Ended = st.AsOf
 		next.watched = true
-		next.Settled = !ofMember // it has left: no later process counts for the cluster, unless it joins again
+		next.EndIsFinal = !ofMember // it has left: no later process counts for the cluster, unless it joins again
 	}
 
 	known := false
@@ -220,7 +221,7 @@ func (h *heldCopies) recordsAfter(
 			isNews := !r.Final && r.Number <= st.Number
 			if isNews {
 				newer := r.chooseNewer(next)
-				changed = changed || r.Settled || r.Final != newer.Final || !slices.Equal(r.Ledgers, newer.Ledgers)
+				changed = changed || r.EndIsFinal || r.Final != newer.Final || !slices.Equal(r.Ledgers, newer.Ledgers)
 				r = newer
 			}
 		}
@@ -230,7 +231,7 @@ func (h *heldCopies) recordsAfter(
 
 	if !known {
 		records = append(records, next)
-		changed = changed || len(st.Ledgers) > 0 || next.Settled
+		changed = changed || len(st.Ledgers) > 0 || next.EndIsFinal
 	}
 
 	return records[max(0, len(records)-maxRecords):], changed
@@ -239,7 +240,7 @@ func (h *heldCopies) recordsAfter(
 // knows reports whether r adds nothing: the record here of the same process is
 // as new, or a later process of the node has all its ledgers. The caller must
 // hold mu.
-func (h *heldCopies) knows(r *processRecord, held []holding) bool {
+func (h *processRecords) knows(r *processRecord, held []holding) bool {
 	return slices.ContainsFunc(h.records, func(ours *processRecord) bool {
 		if ours.Source == r.Source && ours.Boot == r.Boot {
 			return ours.Number >= r.Number || ours.Final

@@ -22,10 +22,10 @@ type Totals struct {
 	peers   Peers
 	members func() []Member // all members that have not left, even if they are down
 
-	copier     copier
-	heldCopies heldCopies
-	notes      notebook
-	review     review
+	copier         copier
+	processRecords processRecords
+	notes          notebook
+	review         review
 
 	merging    atomic.Bool // a goroutine merges ledgers
 	ctx        context.Context
@@ -164,7 +164,7 @@ func (t *Totals) answer(m peer.Method, body []byte) ([]byte, error) {
 // Metrics reports metrics of copies and bills.
 func (t *Totals) Metrics(sink metrics.Sink) {
 	sources := map[ring.NodeID]bool{}
-	for _, r := range t.heldCopies.list() {
+	for _, r := range t.processRecords.list() {
 		if len(r.Ledgers) > 0 {
 			sources[r.Source] = true
 		}

@@ -111,7 +111,7 @@ func (ha *heldAnswers) keep(w *heldAnswer) {
 		// Wait is not called under ha.mu: the queue calls moveUp under its own lock,
 		// and moveUp takes ha.mu. If moveUp comes first, the timer below has the new
 		// time.
-		w.waiter = p.Wait(func(goesOn time.Time) { ha.moveUp(w, goesOn) })
+		w.waiter = p.Wait(func(proceedAt time.Time) { ha.moveUp(w, proceedAt) })
 	}
 
 	ha.mu.Lock()

@@ -147,7 +147,7 @@ func (s *Server) resumeServing(c *connection, unread []byte) {
 	switch t.run() {
 	case awaitsRequest:
 		s.serve(c)
-	case isOver:
+	case connectionOver:
 		_ = c.closeNow()
 	}
 }

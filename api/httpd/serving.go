@@ -62,7 +62,7 @@ func (s *Server) serve(c *connection) {
 		}
 
 		if after := s.serveInput(c, input); after != awaitsRequest {
-			if after == isOver {
+			if after == connectionOver {
 				_ = c.closeNow()
 			}
 			return
@@ -74,9 +74,9 @@ func (s *Server) serve(c *connection) {
 type afterRequest int
 
 const (
-	isOver        afterRequest = iota
-	awaitsRequest              // it can take another request
-	isHeld                     // an answer is held back on it
+	connectionOver afterRequest = iota
+	awaitsRequest               // it can take another request
+	answerHeld                  // an answer is held back on it
 )
 
 // serveInput answers the request that begins with input, and those that arrive
@@ -113,11 +113,11 @@ func (s *Server) receiveHead(c *connection, input []byte) (head []byte, err erro
 		return head, err
 	}
 
-	var held api.Transfer
+	var headCharge api.Transfer
 	charged := 0
 	defer func() {
 		if charged > 0 {
-			s.handlers.Budget.Release(&held)
+			s.handlers.Budget.Release(&headCharge)
 		}
 	}()
 
@@ -126,10 +126,10 @@ func (s *Server) receiveHead(c *connection, input []byte) (head []byte, err erro
 		size := 2 * cap(head)
 		if size > 2*freeHead && size > charged {
 			if charged > 0 {
-				s.handlers.Budget.Release(&held)
+				s.handlers.Budget.Release(&headCharge)
 				charged = 0
 			}
-			if !s.handlers.Budget.Hold(&held, int64(size), c) {
+			if !s.handlers.Budget.Hold(&headCharge, int64(size), c) {
 				c.closeIfStranger()
 				// A caller that is no stranger gets an answer: the library asks
 				// for one when it reads this error.
@@ -194,7 +194,7 @@ func (t *libraryConn) run() afterRequest {
 	}
 
 	if t.held {
-		return isHeld // park reads from t
+		return answerHeld // park reads from t
 	}
 
 	// toldEOF is read before t goes back to the pool, where another connection may
@@ -206,7 +206,7 @@ func (t *libraryConn) run() afterRequest {
 	s.libraryConns.Put(t)
 
 	if !goesOn || !c.end() {
-		return isOver
+		return connectionOver
 	}
 
 	now := time.Now()

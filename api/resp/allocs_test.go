@@ -33,7 +33,7 @@ func TestAllocs(t *testing.T) {
 		{"PING", words("PING"), 0},
 	} {
 		c := n.server.newSession(&api.Connection{})
-		ex := n.server.execution()
+		ex := n.server.getExecution()
 		c.execution = ex
 		input := []byte(test.input)
 		got := testing.AllocsPerRun(100, func() {
@@ -59,7 +59,7 @@ func BenchmarkCommands(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			c := n.server.newSession(&api.Connection{})
-			ex := n.server.execution()
+			ex := n.server.getExecution()
 			c.execution = ex
 			input := []byte(text)
 			b.ReportAllocs()

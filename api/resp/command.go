@@ -109,7 +109,7 @@ func (c *session) execute(args [][]byte) error {
 	if spec.asks != nil && (spec.alone == nil || !spec.alone(args[1:])) {
 		// If there is no room for another check, the run ends early, and its
 		// checks are free again.
-		if ex.pending == maxRun || !ex.makeRoom(&c.server.Budget) {
+		if ex.checksUsed == maxRun || !ex.makeRoom(&c.server.Budget) {
 			c.decide()
 		}
 		ask := ex.next()

@@ -25,13 +25,13 @@ type execution struct {
 	args [][]byte // of the command being read
 
 	// checks are the checks of the current run, which is not decided yet. Only the
-	// first pending of them are in use.
-	checks  []*check
-	spare   *sync.Pool // the server's, where further checks come from
-	pending int
-	charged int64     // bytes charged for checks
-	hasMore bool      // another command has arrived, or the beginning of one
-	began   time.Time // when the input had arrived
+	// first checksUsed of them are in use.
+	checks     []*check
+	spare      *sync.Pool // the server's, where further checks come from
+	checksUsed int
+	charged    int64     // bytes charged for checks
+	hasMore    bool      // another command has arrived, or the beginning of one
+	began      time.Time // when the input had arrived
 
 	acquired []unsentSlot
 
@@ -61,7 +61,7 @@ type check struct {
 	reply func(*Server, *writer, *check)
 }
 
-func (s *Server) execution() *execution {
+func (s *Server) getExecution() *execution {
 	if ex, ok := s.executions.Get().(*execution); ok {
 		return ex
 	}
@@ -103,7 +103,7 @@ func (ex *execution) fitOut() {
 // makeRoom reports whether the run may have another check. It charges the budget for long runs.
 func (ex *execution) makeRoom(b *api.Budget) bool {
 	taken := freeChecks + int(ex.charged/checkMemory)
-	if ex.pending < taken {
+	if ex.checksUsed < taken {
 		return true
 	}
 	// The room doubles each time, so that a long run asks the budget only a few
@@ -117,15 +117,15 @@ func (ex *execution) makeRoom(b *api.Budget) bool {
 
 // next returns an empty check at the end of the run.
 func (ex *execution) next() *check {
-	if ex.pending == len(ex.checks) {
+	if ex.checksUsed == len(ex.checks) {
 		q, ok := ex.spare.Get().(*check)
 		if !ok {
 			q = &check{}
 		}
 		ex.checks = append(ex.checks, q)
 	}
-	ex.pending++
-	return ex.checks[ex.pending-1]
+	ex.checksUsed++
+	return ex.checks[ex.checksUsed-1]
 }
 
 // reset empties q, but keeps its slices.
@@ -165,11 +165,11 @@ func (q *check) isFull() bool {
 func (c *session) decide() {
 	ex := c.execution
 	s := c.server
-	if ex.pending == 0 {
+	if ex.checksUsed == 0 {
 		return
 	}
 
-	run := ex.checks[:ex.pending]
+	run := ex.checks[:ex.checksUsed]
 	ex.queries = ex.queries[:0]
 	ex.answers = ex.answers[:0]
 	ex.errs = ex.errs[:0]
@@ -224,7 +224,7 @@ func (c *session) decide() {
 	clear(ex.queries)
 	clear(ex.answers)
 	clear(ex.errs)
-	ex.pending = 0
+	ex.checksUsed = 0
 }
 
 // explain returns the failure for an error of the decider. It logs internal errors.

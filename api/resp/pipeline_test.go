@@ -142,7 +142,7 @@ func TestPipeline_WithoutRoom(t *testing.T) {
 func TestPipeline_LeavesLittle(t *testing.T) {
 	t.Parallel()
 	s := &Server{}
-	ex := s.execution()
+	ex := s.getExecution()
 	for range maxRun {
 		ex.next()
 	}

@@ -79,14 +79,14 @@ type session struct {
 	small  []byte // receives input with TLS
 	stripe *api.LatencyStripe
 
-	reader  reader
-	pending []byte       // the beginning of a command whose end has not arrived
-	held    api.Transfer // the budget's charge for pending
-	charged int64        // bytes charged for pending; 0: none
+	reader        reader
+	unfinished    []byte       // the beginning of a command whose end has not arrived
+	pendingCharge api.Transfer // the budget's charge for unfinished
+	charged       int64        // bytes charged for unfinished; 0: none
 
 	readBy, writeBy time.Time // the deadlines in force
 	strangerSince   time.Time // since when it has had no valid token, if one is needed
-	incompleteSince time.Time // when the command in pending began to arrive; zero: there is none
+	incompleteSince time.Time // when the command in unfinished began to arrive; zero: there is none
 
 	id               int64
 	resp3            bool
@@ -255,7 +255,7 @@ func (c *session) isStranger() bool { return c.authorization == "" && c.server.R
 // the replies. An error ends the connection: after errOver, the caller should
 // get the last replies.
 func (c *session) handle(b []byte) error {
-	ex := c.server.execution()
+	ex := c.server.getExecution()
 	c.execution = ex
 	ex.out.resp3 = c.resp3
 	defer func() {
@@ -300,14 +300,14 @@ var errNoRoom = errors.New("the memory for incomplete commands is used up")
 // join returns b, preceded by the beginning of the command that b continues. It
 // fails if the budget has no room.
 func (c *session) join(b []byte) ([]byte, error) {
-	n := len(c.pending)
+	n := len(c.unfinished)
 	switch {
 	case n == 0:
 		return b, nil
 	case n <= headroom && c.lender.lent != nil:
 		// Only a lent buffer has room in front; that of TLS has none.
 		space := c.lender.lent
-		copy(space[headroom-n:headroom], c.pending)
+		copy(space[headroom-n:headroom], c.unfinished)
 		return space[headroom-n : headroom+len(b)], nil
 	}
 
@@ -315,37 +315,37 @@ func (c *session) join(b []byte) ([]byte, error) {
 		return nil, err
 	}
 
-	return append(c.pending, b...), nil
+	return append(c.unfinished, b...), nil
 }
 
-// reserve makes pending have a capacity of n bytes, and charges it. It fails if
+// reserve makes unfinished have a capacity of n bytes, and charges it. It fails if
 // the budget has no room.
 func (c *session) reserve(n int) error {
-	if n <= cap(c.pending) {
+	if n <= cap(c.unfinished) {
 		return nil
 	}
 
-	size := max(n, 2*cap(c.pending), keptPending)
+	size := max(n, 2*cap(c.unfinished), keptPending)
 	// The old charge is given back first. Otherwise a caller could fail for lack
 	// of room that it holds itself.
 	c.uncharge()
 
 	if size > headroom {
 		memory := placesFactor * int64(size)
-		if !c.server.Budget.Hold(&c.held, memory, c.Connection) {
+		if !c.server.Budget.Hold(&c.pendingCharge, memory, c.Connection) {
 			return errNoRoom
 		}
 		c.charged = memory
 	}
 
-	c.pending = append(make([]byte, 0, size), c.pending...)
+	c.unfinished = append(make([]byte, 0, size), c.unfinished...)
 	return nil
 }
 
-// uncharge gives back what is charged for pending.
+// uncharge gives back what is charged for unfinished.
 func (c *session) uncharge() {
 	if c.charged > 0 {
-		c.server.Budget.Release(&c.held)
+		c.server.Budget.Release(&c.pendingCharge)
 		c.charged = 0
 	}
 }
@@ -355,9 +355,9 @@ func (c *session) keep(work, rest []byte) error {
 	if len(rest) == 0 {
 		c.uncharge()
 		c.incompleteSince = time.Time{}
-		c.pending = c.pending[:0]
-		if cap(c.pending) > keptPending {
-			c.pending = nil
+		c.unfinished = c.unfinished[:0]
+		if cap(c.unfinished) > keptPending {
+			c.unfinished = nil
 		}
 		return nil
 	}
@@ -372,7 +372,7 @@ func (c *session) keep(work, rest []byte) error {
 		return err
 	}
 
-	c.pending = append(c.pending[:0], rest...) // work may be pending: then rest moves to its front
+	c.unfinished = append(c.unfinished[:0], rest...) // there may be work left: then rest moves to its front
 	return nil
 }
 
@@ -385,7 +385,7 @@ func (c *session) executeAll(work []byte) (rest []byte, err error) {
 		if v := recover(); v != nil {
 			c.server.Panics.Add(1)
 			c.server.Logger.Error("panic in a handler", "door", "redis", "panic", v, "stack", string(debug.Stack()))
-			ex.pending = 0 // what the checks hold is not known
+			ex.checksUsed = 0 // what the checks hold is not known
 			ex.checks = nil
 			ex.out.fail(failureOf(api.InternalError()))
 			err = errOver

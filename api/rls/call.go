@@ -60,7 +60,7 @@ func (c *Call) Reset() {
 	}
 
 	c.query.Subjects = c.query.Subjects[:0]
-	c.query.Matched = nil
+	c.query.MatchedBy = nil
 	c.domain = ""
 	clear(c.entries)
 	clear(c.descriptors)
@@ -87,7 +87,7 @@ func (c *Call) Decide(d *api.Doors, token *api.Token) *api.Error {
 
 		c.Asked = len(c.query.Subjects) > 0
 		if c.Asked {
-			c.query.Matched = set
+			c.query.MatchedBy = set
 			err := d.Decider.Check(&c.query, &c.Answer)
 			// The nodes that were found belong to the old rules.
 			if errors.Is(err, limiter.ErrRulesChanged) {
@@ -408,7 +408,7 @@ func (c *Call) setStatuses() {
 // server, each of them then sees the hits of those before it. refused means
 // that the check was refused, so that no limit took anything.
 func (c *Call) setStatusesOf(la *limiter.LimitAnswer, refused bool) {
-	subject := &c.query.Subjects[la.Subject]
+	subject := &c.query.Subjects[la.SubjectIndex]
 	cost := subject.Costs[0].Cost
 	looks := subject.Mode == counters.PeekMode
 
@@ -424,7 +424,7 @@ func (c *Call) setStatusesOf(la *limiter.LimitAnswer, refused bool) {
 	taken := int64(0)
 	for i := range c.descriptors {
 		d := &c.descriptors[i]
-		if d.subject != int(la.Subject) {
+		if d.subject != int(la.SubjectIndex) {
 			continue
 		}
 

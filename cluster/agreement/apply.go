@@ -63,8 +63,8 @@ func (b *Build) Apply(s *State, index uint64, entry []byte, p *Prepared) (*State
 	return &next, r
 }
 
-// Check returns the error with which s would reject the entry, or nil.
-func (s *State) Check(e Entry) error {
+// Rejection returns the error with which s would reject the entry, or nil.
+func (s *State) Rejection(e Entry) error {
 	next := *s
 	next.Index++
 	return e.apply(&next).Err

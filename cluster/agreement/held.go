@@ -130,8 +130,8 @@ func (e Mark) apply(next *State) Result {
 	return Result{}
 }
 
-// CheckMark returns why e would be rejected now, or nil.
-func (r *Regions) CheckMark(e Mark) error {
+// MarkRejection returns why e would be rejected now, or nil.
+func (r *Regions) MarkRejection(e Mark) error {
 	_, err := r.withMark(e)
 	return err
 }

@@ -168,11 +168,11 @@ func (s *State) SetFor(region string) *rules.Set {
 }
 
 func (r *Regions) dividingVersions(region string) *rules.DividingVersions {
-	shares := &rules.DividingVersions{Region: region}
+	versions := &rules.DividingVersions{Region: region}
 	for _, h := range r.Held {
-		shares.Held = append(shares.Held, rules.HeldVersion{Set: h.Set, Regions: h.Regions, RecordedAt: h.RecordedAt, Doubtful: h.Doubtful})
+		versions.Held = append(versions.Held, rules.HeldVersion{Set: h.Set, Regions: h.Regions, RecordedAt: h.RecordedAt, Doubtful: h.Doubtful})
 	}
-	return shares
+	return versions
 }
 
 func (e SetPrimary) apply(next *State) Result {

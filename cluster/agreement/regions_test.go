@@ -204,12 +204,12 @@ func TestRejectedRegions(t *testing.T) {
 	} {
 		rejects(t, tt.state, encoded(t, tt.entry), tt.why)
 		if m, ok := tt.entry.(Mark); ok {
-			if err := tt.state.Regions.CheckMark(m); err == nil || !strings.Contains(err.Error(), tt.why) {
+			if err := tt.state.Regions.MarkRejection(m); err == nil || !strings.Contains(err.Error(), tt.why) {
 				t.Errorf("have %v, want %q", err, tt.why)
 			}
 		}
 	}
-	if err := s.Regions.CheckMark(Mark{3, 5}); err != nil {
+	if err := s.Regions.MarkRejection(Mark{3, 5}); err != nil {
 		t.Error(err)
 	}
 	next, r := s.Apply(s.Index+1, encoded(t, ChangeRegion{Name: "za", Remove: true}))

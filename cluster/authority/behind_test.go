@@ -246,8 +246,8 @@ func TestPatience(t *testing.T) {
 			}
 		}
 		d.run(5*time.Second, 1, 2, 3)
-		if !slices.Equal(d.reignState.behind, []ring.NodeID{id(3)}) {
-			t.Fatalf("have %v, want node 3 reported as behind", d.reignState.behind)
+		if !slices.Equal(d.reignState.ungranted, []ring.NodeID{id(3)}) {
+			t.Fatalf("have %v, want node 3 reported as behind", d.reignState.ungranted)
 		}
 		delete(d.alter, 3)
 		d.run(patience-tickInterval, 1, 2, 3)
@@ -255,7 +255,7 @@ func TestPatience(t *testing.T) {
 			t.Fatalf("it is back before %s", patience)
 		}
 		d.run(2*time.Second, 1, 2, 3)
-		if !d.inRing(3) || len(d.reignState.behind) != 0 {
+		if !d.inRing(3) || len(d.reignState.ungranted) != 0 {
 			t.Fatalf("it is not back after %s", patience)
 		}
 	}

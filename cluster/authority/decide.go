@@ -72,7 +72,7 @@ func (rs *reignState) observeReports(in *decisionInput) {
 
 	// While this leader can't prove that it leads, a refusal is no evidence against a node.
 	proved := rs.leadIsConfirmed(in.now)
-	rs.behind = nil
+	rs.ungranted = nil
 
 	for _, id := range rs.sortedNodes() {
 		rec := rs.ensureRecord(in.state, id) // not nil: the node has a record
@@ -86,8 +86,8 @@ func (rs *reignState) observeReports(in *decisionInput) {
 			rec.ungrantedSince = never
 		}
 
-		if rec.ungrantedSince != never && in.now-rec.ungrantedSince >= silencePatience && len(rs.behind) < maxReported {
-			rs.behind = append(rs.behind, id)
+		if rec.ungrantedSince != never && in.now-rec.ungrantedSince >= silencePatience && len(rs.ungranted) < maxReported {
+			rs.ungranted = append(rs.ungranted, id)
 		}
 	}
 }
@@ -172,7 +172,7 @@ func (rec *record) hasRecovered(in *decisionInput, id ring.NodeID) bool {
 	// A node that is Behind asks all the time, without success. So its requests are
 	// no sign that it is well.
 	hasAsked := max(rec.lastAsked, rec.successor.asked) > rec.endingSince && rec.endingReason != agreement.Behind
-	return hasAsked && !in.hasFailed(id) && rec.unreachableSince == never
+	return hasAsked && !in.isGone(id) && rec.unreachableSince == never
 }
 
 // whyEnd returns why id, the node of rec, should be ended, or "" if it should not.
@@ -181,19 +181,19 @@ func (rs *reignState) whyEnd(in *decisionInput, rec *record, id ring.NodeID) agr
 	isUnreachable := rec.unreachableSince != never
 
 	switch {
-	case isSilent && (isUnreachable || in.hasFailed(id)):
+	case isSilent && (isUnreachable || in.isGone(id)):
 		return agreement.Silent
 	case isUnreachable && in.now-rec.unreachableSince >= unreachablePatience:
 		return agreement.Unreachable
-	case rs.isBehind(in, rec) && in.now-rs.behindActedAt >= behindPause && rs.canSpare(in, id):
+	case rs.isUnserving(in, rec) && in.now-rs.behindActedAt >= behindPause && rs.canSpare(in, id):
 		return agreement.Behind
 	}
 	return ""
 }
 
-// isBehind reports whether the node asks without success, asks nothing although
-// it can be reached, or lags.
-func (rs *reignState) isBehind(in *decisionInput, rec *record) bool {
+// isUnserving reports whether the node asks without success, asks nothing
+// although it can be reached, or lags.
+func (rs *reignState) isUnserving(in *decisionInput, rec *record) bool {
 	// It asks without success.
 	ungranted := rec.ungrantedSince != never && in.now-rec.ungrantedSince >= behindPatience &&
 		rec.noAuthorityFor >= behindPatience
@@ -262,7 +262,7 @@ func (rs *reignState) registerEntry(in *decisionInput) agreement.Entry {
 		e.Reign = rs.number
 
 		// A rejected entry would be proposed again and again, before all others.
-		err := in.state.Check(e)
+		err := in.state.Rejection(e)
 		if err != nil {
 			rs.alarmRejected(rec, id, err)
 			continue

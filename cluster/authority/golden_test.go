@@ -24,7 +24,7 @@ func TestGolden(t *testing.T) {
 		StateHash: agreement.HashAt{Index: 32, Hash: agreement.Hash{1, 31: 2}},
 	}
 	replies := []Reply{{Granted: true, Index: 9}, {Reason: "no", Index: 8},
-		{Reason: "no", Differs: true}, {Reason: "no", Removed: true, Behind: []ring.NodeID{id(3)}}}
+		{Reason: "no", Differs: true}, {Reason: "no", Removed: true, Ungranted: []ring.NodeID{id(3)}}}
 	b, err := json.Marshal(request)
 	expect.NoError(t, err)
 	lines := []golden.Line{{Name: "request", Bytes: b}}

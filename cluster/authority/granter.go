@@ -159,7 +159,7 @@ func (g *Granter) Answer(ctx context.Context, req Request) Reply {
 	return g.submit(ctx,
 		&pendingRequest{request: &req, buildReply: func(rs *reignState, now time.Duration, s *agreement.State) Reply {
 			reply := rs.grant(now, s, &req)
-			reply.Behind = rs.behind
+			reply.Ungranted = rs.ungranted
 			return reply
 		}})
 }
@@ -376,7 +376,7 @@ func (g *Granter) recordRequest(pending *pendingRequest) (refused bool) {
 		return false
 	}
 
-	reply.Behind = r.observed.behind
+	reply.Ungranted = r.observed.ungranted
 	pending.reply <- reply
 	return true
 }

@@ -51,7 +51,7 @@ func newDecisionInput(
 	return in
 }
 
-// hasFailed reports whether gossip says that id is not running.
-func (in *decisionInput) hasFailed(id ring.NodeID) bool {
+// isGone reports whether gossip says that id is not running.
+func (in *decisionInput) isGone(id ring.NodeID) bool {
 	return in.nodes[id].Gone
 }

@@ -84,8 +84,8 @@ type Reply struct {
 	// a node that is behind, it is the index that the node must apply before it
 	// asks again. Otherwise it is 0.
 	Index uint64 `json:"index,omitempty"`
-	// Behind are the nodes that ask for authority without success.
-	Behind []ring.NodeID `json:"behind,omitempty"`
+	// Ungranted are the nodes that ask for authority without success.
+	Ungranted []ring.NodeID `json:"behind,omitempty"`
 }
 
 // hasRecorded reports whether a leader has recorded what the request says: the

@@ -34,7 +34,7 @@ func TestRequestsAreBounded(t *testing.T) {
 		}
 		e := agreement.RegisterProcess{Node: q.Node, Boot: q.Boot, Level: sent.Level, Release: sent.Release,
 			Zones: sent.Zones}
-		if err := d.state.Check(e); err != nil {
+		if err := d.state.Rejection(e); err != nil {
 			t.Errorf("%s: what is sent can't be registered: %v", name, err)
 		}
 	}

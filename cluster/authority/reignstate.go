@@ -106,8 +106,9 @@ type reignState struct {
 	// behind: it marked the node to be ended, or transferred its own lead. It also
 	// transfers the lead if it is reached only through other nodes.
 	behindActedAt time.Duration
-	// behind are the nodes that ask without success, sorted. The slice is replaced, never modified.
-	behind []ring.NodeID
+	// ungranted are the nodes that ask without success, sorted. The slice is
+	// replaced, never modified.
+	ungranted []ring.NodeID
 
 	wanted      []ring.NodeID // nodes with authority that should be in the ring, sorted
 	wantedSince time.Duration // when wanted last changed

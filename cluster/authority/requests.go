@@ -75,7 +75,7 @@ func (rec *record) trackUngranted(now time.Duration, reason string) {
 	}
 
 	if !counts {
-		rec.noAuthorityFor = 0 // void, so that isBehind does not count it either
+		rec.noAuthorityFor = 0 // void, so that isUnserving does not count it either
 	}
 
 	switch {

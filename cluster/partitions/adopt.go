@@ -99,7 +99,7 @@ func (k *Keeper) updatePart(state *adoptedState, p int) {
 			// The other node can no longer decide. If it took the token, it may have pushed
 			// changes to its standby that never arrived here. If it did not take it, the
 			// counters here are still all that there were at the freeze.
-			pt.complete = pt.complete || pt.phase == flipping
+			pt.copyComplete = pt.copyComplete || pt.phase == flipping
 			k.ownOrSearch(state, p, false)
 		}
 
@@ -128,5 +128,5 @@ func (k *Keeper) beginOwnership(state *adoptedState, p int) {
 
 	// Without a move, nobody but this node can have become the owner; its complete
 	// copy is the newest.
-	k.ownOrSearch(state, p, pt.complete)
+	k.ownOrSearch(state, p, pt.copyComplete)
 }

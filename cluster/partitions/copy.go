@@ -18,7 +18,7 @@ func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire
 		accepted := false
 		decodeSection(d, now, func(head section) bool {
 			s = head
-			accepted = k.beginPush(state, c.From, h.seq, s, behind)
+			accepted = k.beginSection(state, c.From, h.seq, s, behind)
 			if accepted {
 				// The sender counted the records by its clock. So the partition's clock
 				// here follows the sender's before the records are put.
@@ -28,7 +28,7 @@ func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire
 		}, func(rec counters.Record) { k.putRecord(c.From.Node, s, now, rec) })
 
 		if !d.Failed() && accepted {
-			accepted = k.endPush(c.From.Node, s)
+			accepted = k.endSection(c.From.Node, s)
 		}
 		if !accepted {
 			refused = append(refused, s.p)
@@ -38,94 +38,94 @@ func (k *Keeper) acceptPush(state *adoptedState, c *peer.Call, h header, d *wire
 	answerCall(c, d, appendPartitions(nil, refused))
 }
 
-// beginPush reports whether to accept a section of sender's push. It declines a
-// section if the sender is not an owner, if the token is here, if a newer push
-// has arrived already, or if an earlier part is missing: the beginning of the
-// copy or round, or earlier changes. A node that is behind accepts changes and
-// further sections, but begins no copy.
-func (k *Keeper) beginPush(state *adoptedState, sender peer.Identity, seq uint64, s section, behind bool) bool {
+// beginSection reports whether to accept a section of sender's push. It
+// declines a section if the sender is not an owner, if the token is here, if a
+// newer push has arrived already, or if an earlier part is missing: the
+// beginning of the copy or round, or earlier changes. A node that is behind
+// accepts changes and further sections, but begins no copy.
+func (k *Keeper) beginSection(state *adoptedState, sender peer.Identity, seq uint64, s section, behind bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
 	pt := &k.parts[s.p]
-	from := sender.Node
+	pusher := sender.Node
 	begins := s.flags&sectionBegins != 0
 
 	oldOwner, newOwner := state.Owners(s.p)
-	isSide := from == oldOwner || from == newOwner
+	isSide := pusher == oldOwner || pusher == newOwner
 	// An equal number is no older push, but another section of the same message.
-	isOlder := pt.pusherBoot == sender.Boot && seq < pt.lastPush
+	isOlder := pt.pusherBoot == sender.Boot && seq < pt.lastPushNumber
 
 	switch {
 	case !isSide || isOlder || !pt.phase.acceptsPushes():
 		return false
-	case begins && (behind || s.sectionCount != 1):
+	case begins && (behind || s.sectionNumber != 1):
 		// A node that is behind may be about to learn that it no longer needs the
 		// copy, and would then drop it.
 		return false
-	case !begins && !pt.isNext(from, &s):
+	case !begins && !pt.isNext(pusher, &s):
 		return false
 	}
 
 	if begins {
-		k.beginCopy(from, s)
+		k.beginCopy(pusher, s)
 	}
 
-	pt.sectionCount = s.sectionCount
+	pt.sectionNumber = s.sectionNumber
 	pt.pusherBoot = sender.Boot
-	pt.lastPush = seq
+	pt.lastPushNumber = seq
 	return true
 }
 
-// beginCopy prepares for from's complete copy, which begins with s. The sender
+// beginCopy prepares for pusher's complete copy, which begins with s. The sender
 // sends the copy again if some changes to the last one were not acknowledged. A
 // copy that comes again does not clear the one here: an outdated copy is better
 // than none. The caller must hold mu.
-func (k *Keeper) beginCopy(from ring.NodeID, s section) {
+func (k *Keeper) beginCopy(pusher ring.NodeID, s section) {
 	pt := &k.parts[s.p]
-	if pt.isCopyOf(from, s.lineage) && pt.complete {
+	if pt.isCopyOf(pusher, s.lineage) && pt.copyComplete {
 		pt.notResent = k.kindsOf(s.p)
 		return
 	}
 
 	k.config.Table.Drop(s.p)
 	k.debts.markDropped(s.p)
-	pt.source = from
+	pt.source = pusher
 	pt.version = version{lineage: s.lineage}
-	pt.complete = false
+	pt.copyComplete = false
 	pt.notResent = nil
 }
 
-// isCopyOf reports whether the counters here are from's in a lineage.
-func (pt *partState) isCopyOf(from ring.NodeID, lineage uint64) bool {
-	return pt.source == from && pt.lineage == lineage
+// isCopyOf reports whether the counters here are pusher's in a lineage.
+func (pt *partState) isCopyOf(pusher ring.NodeID, lineage uint64) bool {
+	return pt.source == pusher && pt.lineage == lineage
 }
 
-// isNext reports whether from's section s continues the copy here without a
+// isNext reports whether pusher's section s continues the copy here without a
 // gap. Otherwise a debtor's note could arrive here without some of the debts
 // that it covers.
-func (pt *partState) isNext(from ring.NodeID, s *section) bool {
-	if !pt.isCopyOf(from, s.lineage) || s.sectionCount != pt.sectionCount+1 {
+func (pt *partState) isNext(pusher ring.NodeID, s *section) bool {
+	if !pt.isCopyOf(pusher, s.lineage) || s.sectionNumber != pt.sectionNumber+1 {
 		return false
 	}
 	return s.flags&sectionCopy != 0 || s.tenure == pt.tenure && s.round == pt.round+1
 }
 
-// isReceiving reports whether from's section s, which beginPush has accepted, is
-// still being received. It is not if the phase has changed since, even if the
-// old phase is back: records that came in between were ignored.
-func (pt *partState) isReceiving(from ring.NodeID, s *section) bool {
-	return pt.phase.acceptsPushes() && pt.isCopyOf(from, s.lineage) && s.sectionCount == pt.sectionCount
+// isReceiving reports whether pusher's section s, which beginSection has
+// accepted, is still being received. It is not if the phase has changed since,
+// even if the old phase is back: records that came in between were ignored.
+func (pt *partState) isReceiving(pusher ring.NodeID, s *section) bool {
+	return pt.phase.acceptsPushes() && pt.isCopyOf(pusher, s.lineage) && s.sectionNumber == pt.sectionNumber
 }
 
 // putRecord stores one record of a push. It ignores the record if the phase has
 // changed since the push began: a promotion may have brought the token here, and
 // then the counters here are newer.
-func (k *Keeper) putRecord(from ring.NodeID, s section, now algorithms.Instant, rec counters.Record) {
+func (k *Keeper) putRecord(pusher ring.NodeID, s section, now algorithms.Instant, rec counters.Record) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	pt := &k.parts[s.p]
-	if !pt.isReceiving(from, &s) {
+	if !pt.isReceiving(pusher, &s) {
 		return
 	}
 
@@ -166,15 +166,15 @@ func (k *Keeper) resetStale(pt *partState) {
 	pt.notResent = nil
 }
 
-// endPush updates the copy's version after a section. It returns false if the
+// endSection updates the copy's version after a section. It returns false if the
 // phase has changed since the section began, because records of it may be
 // missing here.
-func (k *Keeper) endPush(from ring.NodeID, s section) bool {
+func (k *Keeper) endSection(pusher ring.NodeID, s section) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
 	pt := &k.parts[s.p]
-	if !pt.isReceiving(from, &s) {
+	if !pt.isReceiving(pusher, &s) {
 		return false
 	}
 
@@ -182,11 +182,11 @@ func (k *Keeper) endPush(from ring.NodeID, s section) bool {
 	case s.flags&sectionEnds != 0:
 		k.resetStale(pt)
 		pt.version = s.version
-		pt.complete = true
-		pt.sectionCount = 0
+		pt.copyComplete = true
+		pt.sectionNumber = 0
 	case s.flags&(sectionCopy|sectionMore) == 0:
 		pt.round = s.round
-		pt.sectionCount = 0
+		pt.sectionNumber = 0
 	}
 
 	return true

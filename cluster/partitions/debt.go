@@ -124,9 +124,9 @@ type debtNumber struct {
 	n         uint64
 }
 
-// isReported reports whether a debt may have been debited under its number.
+// isFinal reports whether a debt may have been debited under its number.
 // Such a debt must not change.
-func (n debtNumber) isReported() bool { return n.bootIndex != 0 }
+func (n debtNumber) isFinal() bool { return n.bootIndex != 0 }
 
 // compare orders numbers. The debts that have not been reported come last: a
 // bootIndex of zero wraps to the highest.

@@ -27,7 +27,7 @@ import (
 
 // makeFinal gives d, which is about to be reported, its number for good.
 func (ds *debts) makeFinal(d *debt) {
-	if !d.number.isReported() {
+	if !d.number.isFinal() {
 		d.number.bootIndex = ds.bootIndex
 		ds.changes++
 	}
@@ -40,7 +40,7 @@ func (ds *debts) renumber(d *debt) {
 		return
 	}
 
-	later := ds.unreported(d.key)
+	later := ds.notFinal(d.key)
 	switch {
 	case later == nil:
 		d.number = ds.nextNumber()
@@ -110,8 +110,8 @@ func (ds *debts) debitMissing(d *debt, noted debtorNote, now algorithms.Instant)
 }
 
 // maxDebtsOfOne bounds the debts of one counter. Sending a copy makes the
-// unreported debt final, so the next cost begins a new debt. After maxDebtsOfOne,
-// the last one stays unreported, and out of the copy.
+// last debt final, so the next cost begins a new one. After maxDebtsOfOne, the
+// last one stays as it is, and out of the copy.
 const maxDebtsOfOne = 16
 
 // debitIntoCopy debits all of this node's debts of p from the counters here,
@@ -127,7 +127,7 @@ func (ds *debts) debitIntoCopy(p int, now algorithms.Instant) {
 
 		// The loop ends here and does not skip the debt: the note of a later number
 		// would cover the debt, which would then never be debited.
-		if len(ds.ofCounter(d.key)) >= maxDebtsOfOne && !d.number.isReported() {
+		if len(ds.ofCounter(d.key)) >= maxDebtsOfOne && !d.number.isFinal() {
 			break // those without a final number are last
 		}
 

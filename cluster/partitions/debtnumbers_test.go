@@ -138,7 +138,7 @@ func TestAReportedDebtOfTheLastWindow(t *testing.T) {
 
 	ds, next := newOwing(t, 100), newOwing(t, 100)
 	ds.owe(key, &limit, last, 5)
-	first := ds.unreported(key)
+	first := ds.notFinal(key)
 	ds.makeFinal(first)
 	ds.debitOnce(ds.self, first, at)
 	ds.owe(key, &limit, taken, 10)
@@ -174,7 +174,7 @@ func TestOwnDebtsAfterACopyWasSent(t *testing.T) {
 		for _, restored := range []bool{false, true} {
 			ds := newOwing(t, 100)
 			ds.owe(key, &limit, takeRecordNow(&limit, at), 3)
-			ds.unreported(key).restored = restored
+			ds.notFinal(key).restored = restored
 
 			ds.debitIntoCopy(key.Partition(), at)
 			tt.since(ds)
@@ -414,7 +414,7 @@ func TestNoRoomForADebtTwice(t *testing.T) {
 			key := keyOf(1)
 			key.Counter += i
 			debtor.owe(key, &day, takeRecordNow(&day, now()), 1)
-			debtor.makeFinal(debtor.unreported(key))
+			debtor.makeFinal(debtor.notFinal(key))
 		}
 		list := debtor.inOrder(keyOf(1).Partition())
 		for range 2 {
@@ -458,7 +458,7 @@ func TestADebtWithoutRoomIsReportedAgain(t *testing.T) {
 	for _, later := range []int64{0, 2} {
 		ds := newOwing(t, 100)
 		ds.owe(key, &limit, taken, 3)
-		first := ds.unreported(key)
+		first := ds.notFinal(key)
 		ds.makeFinal(first)
 		if later > 0 {
 			ds.owe(key, &limit, taken, later)
@@ -505,16 +505,16 @@ func TestARestoredDebtWithoutRoom(t *testing.T) {
 	taken := takeRecordNow(&limit, at)
 	ds := newOwing(t, 100)
 	ds.owe(key, &limit, taken, 3)
-	first := ds.unreported(key)
+	first := ds.notFinal(key)
 	ds.makeFinal(first)
 	first.restored = true
 	first.lacking = 0
 	ds.owe(key, &limit, taken, 2)
 
 	first.fallback = false
-	ds.unreported(key).fallback = true
+	ds.notFinal(key).fallback = true
 	ds.renumber(first)
-	expect.Equal(t, ds.unreported(key).fallback, false, "all of it was admitted in fallback")
+	expect.Equal(t, ds.notFinal(key).fallback, false, "all of it was admitted in fallback")
 	ds.dropOwn(key.Partition(), at)
 	used, _ := ds.table.Usage(at, key, &limit)
 	expect.Equal(t, used, 5, "used")
@@ -529,13 +529,13 @@ func TestADebtWithoutRoomOfTheLastWindow(t *testing.T) {
 	later.Window++
 	ds := newOwing(t, 100)
 	ds.owe(key, &limit, earlier, 3)
-	first := ds.unreported(key)
+	first := ds.notFinal(key)
 	ds.makeFinal(first)
 	ds.owe(key, &limit, later, 2)
-	last := ds.unreported(key)
+	last := ds.notFinal(key)
 
 	ds.renumber(first)
-	expect.Equal(t, ds.unreported(key), last, "the debt that is not reported yet")
+	expect.Equal(t, ds.notFinal(key), last, "the debt that is not reported yet")
 	expect.Equal(t, len(ds.ofCounter(key)), 1, "debts")
 	expect.Equal(t, ds.total, 1, "counters with debts")
 }
@@ -560,12 +560,12 @@ func TestCopiesWithHoles(t *testing.T) {
 		at := k.parts[p].version
 		k.mu.Unlock()
 		part := func(round uint64, flags uint8, parts uint64) bool {
-			s := section{p: p, version: version{at.lineage, at.tenure, round}, flags: flags, sectionCount: parts}
+			s := section{p: p, version: version{at.lineage, at.tenure, round}, flags: flags, sectionNumber: parts}
 			k.mu.Lock()
 			from := peer.Identity{Node: a.id, Boot: k.parts[p].pusherBoot}
-			seq := k.parts[p].lastPush
+			seq := k.parts[p].lastPushNumber
 			k.mu.Unlock()
-			return k.beginPush(k.adopted.Load(), from, seq, s, false) && k.endPush(a.id, s)
+			return k.beginSection(k.adopted.Load(), from, seq, s, false) && k.endSection(a.id, s)
 		}
 		now := func() version {
 			k.mu.Lock()
@@ -624,11 +624,11 @@ func TestAnInterruptedPushDoesNotCount(t *testing.T) {
 		k.mu.Lock()
 		at := k.parts[p].version
 		from := peer.Identity{Node: a.id, Boot: k.parts[p].pusherBoot}
-		seq := k.parts[p].lastPush
+		seq := k.parts[p].lastPushNumber
 		k.mu.Unlock()
 
 		head := func(round uint64, flags uint8, number uint64) section {
-			return section{p: p, version: version{at.lineage, at.tenure, round}, flags: flags, sectionCount: number}
+			return section{p: p, version: version{at.lineage, at.tenure, round}, flags: flags, sectionNumber: number}
 		}
 		enter := func(phases ...phase) {
 			k.mu.Lock()
@@ -650,17 +650,17 @@ func TestAnInterruptedPushDoesNotCount(t *testing.T) {
 			{"first of a copy", head(at.round+9, sectionCopy|sectionBegins, 1),
 				head(at.round+9, sectionCopy|sectionEnds, 2), []phase{doubtful, away}},
 		} {
-			if !k.beginPush(state, from, seq, test.first, false) {
+			if !k.beginSection(state, from, seq, test.first, false) {
 				t.Fatalf("%s: the push was declined", test.name)
 			}
 			enter(test.interrupt...)
 			k.putRecord(a.id, test.first, now(), record)
-			if k.endPush(a.id, test.first) {
+			if k.endSection(a.id, test.first) {
 				t.Errorf("%s: a push with a gap was accepted", test.name)
 			}
 			enter(away)
 
-			if test.next.p == p && k.beginPush(state, from, seq, test.next, false) && k.endPush(a.id, test.next) {
+			if test.next.p == p && k.beginSection(state, from, seq, test.next, false) && k.endSection(a.id, test.next) {
 				t.Errorf("%s: the rest of a push with a gap was accepted", test.name)
 			}
 			k.mu.Lock()
@@ -671,7 +671,7 @@ func TestAnInterruptedPushDoesNotCount(t *testing.T) {
 			k.mu.Unlock()
 		}
 
-		if !k.beginPush(state, from, seq, head(at.round+1, 0, 1), false) || !k.endPush(a.id, head(at.round+1, 0, 1)) {
+		if !k.beginSection(state, from, seq, head(at.round+1, 0, 1), false) || !k.endSection(a.id, head(at.round+1, 0, 1)) {
 			t.Error("a whole push was declined")
 		}
 	})

@@ -63,10 +63,11 @@ func (ds *debts) hasRoom(ops []counters.Op) bool {
 // ofCounter returns the debts of a counter.
 func (ds *debts) ofCounter(key counters.Key) []*debt { return ds.byPartition[key.Partition()][key] }
 
-// unreported returns the debt of a counter that has not been reported yet, or nil if there is none.
-func (ds *debts) unreported(key counters.Key) *debt {
+// notFinal returns the debt of a counter that may still change, or nil if there
+// is none.
+func (ds *debts) notFinal(key counters.Key) *debt {
 	list := ds.ofCounter(key)
-	if len(list) == 0 || list[len(list)-1].number.isReported() {
+	if len(list) == 0 || list[len(list)-1].number.isFinal() {
 		return nil
 	}
 	return list[len(list)-1]
@@ -158,7 +159,7 @@ func (ds *debts) markDropped(p int) {
 // it that the counter here does not have. It returns false if there is no room, which
 // happens only in fallback.
 func (ds *debts) addDebt(op *counters.Op, taken algorithms.TakeRecord, lacking int64, fallback bool) bool {
-	d := ds.unreported(op.Key)
+	d := ds.notFinal(op.Key)
 	if d == nil {
 		// The bounds are on counters, so a counter that has a debt takes no further
 		// room.
@@ -202,7 +203,7 @@ func (ds *debts) lackingCost(now algorithms.Instant, op *counters.Op) (cost int6
 // forgive takes op's cost, admitted at the given time, off its debt, unless the
 // debt has been reported meanwhile.
 func (ds *debts) forgive(at algorithms.Instant, op *counters.Op) {
-	d := ds.unreported(op.Key)
+	d := ds.notFinal(op.Key)
 	if d == nil || !d.sameWindow(takeRecordNow(op.Limit, at)) {
 		return
 	}
@@ -272,7 +273,7 @@ func (ds *debts) restore(b []byte, now algorithms.Instant) (int, error) {
 		d.fallback = fallback
 		d.lacking = lacking
 		d.restored = true
-		if !d.number.isReported() {
+		if !d.number.isFinal() {
 			d.number = ds.nextNumber() // the process that wrote it was never registered
 		}
 
@@ -287,7 +288,7 @@ func (ds *debts) restore(b []byte, now algorithms.Instant) (int, error) {
 }
 
 // canRestore reports whether there is room for d, and d would not come after a
-// debt of this process: only the last of a counter's list may be unreported, and
+// debt of this process: only the last of a counter's list may still change, and
 // numbers rise. restored holds the counters that have restored debts.
 func (ds *debts) canRestore(d *debt, restored map[counters.Key]bool) bool {
 	isFirst := len(ds.ofCounter(d.key)) == 0

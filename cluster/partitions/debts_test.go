@@ -21,7 +21,7 @@ func TestAcknowledgedDebtOfTheLastWindow(t *testing.T) {
 		key := keyOf(f.keysOf(f.nodes[0], f.nodes[1], 1)[0])
 		op := &counters.Op{Key: key, Limit: &limit, Cost: 5}
 		k.debts.addDebt(op, algorithms.TakeRecord{Window: 7}, 0, false)
-		first := k.debts.unreported(key)
+		first := k.debts.notFinal(key)
 		k.debts.makeFinal(first)
 		op.Cost = 3
 		k.debts.addDebt(op, algorithms.TakeRecord{Window: 8}, 0, false)

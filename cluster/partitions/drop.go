@@ -31,7 +31,7 @@ func (k *Keeper) dropIfUnneeded(state *adoptedState, p int) bool {
 		return false
 	case pt.phase == away && owner != k.config.Self && state.From.Standby(p) != k.config.Self:
 		pt.source = ring.NodeID{}
-		pt.complete = false
+		pt.copyComplete = false
 		pt.notResent = nil
 		k.config.Table.Drop(p)
 		k.debts.markDropped(p)

@@ -277,7 +277,7 @@ func TestACopyOfAnotherProcessIsNotWhole(t *testing.T) {
 				k.mu.Lock()
 				s := &search{since: time.Now(), found: map[ring.NodeID]copyInfo{b.id: {whole: true, version: said}}}
 				k.parts[p].search = s
-				k.parts[p].complete = false
+				k.parts[p].copyComplete = false
 				k.adoptCopy(b.id, &incomingCopy{section: section{p: p, version: sent}})
 				whole := s.gotWhole
 				k.mu.Unlock()

@@ -207,11 +207,11 @@ func (k *Keeper) handleFlipReply(node ring.NodeID, p int, taken bool, err error)
 		// The flip may still be on its way. So this node asks, under a higher number:
 		// a receiver that answers "not taken" then declines the flip.
 		pt.flipNumber++
-		pt.complete = true // these are all counters as of the freeze
+		pt.copyComplete = true // these are all counters as of the freeze
 		k.setPhase(p, doubtful)
 
 	case taken:
-		pt.complete = true // these are all counters as of the freeze
+		pt.copyComplete = true // these are all counters as of the freeze
 		k.recordHandOver(p, node)
 		k.stats.HandOffs++
 		k.stats.Frozen += time.Since(pt.frozenAt)
@@ -337,7 +337,7 @@ func (k *Keeper) mayTake(state *adoptedState, r *tokenRequest) bool {
 
 	// With another copy than the offered one, this node would lack the last changes.
 	pt := &k.parts[r.p]
-	if pt.phase != away || pt.source != from || pt.version != r.version || !pt.complete {
+	if pt.phase != away || pt.source != from || pt.version != r.version || !pt.copyComplete {
 		return false
 	}
 
@@ -355,7 +355,7 @@ func (k *Keeper) mayTake(state *adoptedState, r *tokenRequest) bool {
 func (k *Keeper) takeToken(p int, from ring.NodeID) {
 	pt := &k.parts[p]
 	pt.source = ring.NodeID{}
-	pt.complete = false
+	pt.copyComplete = false
 	pt.nextTenure()
 
 	// The other node has the same counters, so from now on it needs only changes.

@@ -110,5 +110,5 @@ func TestLacking(t *testing.T) {
 func (k *Keeper) holdsCopy(p int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.parts[p].complete
+	return k.parts[p].copyComplete
 }

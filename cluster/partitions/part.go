@@ -67,13 +67,13 @@ type partState struct {
 	// copyComplete means that the copy has all counters of source or, if source is
 	// zero, all that this node froze. At an owner it means nothing: see
 	// hasAllCounters.
-	complete   bool
-	pusherBoot uint64 // boot of the process that pushed last
-	lastPush   uint64 // number of its last push
-	// sectionCount is the number of sections received so far of the copy or round
+	copyComplete   bool
+	pusherBoot     uint64 // boot of the process that pushed last
+	lastPushNumber uint64 // number of its last push
+	// sectionNumber is the number of the last section received of the copy or round
 	// in progress. It is 0 if none is in progress, or if the phase has changed
 	// since: sections are missing then.
-	sectionCount uint64
+	sectionNumber uint64
 	// While a complete copy is sent again, notResent holds the counters here that
 	// the new copy has not brought yet. They are reset when that copy ends.
 	// notResent is nil otherwise, and in all phases but away and handedOver.
@@ -88,18 +88,18 @@ func (pt *partState) hasCounters() bool { return pt.phase != away || !pt.source.
 // hasAllCounters reports whether this node has all of the partition's counters,
 // as of the time when it was last the owner or a copy target.
 func (pt *partState) hasAllCounters() bool {
-	return pt.complete || pt.phase == owning || pt.phase == freezing || pt.phase == flipping
+	return pt.copyComplete || pt.phase == owning || pt.phase == freezing || pt.phase == flipping
 }
 
 // frozenHere reports whether the counters here are exactly those that this
 // node, as the owner, froze.
-func (pt *partState) frozenHere() bool { return pt.complete && pt.source.IsZero() }
+func (pt *partState) frozenHere() bool { return pt.copyComplete && pt.source.IsZero() }
 
 // isOthersCopy reports whether the counters here are a complete copy of another
 // node's than self. In handedOver, they may be the counters that this node froze
 // for that node.
 func (pt *partState) isOthersCopy(self ring.NodeID) bool {
-	return pt.complete && !pt.source.IsZero() && pt.source != self
+	return pt.copyComplete && !pt.source.IsZero() && pt.source != self
 }
 
 // setReceiver records node, as it is in state, as the other side of the move.

@@ -47,7 +47,7 @@ func (k *Keeper) enterPhase(p int, next phase) {
 	k.inPhase[pt.phase]--
 	k.inPhase[next]++
 	pt.phase = next
-	pt.sectionCount = 0
+	pt.sectionNumber = 0
 	k.phases[p].Store(uint32(next))
 	k.pushing.put(p, next.pushesChanges())
 	k.targets.mayLackCopies = k.targets.mayLackCopies || next.pushesChanges()
@@ -59,7 +59,7 @@ func (k *Keeper) enterPhase(p int, next phase) {
 func (k *Keeper) markAway(p int) {
 	pt := &k.parts[p]
 	if pt.source.IsZero() {
-		pt.complete = false
+		pt.copyComplete = false
 	}
 	k.setPhase(p, away)
 }
@@ -85,7 +85,7 @@ func (k *Keeper) beginLineage(p int) {
 	pt := &k.parts[p]
 	pt.version = version{lineage: newLineage(k.adopted.Load().Revision)}
 	pt.source = ring.NodeID{}
-	pt.complete = false
+	pt.copyComplete = false
 	pt.search = nil
 
 	// The copies elsewhere are of the old lineage, and their nodes decline

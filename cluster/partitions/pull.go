@@ -82,7 +82,7 @@ func (k *Keeper) prepareCopies(list []int, ended bool) []version {
 // isWhole reports whether another owner may continue from the counters here
 // alone. ended means that this node was ended.
 func (pt *partState) isWhole(ended bool) bool {
-	return pt.complete || ended && pt.hasAllCounters()
+	return pt.copyComplete || ended && pt.hasAllCounters()
 }
 
 // anyNotOwnedBy reports whether some of the partitions are not node's to
@@ -222,13 +222,13 @@ func (k *Keeper) receiveCopy(from ring.NodeID, s section, records []counters.Rec
 	arriving.records = append(arriving.records, records...)
 	arriving.wall = max(arriving.wall, s.wall)
 
-	arriving.sectionCount++
+	arriving.sectionNumber++
 	if s.flags&sectionEnds == 0 {
 		return
 	}
 
 	delete(k.incoming, from)
-	if arriving.sectionCount == s.sectionCount {
+	if arriving.sectionNumber == s.sectionNumber {
 		k.adoptCopy(from, arriving)
 	}
 }
@@ -244,13 +244,13 @@ func (k *Keeper) adoptCopy(from ring.NodeID, arriving *incomingCopy) {
 
 	// The copy of a node that was ended does not count as whole: others may have
 	// owned the partition since, and granted slots that this copy lacks.
-	f := pt.search.found[from]
-	if f.whole && (arriving.version == f.version || arriving.after(f.version)) && k.adopted.Load().InRing(from) {
+	info := pt.search.found[from]
+	if info.whole && (arriving.version == info.version || arriving.after(info.version)) && k.adopted.Load().InRing(from) {
 		pt.search.gotWhole = true
 	}
 
 	switch {
-	case pt.complete && arriving.after(pt.version):
+	case pt.copyComplete && arriving.after(pt.version):
 		table.Drop(arriving.p)
 		table.FollowClock(now, arriving.p, arriving.wall)
 		for _, rec := range arriving.records {
@@ -260,7 +260,7 @@ func (k *Keeper) adoptCopy(from ring.NodeID, arriving *incomingCopy) {
 		pt.version = arriving.version
 		pt.source = from
 
-	case !pt.complete || arriving.lineage != pt.lineage:
+	case !pt.copyComplete || arriving.lineage != pt.lineage:
 		// This is measured before FollowClock, which brings the two clocks together.
 		apart := time.Duration(arriving.wall - table.WallIn(now, arriving.p)).Abs()
 		table.FollowClock(now, arriving.p, arriving.wall)

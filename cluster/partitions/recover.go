@@ -43,7 +43,7 @@ func (k *Keeper) continueSearches() (searching bool) {
 
 		timedOut, answered := pt.search.outcome()
 		switch {
-		case timedOut && pt.complete:
+		case timedOut && pt.copyComplete:
 			fromLocalCopy++
 		case timedOut && !answered:
 			fromCheckpoint++
@@ -89,7 +89,7 @@ func (req *copyRequest) eachCurrent(k *Keeper, do func(p int, s *search)) {
 func (k *Keeper) concludeSearch(state *adoptedState, p int) {
 	// Without a whole copy, slots granted since the checkpoint may be missing.
 	pt := &k.parts[p]
-	isWhole := pt.complete || pt.search.gotWhole
+	isWhole := pt.copyComplete || pt.search.gotWhole
 	if !isWhole && state.mayHaveLost(k.config.Self, p) {
 		k.config.Table.MarkSlotsLost(k.config.Now(), p)
 	}
@@ -130,9 +130,9 @@ func (k *Keeper) advanceSearch(state *adoptedState, p int, ended []ring.NodeID, 
 
 	waiting := false
 	for _, node := range nodes {
-		f, known := s.found[node]
+		info, known := s.found[node]
 		switch {
-		case known && f.boot == state.Boot(node):
+		case known && info.boot == state.Boot(node):
 			// The node has answered. An answer of an earlier process is void, because
 			// its memory is gone.
 		case !k.shouldWaitFor(pt, node):
@@ -172,7 +172,7 @@ func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 	waited := time.Since(pt.search.since)
 
 	// With a complete copy here, and none known there, wait only Patience.
-	if !k.config.Calls.Reachable(node) || pt.complete && !pt.search.found[node].whole {
+	if !k.config.Calls.Reachable(node) || pt.copyComplete && !pt.search.found[node].whole {
 		return waited < k.config.Patience
 	}
 
@@ -189,14 +189,14 @@ func (k *Keeper) shouldWaitFor(pt *partState, node ring.NodeID) bool {
 // skipped if a whole one is here, or has come from a node that was not ended.
 func (s *search) nextToFetch(state *adoptedState, pt *partState, nodes []ring.NodeID) ring.NodeID {
 	for i, node := range nodes {
-		f := s.found[node]
-		isNotNewer := pt.complete && f.lineage == pt.lineage && !f.after(pt.version)
-		if f.done || !f.whole || isNotNewer {
+		info := s.found[node]
+		isNotNewer := pt.copyComplete && info.lineage == pt.lineage && !info.after(pt.version)
+		if info.done || !info.whole || isNotNewer {
 			continue
 		}
 
 		wasEnded := !state.InRing(node)
-		if wasEnded && s.isOutdated(f.version, pt) {
+		if wasEnded && s.isOutdated(info.version, pt) {
 			continue
 		}
 		if !s.isSuperseded(nodes, i) {
@@ -204,13 +204,13 @@ func (s *search) nextToFetch(state *adoptedState, pt *partState, nodes []ring.No
 		}
 	}
 
-	if pt.complete || s.gotWhole {
+	if pt.copyComplete || s.gotWhole {
 		return ring.NodeID{}
 	}
 
 	for _, node := range nodes {
-		f := s.found[node]
-		if !f.done && !f.whole {
+		info := s.found[node]
+		if !info.done && !info.whole {
 			return node
 		}
 	}
@@ -222,14 +222,14 @@ func (s *search) nextToFetch(state *adoptedState, pt *partState, nodes []ring.No
 // because there is a newer one. Of equal copies, the first hides the others. A
 // copy hides no other once this node has given up waiting for it.
 func (s *search) isSuperseded(nodes []ring.NodeID, i int) bool {
-	f := s.found[nodes[i]]
+	info := s.found[nodes[i]]
 	for j, other := range nodes {
 		better := s.found[other]
 		if !better.whole || better.timedOut {
 			continue
 		}
-		isFirstEqual := better.version == f.version && j < i
-		if better.after(f.version) || isFirstEqual {
+		isFirstEqual := better.version == info.version && j < i
+		if better.after(info.version) || isFirstEqual {
 			return true
 		}
 	}
@@ -241,11 +241,11 @@ func (s *search) isSuperseded(nodes []ring.NodeID, i int) bool {
 // since then. Whatever the older copy has was taken into account when the later
 // lineage began, and much of it may have been given back or reset since.
 func (s *search) isOutdated(v version, pt *partState) bool {
-	if pt.complete && pt.beganAt() > v.beganAt() {
+	if pt.copyComplete && pt.beganAt() > v.beganAt() {
 		return true
 	}
-	for _, f := range s.found {
-		if f.whole && !f.timedOut && f.beganAt() > v.beganAt() {
+	for _, info := range s.found {
+		if info.whole && !info.timedOut && info.beganAt() > v.beganAt() {
 			return true
 		}
 	}
@@ -255,9 +255,9 @@ func (s *search) isOutdated(v version, pt *partState) bool {
 // outcome reports whether this node gave up waiting for some node, and whether
 // some node has answered: it sent its copy, or has none.
 func (s *search) outcome() (timedOut, answered bool) {
-	for _, f := range s.found {
-		timedOut = timedOut || f.timedOut
-		answered = answered || f.done && !f.timedOut
+	for _, info := range s.found {
+		timedOut = timedOut || info.timedOut
+		answered = answered || info.done && !info.timedOut
 	}
 	return timedOut, answered
 }
@@ -301,10 +301,10 @@ func (k *Keeper) handleCopyInfo(node ring.NodeID, boot uint64, req copyRequest, 
 	}
 
 	req.eachCurrent(k, func(p int, s *search) {
-		f, hasCopy := found[p]
-		f.boot = boot
-		f.done = !hasCopy
-		s.found[node] = f
+		info, hasCopy := found[p]
+		info.boot = boot
+		info.done = !hasCopy
+		s.found[node] = info
 	})
 }
 
@@ -320,9 +320,9 @@ func (k *Keeper) handlePullReply(node ring.NodeID, req copyRequest, err error) {
 	}
 
 	req.eachCurrent(k, func(_ int, s *search) {
-		f := s.found[node]
-		f.done = true
-		s.found[node] = f
+		info := s.found[node]
+		info.done = true
+		s.found[node] = info
 	})
 
 	k.config.Logger.Debug("a node has sent its copies", "node", node.String(), "partitions", len(req.partitions))

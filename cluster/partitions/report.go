@@ -108,9 +108,9 @@ func (k *Keeper) nextReport(p, room int, fallbackWaits bool) []*debt {
 		return nil
 	}
 
-	reportedBefore := list[0].number.isReported()
+	reportedBefore := list[0].number.isFinal()
 	n := 0
-	for n < min(len(list), room) && list[n].number.isReported() == reportedBefore {
+	for n < min(len(list), room) && list[n].number.isFinal() == reportedBefore {
 		k.debts.makeFinal(list[n])
 		n++
 	}
@@ -210,7 +210,7 @@ func (k *Keeper) acceptDebts(c *peer.Call, dec *wire.Decoder) {
 
 	for dec.More() {
 		d := decodeDebt(dec, now, 0)
-		if !d.number.isReported() {
+		if !d.number.isFinal() {
 			dec.Failf("a debt without a number")
 		}
 		if dec.Failed() {
@@ -306,7 +306,7 @@ func (k *Keeper) reportDebtsFirst(node ring.NodeID, list []int) {
 	k.mu.Lock()
 	for _, p := range list {
 		for _, d := range k.debts.inOrder(p) {
-			if d.number.isReported() {
+			if d.number.isFinal() {
 				included = append(included, d)
 			}
 		}

@@ -19,12 +19,12 @@ const (
 
 // Route is the way to a partition: the node to ask, and the alternatives.
 type Route struct {
-	Epoch    int64
-	Revision int64 // of the agreed state behind the route; a node with an older one may route differently
-	Location Location
-	Owner    ring.NodeID // the node that has the token, as far as this node knows
-	Other    ring.NodeID // the other side of the current move; zero if there is none
-	Standby  ring.NodeID // of the owner; zero if there is none
+	Epoch     int64
+	Revision  int64 // of the agreed state behind the route; a node with an older one may route differently
+	Location  Location
+	Owner     ring.NodeID // the node that has the token, as far as this node knows
+	OtherSide ring.NodeID // the other side of the current move; zero if there is none
+	Standby   ring.NodeID // of the owner; zero if there is none
 }
 
 // Route returns the route of partition p. It takes no lock.
@@ -59,9 +59,9 @@ func (k *Keeper) Route(p int) Route {
 
 	r.Standby = state.From.Standby(p)
 	if from != to {
-		r.Other = from
+		r.OtherSide = from
 		if r.Owner == from {
-			r.Other = to
+			r.OtherSide = to
 		}
 		if r.Owner == to {
 			r.Standby = state.To.Standby(p)
@@ -170,7 +170,7 @@ func (k *Keeper) LacksCopies() bool {
 
 	for p := range k.parts {
 		pt := &k.parts[p]
-		if pt.complete || pt.phase != away || state.From.Standby(p) != k.config.Self {
+		if pt.copyComplete || pt.phase != away || state.From.Standby(p) != k.config.Self {
 			continue
 		}
 

@@ -70,7 +70,7 @@ func (k *Keeper) Stats() Stats {
 			}
 		}
 
-		if pt.complete {
+		if pt.copyComplete {
 			stats.Copies++
 		}
 	}

@@ -82,8 +82,8 @@ func answerCall(c *peer.Call, d *wire.Decoder, reply []byte) {
 type section struct {
 	p int
 	version
-	flags        uint8
-	sectionCount uint64 // sections of the copy, or of the round, up to and including this one
+	flags         uint8
+	sectionNumber uint64 // of this section in the copy, or in the round; the first is 1
 	// wall is the reading of the clock by which the sender counts the partition's
 	// windows, after it collected the records.
 	wall int64
@@ -94,11 +94,11 @@ type section struct {
 // message. It returns the remaining records, and turns s into the head of their
 // section.
 func (s *section) append(b []byte, records []counters.Record, now algorithms.Instant) ([]byte, []counters.Record) {
-	s.sectionCount++
+	s.sectionNumber++
 	b = binary.AppendUvarint(b, uint64(s.p))
 	flagsAt := len(b)
 	b = append(b, s.flags)
-	b = binary.AppendUvarint(appendVersion(b, s.version), s.sectionCount)
+	b = binary.AppendUvarint(appendVersion(b, s.version), s.sectionNumber)
 	b = binary.AppendVarint(b, s.wall)
 
 	b = append(b, 0, 0, 0, 0) // the number of records, which is not known yet
@@ -136,7 +136,7 @@ func decodeVersion(d *wire.Decoder) version {
 // begin returns true, each with every record of the partition.
 func decodeSection(d *wire.Decoder, now algorithms.Instant, begin func(section) bool, each func(counters.Record)) {
 	s := section{p: decodePartition(d), flags: d.Byte(), version: decodeVersion(d),
-		sectionCount: d.Uvarint(), wall: d.Varint()}
+		sectionNumber: d.Uvarint(), wall: d.Varint()}
 	n := d.Uint32()
 
 	if d.Failed() {
@@ -184,8 +184,8 @@ func parsePartitions(b []byte) (map[int]bool, error) {
 	return list, d.Done("list of partitions")
 }
 
-func appendCopyInfo(b []byte, p int, f copyInfo) []byte {
-	return appendVersion(wire.AppendBool(binary.AppendUvarint(b, uint64(p)), f.whole), f.version)
+func appendCopyInfo(b []byte, p int, info copyInfo) []byte {
+	return appendVersion(wire.AppendBool(binary.AppendUvarint(b, uint64(p)), info.whole), info.version)
 }
 
 func parseCopyInfos(b []byte) (map[int]copyInfo, error) {

@@ -39,24 +39,24 @@ type link struct {
 
 	// The direct connection.
 	direct          atomic.Pointer[conn] // nil: none now
-	wake            chan struct{}        // capacity 1: dial now
+	dialNow         chan struct{}        // capacity 1: dial now
 	dialingSecond   atomic.Bool          // a second connection is being dialled
 	lastDialFailure atomic.Int64         // when dialling last failed, by Config.Boottime
 	processGone     atomic.Bool          // no process listens at the address, or another node's does
 	lastBoot        atomic.Uint64        // of the process last reached directly; 0: none yet
 
 	// The path: the direct connection or a tunnel.
-	tunnel         atomic.Pointer[conn] // nil: none
-	avoidDirect    atomic.Bool          // don't use the direct connection: it is silent or broken, or was recently
-	probation      atomic.Int64         // how long, in ns, the direct connection must work before it is used again
-	directSince    atomic.Int64         // when the direct connection was last used again, as Peers.now
-	losses         atomic.Int64         // how often the direct connection was abandoned
-	tunnelling     atomic.Bool          // provideTunnel is running
-	searchNow      chan struct{}        // capacity 1: provideTunnel goes on at once
-	needsAllRelays atomic.Bool          // a tunnel was lost: a search fails only once every possible relay was asked
-	searchUntil    atomic.Int64         // until then a search for a relay makes the path unsure; 0: it has failed
-	dialUntil      atomic.Int64         // until then dialling makes the path unsure; 0: it has failed. Both as Peers.now
-	nextRelay      int                  // used by provideTunnel only: the next node to ask for a relay
+	tunnel              atomic.Pointer[conn] // nil: none
+	avoidDirect         atomic.Bool          // don't use the direct connection: it is silent or broken, or was recently
+	probation           atomic.Int64         // how long, in ns, the direct connection must work before it is used again
+	directSince         atomic.Int64         // when the direct connection was last used again, as Peers.now
+	losses              atomic.Int64         // how often the direct connection was abandoned
+	tunnelling          atomic.Bool          // provideTunnel is running
+	searchNow           chan struct{}        // capacity 1: provideTunnel goes on at once
+	needsAllRelays      atomic.Bool          // a tunnel was lost: a search fails only once every possible relay was asked
+	unsureBySearchUntil atomic.Int64         // until then a search for a relay makes the path unsure; 0: it has failed
+	unsureByDialUntil   atomic.Int64         // until then dialling makes the path unsure; 0: it has failed. Both as Peers.now
+	nextRelay           int                  // used by provideTunnel only: the next node to ask for a relay
 
 	// The log.
 	name      atomic.Pointer[string]
@@ -86,28 +86,28 @@ type tunnelLog struct {
 
 // begin counts a tunnel. It returns how many there were since the last one that
 // was logged, with this one, and whether to log this one.
-func (r *tunnelLog) begin() (times int, due bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (tl *tunnelLog) begin() (times int, due bool) {
+	tl.mu.Lock()
+	defer tl.mu.Unlock()
 
-	r.times++
-	if time.Since(r.last) < tunnelLogPeriod {
+	tl.times++
+	if time.Since(tl.last) < tunnelLogPeriod {
 		return 0, false
 	}
 
-	times = r.times
-	r.last = time.Now()
-	r.times = 0
-	r.open = true
+	times = tl.times
+	tl.last = time.Now()
+	tl.times = 0
+	tl.open = true
 	return times, true
 }
 
 // end returns whether to log that a tunnel has ended: only if its beginning was.
-func (r *tunnelLog) end() (due bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	due = r.open
-	r.open = false
+func (tl *tunnelLog) end() (due bool) {
+	tl.mu.Lock()
+	defer tl.mu.Unlock()
+	due = tl.open
+	tl.open = false
 	return due
 }
 
@@ -156,7 +156,7 @@ func (l *link) run(ctx context.Context) {
 		select {
 		case <-time.After(pause - rand.N(pause/2)):
 			pause = min(2*pause, longest)
-		case <-l.wake:
+		case <-l.dialNow:
 			pause = firstPause
 		case <-ctx.Done():
 		}
@@ -169,7 +169,7 @@ func (l *link) handleEnd(connected bool, err error) {
 	l.processGone.Store(!connected && provesGone(err))
 	if !connected {
 		l.lastDialFailure.Store(l.peers.boottime())
-		l.dialUntil.Store(0)
+		l.unsureByDialUntil.Store(0)
 		l.stopUsingDirect(nil)
 	}
 }
@@ -318,7 +318,7 @@ func (l *link) renew(ctx context.Context) {
 // clearWake discards a pending wake-up.
 func (l *link) clearWake() {
 	select {
-	case <-l.wake:
+	case <-l.dialNow:
 	default:
 	}
 }
@@ -353,7 +353,7 @@ func (l *link) onIncoming(remote Identity) {
 			l.dialSecond(l.ctx, c) // the network works again
 		}
 	}
-	wake.Signal(l.wake)
+	wake.Signal(l.dialNow)
 }
 
 // sleep returns after d, or when ctx ends.

@@ -93,9 +93,9 @@ func (l *link) stopUsing(c *conn, broken bool) {
 	// already, and the loss of c says nothing new.
 	until := c.lastReceived.Load() + int64(settleSilences*l.peers.config.Silence)
 	if until > l.peers.now() {
-		l.searchUntil.Store(until)
+		l.unsureBySearchUntil.Store(until)
 		if broken && !isTunnel {
-			l.dialUntil.Store(until)
+			l.unsureByDialUntil.Store(until)
 		}
 	}
 
@@ -111,7 +111,7 @@ func (l *link) stopUsing(c *conn, broken bool) {
 // isUnsure reports whether a connection to the node has just been lost, and the
 // search for a relay or a dial may still find a path.
 func (l *link) isUnsure() bool {
-	return l.peers.now() < max(l.searchUntil.Load(), l.dialUntil.Load())
+	return l.peers.now() < max(l.unsureBySearchUntil.Load(), l.unsureByDialUntil.Load())
 }
 
 // stopUsingDirect stops the use of the direct connection c, which is silent or
@@ -313,8 +313,9 @@ func (l *link) useDirect() {
 // has just broken still offers to be the relay. tryRelays returns once there is
 // a tunnel, or once the last attempt has failed or takes long.
 func (l *link) tryRelays(ctx context.Context, attempts *sync.WaitGroup) {
-	// A loss during this search changes searchUntil, and keeps the path unsure.
-	until := l.searchUntil.Load()
+	// A loss during this search changes unsureBySearchUntil, and keeps the path
+	// unsure.
+	until := l.unsureBySearchUntil.Load()
 	relays, isEachTried := l.relayCandidates()
 
 	// Attempts may go on after tryRelays has returned. Once all of this round have
@@ -354,7 +355,7 @@ func (l *link) tryRelays(ctx context.Context, attempts *sync.WaitGroup) {
 func (l *link) concludeSearch(round *sync.WaitGroup, undecided *atomic.Bool, until int64) {
 	round.Wait()
 	if !undecided.Load() && !l.peers.isAnyRedialled(l) {
-		l.searchUntil.CompareAndSwap(until, 0)
+		l.unsureBySearchUntil.CompareAndSwap(until, 0)
 	}
 }
 
@@ -363,7 +364,7 @@ func (l *link) concludeSearch(round *sync.WaitGroup, undecided *atomic.Bool, unt
 func (p *Peers) isAnyRedialled(l *link) bool {
 	now := p.now()
 	for _, r := range *p.links.Load() {
-		if r != l && now < r.dialUntil.Load() {
+		if r != l && now < r.unsureByDialUntil.Load() {
 			return true
 		}
 	}

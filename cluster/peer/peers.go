@@ -248,7 +248,7 @@ func (p *Peers) setLinks(k connKind, nodes map[ring.NodeID]string) {
 		if links[node] == nil {
 			ctx, cancel := context.WithCancel(p.ctx)
 			l := &link{peers: p, node: node, address: address, kind: k, ctx: ctx, cancel: cancel,
-				wake: make(chan struct{}, 1), searchNow: make(chan struct{}, 1)}
+				dialNow: make(chan struct{}, 1), searchNow: make(chan struct{}, 1)}
 			links[node] = l
 			p.group.Go(func() {
 				defer cancel()

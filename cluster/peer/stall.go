@@ -42,7 +42,7 @@ func (p *Peers) checkStall() {
 
 	p.stalls.resumed.Store(now)
 	for _, l := range *p.links.Load() {
-		wake.Signal(l.wake)
+		wake.Signal(l.dialNow)
 	}
 }
 

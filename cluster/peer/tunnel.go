@@ -177,7 +177,7 @@ func (p *Peers) answerReceivesFrom(c *Call) {
 		case l == nil:
 		case l.receivesDirectly():
 			answer = relayYes
-		case p.now() < l.dialUntil.Load():
+		case p.now() < l.unsureByDialUntil.Load():
 			answer = relayUnsure
 		}
 	}

@@ -28,7 +28,7 @@ func TestSize(t *testing.T) {
 func TestReservationsSetting(t *testing.T) {
 	clearEnv(t)
 	got, err := parseServe()
-	if err != nil || got.config().ReservationBytes != counters.DefaultReservations {
+	if err != nil || got.config().ReservationBytes != counters.DefaultReservationBytes {
 		t.Errorf("by default: have %d, %v", got.Reservations, err)
 	}
 	got, err = parseServe("--reservations", "1GiB")

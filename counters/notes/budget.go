@@ -17,15 +17,15 @@ var (
 
 // Budgets, in bytes.
 const (
-	// DefaultReservations is room for 1,000 reservations a second that each stay
-	// open for 10 minutes, all of one subject, and for half as many of others.
-	DefaultReservations = 224 << 20
-	maxAnswers          = 48 << 20
-	maxWrites           = 16 << 20
-	maxRetries          = 8 << 20
-	maxResets           = 10 << 20
-	// DefaultSlots is room for a million slots, all of one subject.
-	DefaultSlots = 512 << 20
+	// DefaultReservationBytes is room for 1,000 reservations a second that each
+	// stay open for 10 minutes, all of one subject, and for half as many of others.
+	DefaultReservationBytes = 224 << 20
+	maxAnswers              = 48 << 20
+	maxWrites               = 16 << 20
+	maxRetries              = 8 << 20
+	maxResets               = 10 << 20
+	// DefaultSlotBytes is room for a million slots, all of one subject.
+	DefaultSlotBytes = 512 << 20
 )
 
 // purpose is what a budget is for.

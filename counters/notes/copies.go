@@ -295,7 +295,7 @@ func (s *Store) compactEvictable(steady int64) {
 	for i := range s.budgets {
 		b := &s.budgets[i]
 		s.mu.Lock()
-		isDue := int64(b.evictable.count+b.evictableInline.count) > 2*b.used/Bytes
+		isDue := int64(b.evictable.count+b.evictableInline.count) > 2*b.used/Overhead
 		s.mu.Unlock()
 
 		if isDue {

@@ -64,10 +64,10 @@ const (
 	// MaxBody bounds the body of a note, in bytes. The answer of a reservation of
 	// 256 limits fits, unless names are very long.
 	MaxBody = 64 << 10
-	// Bytes is what a note takes of its budget, besides its body. It is the most
+	// Overhead is what a note takes of its budget, besides its body. It is the most
 	// memory that a note can take: a map doubles when it grows, so most notes take
 	// less.
-	Bytes = 256
+	Overhead = 256
 	// dueBytes is the most memory that a reservation takes in the schedule, a slice
 	// that doubles when it grows.
 	dueBytes = 64
@@ -106,7 +106,7 @@ type Note struct {
 
 // size returns how many bytes n takes of its budget.
 func (n *Note) size() int64 {
-	size := Bytes + int64(len(n.Body))
+	size := Overhead + int64(len(n.Body))
 	if n.schedules() {
 		size += dueBytes
 	}

@@ -55,7 +55,7 @@ func spread(i uint64) uint64 { return i * 0x9e3779b97f4a7c15 }
 // however late they come: another subject of the rule, another rule, and the
 // hundredth rule.
 func TestReservationsAreShared(t *testing.T) {
-	s := New(DefaultReservations)
+	s := New(DefaultReservationBytes)
 	one := func(uint64) uint64 { return 7 }
 	alone := fill(t, s, 1, one)
 	if alone < 600_000 {
@@ -91,10 +91,10 @@ func TestInlineReservationsGetHalf(t *testing.T) {
 			}
 		}
 	}
-	if bytes := int64(made) * Bytes; bytes > 1<<19 || bytes < 1<<18 {
+	if bytes := int64(made) * Overhead; bytes > 1<<19 || bytes < 1<<18 {
 		t.Errorf("inline reservations take %d bytes of 1 MiB", bytes)
 	}
-	if got := fill(t, s, 5000, spread); int64(got)*Bytes < 1<<18 {
+	if got := fill(t, s, 5000, spread); int64(got)*Overhead < 1<<18 {
 		t.Errorf("a rule got %d places beside them", got)
 	}
 }
@@ -104,7 +104,7 @@ func TestInlineReservationsGetHalf(t *testing.T) {
 func TestAnswersOfRulesThatHaveFewStay(t *testing.T) {
 	s := New(1 << 20)
 	const body = 1000
-	const most = maxAnswers / (Bytes + body)
+	const most = maxAnswers / (Overhead + body)
 	keep := func(group uint32, id uint64, inline bool) {
 		n := &Note{
 			Key: Key{Subject: spread(id), ID: id, Kind: Answer}, Group: group, Inline: inline,
@@ -203,7 +203,7 @@ func TestBudgets(t *testing.T) {
 
 	fill(t, s, 1, spread)
 	const body = 1000
-	answers := maxAnswers / (Bytes + body)
+	answers := maxAnswers / (Overhead + body)
 	for i := range uint64(2 * answers) {
 		expect.NoError(t, keep(Answer, i, false, body))
 	}
@@ -216,13 +216,13 @@ func TestBudgets(t *testing.T) {
 	for keep(Write, writes, false, 0) == nil {
 		writes++
 	}
-	if err := keep(Write, writes, false, 0); !errors.Is(err, ErrWrites) || writes != maxWrites/Bytes {
+	if err := keep(Write, writes, false, 0); !errors.Is(err, ErrWrites) || writes != maxWrites/Overhead {
 		t.Errorf("%d writes were kept, then %v", writes, err)
 	}
 	if !has(Write, 0) {
 		t.Error("the answer to a write is gone")
 	}
-	const retries = maxRetries / Bytes
+	const retries = maxRetries / Overhead
 	for i := range uint64(retries + 1) {
 		if err := keep(Retry, i, false, 0); err != nil {
 			t.Fatalf("retry %d, beside as many writes as there may be: %v", i, err)
@@ -275,7 +275,7 @@ func TestResets(t *testing.T) {
 		expect.Equal(t, since(tt.subject, tt.resets), tt.want, "subject %d was reset since %d", tt.subject, tt.resets)
 	}
 
-	for i := range uint64(maxResets/Bytes + 10) {
+	for i := range uint64(maxResets/Overhead + 10) {
 		reset(1<<62 + i<<20)
 	}
 	if !since(3, 0) || !since(1, 2) {
@@ -341,7 +341,7 @@ func TestResetsOfOneSubject(t *testing.T) {
 		t.Errorf("two notes are listed %d times", m.count)
 	}
 
-	for i := range uint64(maxResets/Bytes - 2) { // the budget is full
+	for i := range uint64(maxResets/Overhead - 2) { // the budget is full
 		reset(2*other+i<<20, begin+2e5)
 	}
 	reset(again, begin+2e5)
@@ -516,8 +516,8 @@ func TestBytesOfANote(t *testing.T) {
 			}
 		}
 		t.Logf("%s: %d to %d bytes each of up to %d reservations", name, least, greatest, most)
-		if greatest > Bytes {
-			t.Errorf("%s: a reservation takes %d bytes, want at most %d", name, greatest, Bytes)
+		if greatest > Overhead {
+			t.Errorf("%s: a reservation takes %d bytes, want at most %d", name, greatest, Overhead)
 		}
 		runtime.KeepAlive(s)
 	}
@@ -544,7 +544,7 @@ func TestRatesAreShared(t *testing.T) {
 	for reserve(1, spread(flood), flood, 3) {
 		flood++
 	}
-	if most := uint64(1 << 20 / Bytes / 3); flood < most/2 || flood >= most {
+	if most := uint64(1 << 20 / Overhead / 3); flood < most/2 || flood >= most {
 		t.Errorf("a flood got %d reservations, want some of %d", flood, most)
 	}
 	for id := range uint64(10) {

@@ -83,12 +83,12 @@ func TestLateOnesGiveWay(t *testing.T) {
 	s.Sweep(at, 1, func(int) bool { return true })
 	expect.Equal(t, s.Stats().Open, 1001, "open after their end, as none was carried out")
 	before := count()
-	s.BoundReservations(1000 * Bytes)
+	s.BoundReservations(1000 * Overhead)
 	s.Sweep(at, 1, func(int) bool { return true })
 	s.Sweep(at+int64((RateRetention+1)*time.Second), 1, func(int) bool { return true })
 	// Half of each may stay, and what the other rule has, and a note for each
 	// partition that has forgotten rates.
-	if got := s.Stats().Reservations; got > 501*Bytes || got < 500*Bytes || before != 2002 {
+	if got := s.Stats().Reservations; got > 501*Overhead || got < 500*Overhead || before != 2002 {
 		t.Errorf("%d bytes of reservations are left, of %d notes", got, before)
 	}
 	if !s.Lock(0, at).HasForgottenRates(spread(0), at) {

@@ -16,7 +16,7 @@ import (
 func TestSlotsAgreeWithTheirSum(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
-	s := New(DefaultReservations)
+	s := New(DefaultReservationBytes)
 	limits := []SlotsKey{{1, 1 << 32}, {1, 2 << 32}, {2, 3 << 32}}
 	model := map[SlotsKey]map[uint64]SlotInfo{}
 	for _, key := range limits {
@@ -84,7 +84,7 @@ func TestSlotsAgreeWithTheirSum(t *testing.T) {
 func TestEndsOfACopyAreBounded(t *testing.T) {
 	t.Parallel()
 	const count = 2
-	s := New(DefaultReservations)
+	s := New(DefaultReservationBytes)
 	key, now := SlotsKey{1, 10}, int64(1e12)
 	for i := range int64(100_000) {
 		n := key.Note(&SlotInfo{ID: uint64(i % count), Units: 1, Acquired: now, End: now + 1e10 + i}, 0, false)
@@ -101,7 +101,7 @@ func TestEndsOfACopyAreBounded(t *testing.T) {
 func TestExpiredSlotsOfStrangersAreCountedTogether(t *testing.T) {
 	t.Parallel()
 	const count = 10_000
-	s := New(DefaultReservations)
+	s := New(DefaultReservationBytes)
 	key, now := SlotsKey{1, 10}, int64(1e12)
 	lp := s.Lock(Key{Subject: 1}.Partition(), now)
 	for i := range uint32(count) {
@@ -127,7 +127,7 @@ func firstOf(slots map[uint64]SlotInfo, most int) []SlotInfo {
 func TestListOfManySlots(t *testing.T) {
 	t.Parallel()
 	const count = 20_000
-	s := New(DefaultReservations)
+	s := New(DefaultReservationBytes)
 	key, now := SlotsKey{1, 10}, int64(1e12)
 	lp := s.Lock(Key{Subject: 1}.Partition(), now)
 	defer lp.Unlock()
@@ -169,7 +169,7 @@ func TestListOfManySlots(t *testing.T) {
 // Time passes until enough slots have ended, not only the first.
 func TestEnoughSlotsEnd(t *testing.T) {
 	t.Parallel()
-	s := New(DefaultReservations)
+	s := New(DefaultReservationBytes)
 	key, now := SlotsKey{1, 10}, int64(1e12)
 	lp := s.Lock(Key{Subject: 1}.Partition(), now)
 	defer lp.Unlock()
@@ -190,7 +190,7 @@ func TestMemoryOfSlots(t *testing.T) {
 		t.Skip("it makes many slots")
 	}
 	const count = 200_000
-	s := New(DefaultReservations)
+	s := New(DefaultReservationBytes)
 	size := func() uint64 {
 		runtime.GC()
 		var m runtime.MemStats
@@ -208,8 +208,8 @@ func TestMemoryOfSlots(t *testing.T) {
 	lp.Unlock()
 	each := float64(size()-before) / count
 	t.Logf("%.0f bytes each", each)
-	if each > Bytes+slotBytes {
-		t.Errorf("a slot takes %.0f bytes, want at most %d", each, Bytes+slotBytes)
+	if each > Overhead+slotBytes {
+		t.Errorf("a slot takes %.0f bytes, want at most %d", each, Overhead+slotBytes)
 	}
 	runtime.KeepAlive(s)
 }

@@ -51,7 +51,7 @@ func New(forReservations int64) *Store {
 	s.budgets[writes].capacity = maxWrites
 	s.budgets[retries].capacity = maxRetries
 	s.budgets[resets].capacity = maxResets
-	s.budgets[slots].capacity = DefaultSlots
+	s.budgets[slots].capacity = DefaultSlotBytes
 	return s
 }
 
