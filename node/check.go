@@ -311,7 +311,7 @@ func (n *Node) decide(
 		err = n.toClientError(err)
 		o.Decision = n.decisionOnError(q, err)
 	} else {
-		o.Decision = n.toDecision(q, &i.answer)
+		n.setDecision(&o.Decision, q, &i.answer)
 		o.place = i.answer.QueuePlace()
 	}
 

@@ -12,16 +12,19 @@ import (
 	"github.com/rlnode/rlnode/rules"
 )
 
-// toDecision converts the answer to q into a Decision.
-func (n *Node) toDecision(q *client.Request, a *limiter.Answer) client.Decision {
-	d := client.Decision{
-		Allowed: a.Allowed, Counted: a.Counted, Granted: a.Granted,
-		DecidedBy: client.DecidedBy(a.DecidedBy.String()), Node: n.config.Name,
-		RulesVersion: a.RulesVersion,
-	}
+// setDecision sets d, which must be zero, to the answer to q. A Decision is large,
+// so it is not returned.
+func (n *Node) setDecision(d *client.Decision, q *client.Request, a *limiter.Answer) {
+	d.Allowed = a.Allowed
+	d.Counted = a.Counted
+	d.Granted = a.Granted
+	d.DecidedBy = client.DecidedBy(a.DecidedBy.String())
+	d.Node = n.config.Name
+	d.RulesVersion = a.RulesVersion
+
 	tightest := a.TightestLimit()
 	if tightest != nil {
-		setTightest(&d, tightest, a)
+		setTightest(d, tightest, a)
 	} else if !a.Allowed {
 		d.RetryAfter = client.Never
 	} else if rule := a.UnlimitedRule(); rule != nil {
@@ -58,19 +61,17 @@ func (n *Node) toDecision(q *client.Request, a *limiter.Answer) client.Decision 
 	if !q.Detail {
 		d.Limits = nil
 	}
-
-	return d
 }
 
 // setTightest sets what d says of the tightest limit of a.
 func setTightest(d *client.Decision, tightest *limiter.LimitAnswer, a *limiter.Answer) {
 	d.Rule = tightest.Rule.Name
 	d.Unit = tightest.Limit.Unit
-	d.Limit = tightest.Limit.UndividedCapacity()
 	d.Used = tightest.Used
 	d.Remaining = tightest.Remaining
 
 	shown := tightest.Limit.AdvertisedAt(a.Now)
+	d.Limit = shown.Capacity
 	d.Window = windowOf(&shown)
 	d.TTL = ttlOf(&shown)
 	d.Rate = rateOf(&shown)
@@ -231,5 +232,5 @@ func ceilMillis(d time.Duration) time.Duration {
 	if d <= 0 {
 		return d
 	}
-	return (d + time.Millisecond - 1).Truncate(time.Millisecond)
+	return (d + time.Millisecond - 1) / time.Millisecond * time.Millisecond
 }

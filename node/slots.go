@@ -76,7 +76,10 @@ func (n *Node) decideSlot(
 	if err != nil {
 		return fail(n.toClientError(err))
 	}
-	return n.toDecision(q, &i.answer), slot, nil
+
+	var d client.Decision
+	n.setDecision(&d, q, &i.answer)
+	return d, slot, nil
 }
 
 // checkSlotTTL bounds the time for which a slot is held; 0 is as long as its limits say.
