@@ -584,26 +584,47 @@ func (tr *simTrial) shareOf(v *testNode, subject int) ownShare {
 // Decided implements limiter.Recorder. It also notes which process decides each partition.
 func (l *processLife) Decided(by limiter.DecidedBy, q int, lineage uint64, began, ended int64) {
 	l.Recorder.Decided(by, q, lineage, began, ended)
-	s := l.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	h := &s.partitions[q]
-	if by == limiter.ByStandby {
-		h.acting = l.number
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	switch by {
+	case limiter.ByStandby:
+		l.s.partitions[q].acting = l.number
+	case limiter.ByOwner:
+		l.s.noteOwner(q, l, lineage)
 	}
-	if by != limiter.ByOwner {
-		return
-	}
+}
+
+// noteOwner notes that a process decides a partition as its owner. The caller
+// must hold mu.
+func (tr *simTrial) noteOwner(q int, l *processLife, lineage uint64) {
+	h := &tr.partitions[q]
 	if h.lineage != 0 && h.lineage != lineage {
-		s.noteLineageEnd(q, h)
+		tr.noteLineageEnd(q, h)
 	}
 	if h.by != l {
-		s.ledger.Owners = append(s.ledger.Owners, simulation.Owner{At: s.now(), Partition: q, Node: l.number})
+		tr.ledger.Owners = append(tr.ledger.Owners, simulation.Owner{At: tr.now(), Partition: q, Node: l.number})
 	}
 	if h.lineage != lineage {
 		h.anew = false
 	}
-	h.by, h.lineage, h.at = l, lineage, s.now()
+	h.by, h.lineage, h.at = l, lineage, tr.now()
+}
+
+// noteQuietOwner notes an owner with a new lineage that has decided no check yet:
+// it may lend before its first check, and by then what its predecessor lost is
+// no longer counted. The caller must hold mu.
+func (tr *simTrial) noteQuietOwner(q int) {
+	h := &tr.partitions[q]
+	if tr.world == nil || h.by == nil || !h.by.over {
+		return
+	}
+	for v, l := range tr.lives {
+		if !l.over && v.alive.Load() && v.node.table.IsOpen(q) && v.node.table.Lineage(q) != h.lineage &&
+			v.node.cluster.Authority() {
+			tr.noteOwner(q, l, v.node.table.Lineage(q))
+			return
+		}
+	}
 }
 
 // noteLineageEnd records that the lineage of a partition has ended. All that
@@ -683,6 +704,7 @@ func (tr *simTrial) takeSamples() {
 	defer tr.mu.Unlock()
 	now := tr.now()
 	for q, hot := range tr.hotSubjectsOf {
+		tr.noteQuietOwner(q)
 		l := tr.partitions[q].by
 		if l == nil || l.over || tr.lives[l.v] != l {
 			continue

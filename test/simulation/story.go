@@ -93,6 +93,14 @@ func (l *Ledger) writeStories(w io.Writer, rule, key string) error {
 
 	for r, region := range l.Regions {
 		fmt.Fprintf(&b, "region %s, clock %v ahead\n", RegionName(r), region.Start.Sub(l.Start))
+		for _, h := range region.Holds {
+			fmt.Fprintf(&b, "%-14v holds versions", h.At)
+			for _, place := range h.Versions {
+				fmt.Fprintf(&b, " %d", l.Versions[place].Number)
+			}
+			fmt.Fprintln(&b)
+		}
+
 		if err := region.WriteStory(&b, rule, key); err != nil {
 			return err
 		}
