@@ -13,8 +13,12 @@ import (
 func (b *browser) keyTo(selector string) {
 	b.t.Helper()
 	has := fmt.Sprintf(`document.activeElement?.matches(%q) ?? false`, selector)
-	b.until(selector+" is there",
-		fmt.Sprintf(`!!document.querySelector(%q) && !document.querySelector(%q).disabled`, selector, selector))
+
+	// Some elements are in the page before they are shown: a dialog hides its
+	// button until the node has said what a change would do.
+	b.until(selector+" is shown",
+		fmt.Sprintf(`[...document.querySelectorAll(%q)].some(one => !one.disabled && one.checkVisibility())`, selector))
+
 	for range 250 {
 		if b.eval(has) == true {
 			return
