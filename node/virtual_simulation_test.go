@@ -15,7 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rlnode/rlnode/algorithms"
 	"github.com/rlnode/rlnode/api"
 	"github.com/rlnode/rlnode/cluster"
 	"github.com/rlnode/rlnode/cluster/agreement"
@@ -247,10 +246,8 @@ type lastDecider struct {
 
 // sample is what the owner of a subject had counted at some time.
 type sample struct {
-	at       time.Duration
-	r        counters.Record
-	lent     counters.Record // what it had lent to other regions
-	borrowed counters.Record // what other regions had lent to it
+	at time.Duration
+	simulation.Use
 }
 
 // outage is a period in which a node was dead or out of reach, or took no copies.
@@ -302,9 +299,8 @@ func (tr *simTrial) noteWholeLoss() {
 	defer tr.mu.Unlock()
 
 	for i, list := range tr.samples {
-		last, none := &list[len(list)-1], &counters.Record{}
 		tr.ledger.Losses = append(tr.ledger.Losses, simulation.OwnerLoss{
-			At: tr.now(), Subject: i, Amount: simulation.MissingUse(&last.r, &last.borrowed, none, none),
+			At: tr.now(), Subject: i, Amount: list[len(list)-1].MissingIn(&simulation.Use{}),
 		})
 	}
 
@@ -663,11 +659,7 @@ func (tr *simTrial) noteLineageEnd(q int, h *lastDecider) {
 			if n > 0 {
 				known = have[n-1]
 			}
-			loss.Amount = simulation.MissingUse(&last.r, &last.borrowed, &known.r, &known.borrowed)
-			if last.lent.Kind == algorithms.FixedWindow && last.lent.State.Count > 0 {
-				// The borrower was told only after the standby, so this excuses nothing.
-				loss.Amount = max(0, loss.Amount-simulation.MissingInCopy(&last.lent, known.lent))
-			}
+			loss.Amount = last.MissingUseIn(&known.Use)
 		}
 		tr.ledger.Losses = append(tr.ledger.Losses, loss)
 	}
@@ -720,10 +712,10 @@ func (tr *simTrial) takeSamples() {
 		for _, i := range hot {
 			key := tr.ledger.Subjects[i].Counter
 			if r, known := taken[key]; known {
-				x := sample{at: now, r: r, lent: taken[key.LentKey()], borrowed: taken[key.BorrowedKey()]}
+				x := sample{now, simulation.Use{Counter: r, Lent: taken[key.LentKey()], Borrowed: taken[key.BorrowedKey()]}}
 				tr.samples[i] = append(tr.samples[i], x)
 				tr.hasSampled = true
-				tr.world.noteLent(tr, i, &x.lent)
+				tr.world.noteLent(tr, i, &x.Lent)
 			}
 		}
 	}

@@ -5,36 +5,61 @@ import (
 	"github.com/rlnode/rlnode/counters"
 )
 
-// MissingUse is MissingInCopy for what a region has used of a counter, whatever
-// it has borrowed. A loan is taken off what the counter has used, and hides as
-// much use. borrowed and borrowedThen are the companions of own and copied.
-func MissingUse(own, borrowed, copied, borrowedThen *counters.Record) int64 {
-	o := *own
-	c := *copied
+// Use is what a region has counted of a subject: its counter, and the records
+// beside it of what it has lent to other regions and borrowed from them.
+type Use struct {
+	Counter  counters.Record
+	Lent     counters.Record
+	Borrowed counters.Record
+}
+
+// MissingIn returns how much of what a region has used or lent its copy does
+// not have, or an upper bound where that is unknown. A loan from another region
+// is taken off the counter, and hides as much use; it is added here.
+func (own *Use) MissingIn(copied *Use) int64 {
+	o := own.Counter
+	c := copied.Counter
 	switch {
-	case own.Kind == algorithms.FixedWindow:
-		o.State.Count += takenOff(own, borrowed)
-		c.State.Count += takenOff(copied, borrowedThen)
-	case own.Kind.IsBucket():
+	case o.Kind == algorithms.FixedWindow:
+		o.State.Count += own.takenOff()
+		c.State.Count += copied.takenOff()
+	case o.Kind.IsBucket():
 		// A bucket's companion drains as the bucket does. So only its growth says what
 		// was borrowed.
-		o.State.Count += max(0, borrowed.State.Count-borrowedThen.State.Count)
+		o.State.Count += max(0, own.Borrowed.State.Count-copied.Borrowed.State.Count)
 	}
-	return MissingInCopy(&o, c)
+	return missingInCopy(&o, c)
+}
+
+// MissingUseIn is MissingIn without what was lent: a region tells its standby
+// of a loan before the borrower, so no loan that counts is missing.
+func (own *Use) MissingUseIn(copied *Use) int64 {
+	missing := own.MissingIn(copied)
+	if !own.hasLent() {
+		return missing
+	}
+	return max(0, missing-missingInCopy(&own.Lent, copied.Lent))
+}
+
+// hasLent reports whether a fixed window has lent some of what it has now. What
+// an earlier window lent is no part of the counter any more.
+func (own *Use) hasLent() bool {
+	return own.Lent.Kind == algorithms.FixedWindow && own.Lent.State.Count > 0 &&
+		own.Lent.State.At == own.Counter.State.At
 }
 
 // takenOff returns how much of what a fixed window has borrowed was taken off
 // its use. The rest, its Part, widens the window.
-func takenOff(window, borrowed *counters.Record) int64 {
-	if window.State.At != borrowed.State.At {
+func (own *Use) takenOff() int64 {
+	if own.Counter.State.At != own.Borrowed.State.At {
 		return 0 // what was borrowed is of an earlier window
 	}
-	return borrowed.State.Count - window.State.Part
+	return own.Borrowed.State.Count - own.Counter.State.Part
 }
 
-// MissingInCopy returns how much of a counter's cost its copy does not have, or
+// missingInCopy returns how much of a counter's cost its copy does not have, or
 // an upper bound where that is unknown.
-func MissingInCopy(own *counters.Record, copied counters.Record) int64 {
+func missingInCopy(own *counters.Record, copied counters.Record) int64 {
 	o, c := own.State, copied.State
 	switch {
 	case own.Kind == algorithms.SlidingLog:

@@ -17,20 +17,24 @@ func TestMissingUse(t *testing.T) {
 		return counters.Record{Kind: algorithms.TokenBucket, State: algorithms.State{At: at, Count: count}}
 	}
 
-	for name, test := range map[string]struct {
-		own, borrowed             counters.Record
-		copied, borrowedAtTheCopy counters.Record
-	}{
-		"no loan":               {window(30, 0), window(0, 0), window(10, 0), window(0, 0)},
-		"a loan":                {window(15, 0), window(15, 0), window(10, 0), window(0, 0)},
-		"more than was used":    {window(0, 10), window(40, 0), window(10, 0), window(0, 0)},
-		"one before and one":    {window(14, 5), window(26, 0), window(10, 5), window(10, 0)},
-		"the copy is older":     {window(5, 0), window(15, 0), counters.Record{}, counters.Record{}},
-		"the loan was long ago": {window(20, 0), counters.Record{}, counters.Record{}, counters.Record{}},
-		"a bucket":              {bucket(9, 14), bucket(9, 15), bucket(8, 10), bucket(8, 0)}, // 1 for the fraction
-		"its old loan drained":  {bucket(9, 29), bucket(9, 15), bucket(8, 10), bucket(5, 40)},
+	none := counters.Record{}
+	before := window(20, 0) // what an earlier window lent
+	before.State.At = 6
+
+	for name, test := range map[string]struct{ own, copied Use }{
+		"no loan":               {Use{window(30, 0), none, window(0, 0)}, Use{window(10, 0), none, window(0, 0)}},
+		"a loan":                {Use{window(15, 0), none, window(15, 0)}, Use{window(10, 0), none, window(0, 0)}},
+		"more than was used":    {Use{window(0, 10), none, window(40, 0)}, Use{window(10, 0), none, window(0, 0)}},
+		"one before and one":    {Use{window(14, 5), none, window(26, 0)}, Use{window(10, 5), none, window(10, 0)}},
+		"the copy is older":     {Use{window(5, 0), none, window(15, 0)}, Use{}},
+		"the loan was long ago": {Use{window(20, 0), none, none}, Use{}},
+		"it lent":               {Use{window(45, 0), window(15, 0), none}, Use{window(10, 0), none, none}},
+		"it lent before, too":   {Use{window(45, 0), window(25, 0), none}, Use{window(20, 0), window(20, 0), none}},
+		"it lent long ago":      {Use{window(20, 0), before, none}, Use{}},
+		"a bucket":              {Use{bucket(9, 14), none, bucket(9, 15)}, Use{bucket(8, 10), none, bucket(8, 0)}}, // 1 for the fraction
+		"its old loan drained":  {Use{bucket(9, 29), none, bucket(9, 15)}, Use{bucket(8, 10), none, bucket(5, 40)}},
 	} {
-		have := MissingUse(&test.own, &test.borrowed, &test.copied, &test.borrowedAtTheCopy)
+		have := test.own.MissingUseIn(&test.copied)
 		if have != 20 {
 			t.Errorf("%s: have %d, want 20", name, have)
 		}
