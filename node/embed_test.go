@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -106,6 +107,19 @@ func startCluster(t *testing.T, n int, rules string, adjust func(i int, c *Confi
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	var nodes []*Node
+	// Each waits for the callers at its listeners, so they stop at the same time.
+	t.Cleanup(func() {
+		var stops sync.WaitGroup
+		for _, one := range nodes {
+			stops.Go(func() {
+				if err := one.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		stops.Wait()
+	})
+
 	var join []string
 	for i := range n {
 		c := Config{
@@ -122,13 +136,8 @@ func startCluster(t *testing.T, n int, rules string, adjust func(i int, c *Confi
 		join = append(join, fmt.Sprintf("127.0.0.1:%d", c.GossipPort))
 		one, err := Start(ctx, c)
 		expect.NoError(t, err)
-		t.Cleanup(func() {
-			if err := one.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-		expect.NoError(t, one.WaitReady(ctx))
 		nodes = append(nodes, one)
+		expect.NoError(t, one.WaitReady(ctx))
 	}
 	return nodes
 }
