@@ -253,7 +253,7 @@ func (b *bystanders) goOn(f *flood) {
 const (
 	floodBound = 10_000  // counters
 	floodRoom  = 3 << 20 // bytes for reservations: some 12,000; and for slots: some 8,000
-	floodCalls = 30_000
+	floodCalls = 20_000
 )
 
 // No flood takes anything from others: their checks are decided, and what they

@@ -46,7 +46,7 @@ func realtimeRuns() int {
 	case testing.Short():
 		return 6
 	}
-	return 12
+	return 8
 }
 
 // firstSeed returns the seed of the first run.
