@@ -250,8 +250,22 @@ func (l *Limiter) addToTops(h *rules.Hit, a *Answer, limits []LimitAnswer, headr
 		l.tops[top.Delayed].Add(h, 1, q)
 	}
 	if weight > 0 || headroom <= nearHeadroom {
-		l.noteNearLimit(h, tightestOf(limits), a.Now.Wall, q)
+		l.noteNearLimit(h, nearestOf(limits), a.Now.Wall, q)
 	}
+}
+
+// nearestOf returns the limit with the least headroom. That need not be the one
+// that refused the check: a large cost may be refused by a limit of which half
+// is left.
+func nearestOf(limits []LimitAnswer) *LimitAnswer {
+	nearest := &limits[0]
+	for i := range limits {
+		la := &limits[i]
+		if algorithms.IsSmallerFraction(la.Remaining, la.Limit.Capacity(), nearest.Remaining, nearest.Limit.Capacity()) {
+			nearest = la
+		}
+	}
+	return nearest
 }
 
 // isDelayed reports whether one of the limits delays the check.
@@ -264,10 +278,10 @@ func isDelayed(limits []LimitAnswer) bool {
 	return false
 }
 
-// noteNearLimit notes how near h's subject is to its tightest limit at now, in
+// noteNearLimit notes how near h's subject is to its nearest limit at now, in
 // Unix nanoseconds.
-func (l *Limiter) noteNearLimit(h *rules.Hit, tightest *LimitAnswer, now int64, q *Query) {
-	near := top.Nearness{Used: tightest.Used, Limit: tightest.share(), ResetAfter: tightest.ResetAfter}
+func (l *Limiter) noteNearLimit(h *rules.Hit, nearest *LimitAnswer, now int64, q *Query) {
+	near := top.Nearness{Used: nearest.Used, Limit: nearest.share(), ResetAfter: nearest.ResetAfter}
 	l.nearLimits.Note(h, near, now, q)
 }
 

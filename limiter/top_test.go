@@ -9,6 +9,7 @@ import (
 
 	"github.com/rlnode/rlnode/internal/expect"
 	"github.com/rlnode/rlnode/limiter/top"
+	"github.com/rlnode/rlnode/rules/document"
 )
 
 func TestTop(t *testing.T) {
@@ -157,6 +158,33 @@ func TestLimiter_TopKinds(t *testing.T) {
 		got, _ = w.nodes[1].Top(top.Options{By: top.Near, Rule: "r", N: 9})
 		if len(got) != 0 {
 			t.Errorf("after the window: got %+v, want none", got)
+		}
+	})
+}
+
+// TestLimiter_NearestLimit: a subject is as near as the limit of which it has the
+// least left, also when another limit refuses its check.
+func TestLimiter_NearestLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newTestCluster(t, 1, `rules:
+  - name: model
+    key: [k]
+    limits:
+      - {limit: 20, per: 1h, algorithm: fixed-window}
+      - {limit: 10, per: 1h, algorithm: fixed-window, unit: tokens}`).nodes[0]
+		q := byKey("model", "k")
+		q.Costs = []UnitCost{{document.Requests, 19}, {"tokens", 5}}
+		if !n.check(q).Allowed {
+			t.Fatal("the first check is refused")
+		}
+		q.Costs = []UnitCost{{document.Requests, 1}, {"tokens", 8}}
+		if n.check(q).Allowed {
+			t.Fatal("a check of 8 tokens, of which 5 are left, is allowed")
+		}
+
+		got, _ := n.Top(top.Options{By: top.Near, N: 9})
+		if len(got) != 1 || got[0].Used != 19 || got[0].Limit != 20 {
+			t.Errorf("got %+v, want one subject that used 19 of 20", got)
 		}
 	})
 }

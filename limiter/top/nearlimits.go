@@ -15,6 +15,9 @@ const (
 	// noteEvery is how often a subject is noted while nothing changes, as while all
 	// its checks are refused, in nanoseconds.
 	noteEvery = int64(100 * time.Millisecond)
+	// expiryStep is by how much an expiry must change to be noted at once, in
+	// nanoseconds. The shortest window is ten times as long.
+	expiryStep = int64(time.Millisecond)
 )
 
 // NearLimits keeps the subjects that are nearest to their limits, however few
@@ -37,7 +40,7 @@ type nearEntry struct {
 	hash        rules.Hash
 	rule        string
 	key         Key
-	used, limit int64 // of the tightest limit, after the last check
+	used, limit int64 // of the limit with the least headroom, after the last check
 	expiresAt   int64 // Unix nanoseconds: nothing is used any more by then, if no check follows
 }
 
@@ -50,8 +53,8 @@ func NewNearLimits() *NearLimits {
 	return n
 }
 
-// Nearness is how near a subject is to its tightest limit. ResetAfter is how
-// long until nothing is used any more, if no check follows.
+// Nearness is how near a subject is to the limit of which it has the least left.
+// ResetAfter is how long until nothing is used any more, if no check follows.
 type Nearness struct {
 	Used, Limit int64
 	ResetAfter  time.Duration
@@ -60,19 +63,19 @@ type Nearness struct {
 // Note records what a check of h's subject left of its limit at now, in Unix
 // nanoseconds. While nothing changes, it records that ten times a second.
 func (n *NearLimits) Note(h *rules.Hit, near Nearness, now int64, keys KeySource) {
+	e := nearEntry{
+		hash: h.Subject, rule: h.Rule.Name,
+		used: near.Used, limit: near.Limit, expiresAt: now + int64(near.ResetAfter),
+	}
 	stripe := &n.stripe[h.Subject.Lo%nearStripes]
 	last := &stripe.recent[h.Subject.Hi%recentNotes]
-	digest := digestOf(h.Subject, near, now)
+	digest := e.digest(now)
 	if last.Load() == digest {
 		return
 	}
 
 	last.Store(digest)
 
-	e := nearEntry{
-		hash: h.Subject, rule: h.Rule.Name,
-		used: near.Used, limit: near.Limit, expiresAt: now + int64(near.ResetAfter),
-	}
 	stripe.mu.Lock()
 	defer stripe.mu.Unlock()
 
@@ -94,11 +97,15 @@ func (n *NearLimits) Note(h *rules.Hit, near Nearness, now int64, keys KeySource
 	*place = e
 }
 
-// digestOf returns a digest of a note. It is the same for all notes within
-// noteEvery that differ in ResetAfter only.
-func digestOf(subject rules.Hash, near Nearness, now int64) uint64 {
-	const a, b, c = 0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9, 0x94d049bb133111eb // odd: SplitMix64's
-	return subject.Hi ^ uint64(near.Used)*a ^ uint64(near.Limit)*b ^ uint64(now/noteEvery)*c
+// digest returns a digest of e as it was noted at now. It is the same for all
+// notes within noteEvery that differ in less than an expiryStep only.
+func (e *nearEntry) digest(now int64) uint64 {
+	const ( // odd: the multipliers of SplitMix64 and of MurmurHash3
+		a, b = 0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9
+		c, d = 0x94d049bb133111eb, 0xff51afd7ed558ccd
+	)
+	return e.hash.Hi ^ uint64(e.used)*a ^ uint64(e.limit)*b ^
+		uint64(now/noteEvery)*c ^ uint64(e.expiresAt/expiryStep)*d
 }
 
 // entryFor returns the index of an entry for e, or -1 if the stripe is full of

@@ -36,31 +36,45 @@ func TestNear_KeepsTheNearest(t *testing.T) {
 }
 
 // TestNear_SameNoteAgain: while nothing changes, a subject is noted ten times a
-// second, and at once when something does.
+// second, and at once when something does. Else one that is at its limit would
+// be missing from the end of one window to the next tenth of a second.
 func TestNear_SameNoteAgain(t *testing.T) {
 	n := NewNearLimits()
 	hit := &rules.Hit{Rule: &rules.Rule{Name: "r"}, Subject: rules.Hash{Hi: 1, Lo: 2}}
-	now := int64(time.Hour) // a multiple of noteEvery
+	start := int64(time.Hour) // a multiple of noteEvery
+	const ms = time.Millisecond
 	for _, step := range []struct {
-		after     time.Duration
-		used      int64
-		wantUntil time.Duration // after time.Hour
+		what         string
+		after, until time.Duration // of the note and its expiry, since start
+		used, limit  int64
+		wantNoted    bool
 	}{
-		{0, 5, time.Second},
-		{time.Millisecond, 5, time.Second},
-		{2 * time.Millisecond, 4, 1002 * time.Millisecond},
-		{3 * time.Millisecond, 5, 1003 * time.Millisecond},
-		{100 * time.Millisecond, 5, 1100 * time.Millisecond},
+		{"the first note", 0, 20 * ms, 5, 5, true},
+		{"the same", 1 * ms, 20 * ms, 5, 5, false},
+		{"the same but for the clock's grain", 1 * ms, 20*ms + 1, 5, 5, false},
+		{"less is used", 2 * ms, 20 * ms, 4, 5, true},
+		{"more is used", 3 * ms, 20 * ms, 5, 5, true},
+		{"another limit", 4 * ms, 20 * ms, 5, 6, true},
+		{"as much is used, in the next window", 21 * ms, 40 * ms, 5, 6, true},
+		{"the same in the next window", 22 * ms, 40 * ms, 5, 6, false},
+		{"the same, for a whole minute more", 23 * ms, time.Minute, 5, 6, true},
+		{"the same a tenth of a second later", 100 * ms, time.Minute, 5, 6, true},
 	} {
-		n.Note(hit, Nearness{Used: step.used, Limit: 5, ResetAfter: time.Second}, now+int64(step.after), key{})
-
-		subjects := n.Subjects(now + int64(step.wantUntil) - 1)
-		if len(subjects) != 1 || subjects[0].Used != step.used {
-			t.Errorf("after %v: got %+v, want one that used %d", step.after, subjects, step.used)
+		entries := n.stripe[hit.Subject.Lo].entries
+		for i := range entries {
+			entries[i].rule = "noted before"
 		}
-		subjects = n.Subjects(now + int64(step.wantUntil))
-		if len(subjects) != 0 {
-			t.Errorf("after %v: got %+v at %v, want none", step.after, subjects, step.wantUntil)
+
+		near := Nearness{Used: step.used, Limit: step.limit, ResetAfter: step.until - step.after}
+		n.Note(hit, near, start+int64(step.after), key{})
+
+		subjects := n.Subjects(start + int64(step.after))
+		if len(subjects) != 1 || subjects[0].Used != step.used || subjects[0].Limit != step.limit {
+			t.Errorf("%s: got %+v, want one that used %d of %d", step.what, subjects, step.used, step.limit)
+			continue
+		}
+		if noted := subjects[0].Rule == "r"; noted != step.wantNoted {
+			t.Errorf("%s: got noted: %v, want %v", step.what, noted, step.wantNoted)
 		}
 	}
 }

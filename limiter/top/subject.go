@@ -45,8 +45,8 @@ type Subject struct {
 	// Recent is the number of events in the last five minutes, to within half a
 	// minute.
 	Recent int64
-	// Used and Limit are of the subject's tightest limit after its last check, for
-	// Near; 0 in other lists.
+	// Used and Limit are of the limit of which the subject had the least left after
+	// its last check, for Near; 0 in other lists.
 	Used, Limit int64
 }
 
