@@ -1,4 +1,4 @@
-import { later, now, sleep } from "./clock.js";
+import { alarm, later, now, sleep } from "./clock.js";
 import { camel, decide, decisionOf, rateHeaders, type Decision, type Reservation, type Settlement, type Usage } from "./decision.js";
 import { RequestError, RlnodeError } from "./errors.js";
 import { Journal, type Log } from "./journal.js";
@@ -116,7 +116,7 @@ export class RlnodeClient {
   readonly #reserved = new Map<string, Slot>(); // those of reservations, by their ids
   readonly #keeper: Keeper = { renew: (id, ms) => this.#renew(id, ms), release: (id) => this.#release(id), ended: (slot) => this.#ended(slot) };
   #closed = false;
-  #timer: ReturnType<typeof setTimeout> | undefined;
+  #watching: (() => void) | undefined; // ends it
 
   /** @param parent whose call this client makes: it has the parent's rules and log. */
   constructor(options: ClientOptions, parent?: RlnodeClient) {
@@ -269,7 +269,7 @@ export class RlnodeClient {
   /** Releases all slots, and ends all calls with a RlnodeError of the code "closed". It resolves once the slots are released. */
   async close(): Promise<void> {
     this.#closed = true;
-    clearTimeout(this.#timer);
+    this.#watching?.();
     for (const c of this.#calls) c.end(undefined, closed());
     for (const stop of this.#rests) stop.abort(closed());
     if (this.#slots.size) await Promise.all(Array.from(this.#slots, (slot) => slot.release()));
@@ -443,9 +443,9 @@ export class RlnodeClient {
   /** watch ends calls that are late. The first of them is the oldest. */
   #watch(): void {
     const [oldest] = this.#calls;
-    if (!oldest || this.#timer) return;
-    this.#timer = setTimeout(() => {
-      this.#timer = undefined;
+    if (!oldest || this.#watching) return;
+    this.#watching = alarm(oldest.until - now(), () => {
+      this.#watching = undefined;
       for (const c of this.#calls) {
         if (c.until > now()) break;
         // If nodes have answered meanwhile, they are healthy: too much is in front of it.
@@ -453,8 +453,7 @@ export class RlnodeClient {
         c.end(undefined, full ? failure("queue-full", "its turn did not come in time") : failure("timeout", "no answer in time"));
       }
       this.#watch();
-    }, oldest.until - now());
-    (this.#timer as { unref?: () => void }).unref?.(); // a request in flight keeps the process alive
+    }); // a request in flight keeps the process alive
   }
 
   #flush(lane: Lane): void {

@@ -13,6 +13,21 @@ export function later(ms: number, f: () => void): Timer {
   return timer;
 }
 
+const grace = 100; // ms
+
+/**
+ * alarm runs f in `ms` without keeping the process alive, and returns what cancels it. If the process is held up at that time, f
+ * waits a little more: what has arrived meanwhile is read first.
+ */
+export function alarm(ms: number, f: () => void): () => void {
+  const due = now() + ms;
+  let timer = later(ms, () => {
+    if (now() < due + grace) f();
+    else timer = later(grace, f);
+  });
+  return () => clearTimeout(timer);
+}
+
 /** sleep waits, and rejects with the signal's reason if that ends first. */
 export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {

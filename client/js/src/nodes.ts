@@ -1,10 +1,9 @@
-import { now } from "./clock.js";
+import { alarm, now } from "./clock.js";
 import { RlnodeError } from "./errors.js";
 import type { Journal } from "./journal.js";
 
 const firstPause = 250; // ms for which a node is passed over after its first failure; doubled with each, up to
 const lastPause = 5000;
-const grace = 100; // ms in which a process that was held up reads what has arrived meanwhile
 const maxAnswer = 1 << 20; // bytes of the answer to one call
 const maxBatchAnswer = 64 << 20; // the node's own bound
 
@@ -186,16 +185,11 @@ export class Nodes {
   async #send(n: Node, path: string, body: string | null, ms: number): Promise<Reply> {
     const abort = new AbortController();
     this.#live.add(abort);
-    const due = now() + ms;
     let late = false;
-    const expire = () => {
+    const cancel = alarm(ms, () => {
       late = true;
       abort.abort();
-    };
-    let timer = setTimeout(() => {
-      if (now() < due + grace) expire();
-      else timer = setTimeout(expire, grace);
-    }, ms);
+    });
     try {
       const { fetch } = this;
       const sent = now();
@@ -208,7 +202,7 @@ export class Nodes {
       const why = ((e as Error).cause ?? e) as Error;
       throw new RlnodeError(0, late ? "timeout" : "unavailable", late ? "no answer in time" : why.message, n.base, e);
     } finally {
-      clearTimeout(timer);
+      cancel();
       this.#live.delete(abort);
     }
   }

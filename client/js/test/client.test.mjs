@@ -38,6 +38,13 @@ const q = { rule: "r", key: "k" };
 const client = (options) => new RlnodeClient({ timeoutMs: 20_000, ...options });
 const never = () => new Promise(() => {});
 
+/** within returns what a promise gives, and fails if that takes longer. */
+async function within(ms, promise) {
+  let timer;
+  const late = new Promise((_, reject) => (timer = setTimeout(() => reject(new Error("not in time")), ms)));
+  return Promise.race([promise, late]).finally(() => clearTimeout(timer));
+}
+
 test("concurrent checks share a request", async (t) => {
   const s = await fake(t);
   const c = client({ nodes: s.url, maxBatch: 100 });
@@ -104,30 +111,40 @@ test("a dead node costs no call, is passed over, and comes back", async (t) => {
 
 test("a silent node costs half of the time once", async (t) => {
   const [a, b] = [await fake(t, never), await fake(t)];
-  const c = new RlnodeClient({ nodes: [a.url, b.url], timeoutMs: 3000 });
+  const c = new RlnodeClient({ nodes: [a.url, b.url], timeoutMs: 5000 });
   const began = Date.now();
   assert.equal((await c.check(q)).decidedBy, "owner");
-  assert.ok(Date.now() - began >= 1490);
+  assert.ok(Date.now() - began >= 2490);
   for (let i = 0; i < 5; i++) await c.check(q);
   assert.equal(a.paths().filter((p) => p === "/v1/check").length, 1);
 });
 
 test("a process that is held up blames no node whose answer has arrived", async (t) => {
   const s = await fake(t);
-  const held = new Promise((resolve) => {
-    s.answer = () => void setImmediate(() => resolve(Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1400)));
-  });
-  const c = new RlnodeClient({ nodes: s.url, onError: "closed", timeoutMs: 1000 });
-  assert.equal((await c.check(q)).error, undefined);
-  await held;
+  // For longer than a request may last, and for longer than a call may.
+  for (const holdMs of [700, 1200]) {
+    const hold = () => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, holdMs);
+    for (let tries = 20, smooth = false; tries > 0 && !smooth; tries--) {
+      const held = new Promise((resolve) => (s.answer = () => void setImmediate(() => resolve(hold()))));
+      const c = new RlnodeClient({ nodes: s.url, onError: "closed", timeoutMs: 500 });
+      const began = performance.now();
+      const { error } = await c.check(q);
+      smooth = performance.now() - began < holdMs + 300; // else the machine held it up, too: that says nothing
+      if (smooth) assert.equal(error, undefined);
+      await held;
+    }
+  }
 });
 
 test("a single node that was silent is tried again by one call", async (t) => {
   const s = await fake(t, never);
   const c = new RlnodeClient({ nodes: s.url, timeoutMs: 100 });
   assert.equal((await c.check(q)).error.code, "timeout");
-  assert.equal((await c.check(q)).error.code, "unavailable"); // it was not asked
-  assert.equal(s.requests.length, 1);
+  // The next call does not ask it, unless the machine was slow: then it may be its turn already.
+  await eventually("it is not asked", async () => {
+    const asked = s.requests.length;
+    return (await c.check(q)).error.code === "unavailable" && s.requests.length === asked;
+  });
   s.answer = () => ({ body: yes });
   await eventually("it answers", async () => (await c.check(q)).decidedBy === "owner");
 });
@@ -282,7 +299,7 @@ test("a delayed check waits if it is told to", async (t) => {
 });
 
 test("a delay ends with the call's signal and with the client", async (t) => {
-  const s = await fake(t, () => ({ body: { ...yes, delay_ms: 2000, reservation: "x" } }));
+  const s = await fake(t, () => ({ body: { ...yes, delay_ms: 60_000, reservation: "x" } }));
   const c = client({ nodes: s.url });
   const timers = () => process.getActiveResourcesInfo().filter((name) => name === "Timeout").length;
   await c.check(q);
@@ -291,15 +308,11 @@ test("a delay ends with the call's signal and with the client", async (t) => {
     const stop = new AbortController();
     const waiting = c[call]({ ...q, wait: true }, { signal: stop.signal });
     setTimeout(() => stop.abort(new Error("enough")), 100);
-    const began = performance.now();
-    await assert.rejects(waiting, /enough/);
-    assert.ok(performance.now() - began < 1000, call);
+    await within(20_000, assert.rejects(waiting, /enough/, call));
   }
   const waiting = [c.check({ ...q, wait: true }), c.reserve({ ...q, wait: true })];
   setTimeout(() => c.close(), 100);
-  const began = performance.now();
-  for (const one of waiting) await assert.rejects(one, { code: "closed" });
-  assert.ok(performance.now() - began < 1000);
+  for (const one of waiting) await within(20_000, assert.rejects(one, { code: "closed" }));
   assert.ok(timers() <= before, "a timer is left");
 });
 
@@ -326,7 +339,7 @@ test("a clock that is set back keeps no node out of use", async (t) => {
   assert.equal((await c.check(q)).error.code, "timeout");
   step(t, -hour);
   s.answer = () => ({ body: yes });
-  await eventually("it is asked again", async () => (await c.check(q)).decidedBy === "owner", 5000);
+  await eventually("it is asked again", async () => (await c.check(q)).decidedBy === "owner");
 });
 
 test("a clock that is set back makes no call longer", async (t) => {
@@ -335,8 +348,7 @@ test("a clock that is set back makes no call longer", async (t) => {
   const call = c.reserve(q);
   await eventually("it is under way", () => s.requests.length > 0);
   step(t, -hour);
-  const late = new Promise((resolve) => setTimeout(resolve, 2000, "no end"));
-  assert.notEqual(await Promise.race([call, late]), "no end");
+  await within(20_000, call);
   c.close();
 });
 
@@ -358,7 +370,7 @@ test("local: a window has its own length whatever becomes of the clock", async (
   step(t, 2 * hour);
   assert.equal(await allowed(long), false);
   step(t, -3 * hour);
-  await eventually("its window ends", () => allowed(soon), 2000);
+  await eventually("its window ends", () => allowed(soon));
 });
 
 test("tokens and addresses", async (t) => {

@@ -78,13 +78,13 @@ test("a slot that is over is lost", async (t) => {
 
 for (const [name, renew] of Object.entries({ "try again": () => problem(503, "try-again"), "no answer": () => new Promise(() => {}), "no JSON": () => [200, "x"] }))
   test(`a slot that is not renewed in time is lost: ${name}`, async (t) => {
-    const s = await fake(t, { acquire: () => [200, { ...held, expires_ms: 600 }], renew });
+    const s = await fake(t, { acquire: () => [200, { ...held, expires_ms: 1800 }], renew });
     const began = performance.now();
     const slot = await make(t, s).acquire(q);
     await new Promise((resolve) => slot.signal.addEventListener("abort", resolve));
-    assert.ok(performance.now() - began > 590, "too early");
+    assert.ok(performance.now() - began > 1790, "too early");
     assert.equal(slot.signal.reason.code, "slot-lost");
-    assert.ok(s.count("renew") >= 1 && s.count("renew") < 40);
+    assert.ok(s.count("renew") >= 1 && s.count("renew") < 100);
     assert.equal(await slot.release(), true);
   });
 
@@ -124,7 +124,7 @@ test("waiting for a slot ends with the client", async (t) => {
   const began = performance.now();
   c.close();
   await assert.rejects(waiting, { code: "closed" });
-  assert.ok(performance.now() - began < 300);
+  assert.ok(performance.now() - began < 700); // a pause is a second long by now
 });
 
 test("no node decides", async (t) => {
@@ -190,7 +190,7 @@ test("a call that ends with a lost slot is not allowed by onError", async (t) =>
 });
 
 test("the signal of the call ends that of the slot, which is held until it is released", async (t) => {
-  const s = await fake(t, { acquire: () => [200, { ...held, expires_ms: 1500 }], renew: () => [200, { expires_ms: 1500 }] });
+  const s = await fake(t, { acquire: () => [200, { ...held, expires_ms: 4000 }], renew: () => [200, { expires_ms: 4000 }] });
   const stop = new AbortController();
   const slot = await make(t, s).acquire(q, { signal: stop.signal });
   stop.abort(new Error("gone"));
@@ -212,7 +212,7 @@ test("close releases what is held", async (t) => {
 });
 
 test("a reservation's slot is renewed until it is settled", async (t) => {
-  const s = await fake(t, { reserve: () => [200, { ...held, reservation: "def", expires_ms: 1500 }], renew: () => [200, { expires_ms: 1500 }] });
+  const s = await fake(t, { reserve: () => [200, { ...held, reservation: "def", expires_ms: 4000 }], renew: () => [200, { expires_ms: 4000 }] });
   const c = make(t, s);
   const { reservation, signal } = await c.reserve(q);
   await eventually("it is renewed", () => s.count("renew") >= 2);
@@ -225,7 +225,7 @@ test("a reservation's slot is renewed until it is settled", async (t) => {
 });
 
 test("a reservation's slot is renewed during its delay", async (t) => {
-  const short = { ...held, reservation: "def", expires_ms: 900, delay_ms: 1500 };
+  const short = { ...held, reservation: "def", expires_ms: 3000, delay_ms: 3500 };
   const s = await fake(t, { reserve: () => [200, short], renew: () => [200, { expires_ms: 20_000 }] });
   const c = make(t, s);
   const { signal } = await c.reserve({ ...q, wait: true });

@@ -42,7 +42,7 @@ for (const one of calls)
   test(one.name, async (t) => {
     const server = await fake(t);
     server.answer = { status: one.status, body: one.answer === null ? "<html>" : JSON.stringify(one.answer), headers: one.answer_headers ?? {} };
-    const open = new RlnodeClient({ nodes: [server.url], timeoutMs: 5000 });
+    const open = new RlnodeClient({ nodes: [server.url], timeoutMs: 20_000 });
     let result;
     let error;
     try {
@@ -61,7 +61,7 @@ for (const one of calls)
         else assert.deepEqual(have, name === "rate" ? camel(value) : value, name);
       }
     } else if (one.error.on_error) {
-      const closed = new RlnodeClient({ nodes: [server.url], timeoutMs: 5000, onError: "closed" });
+      const closed = new RlnodeClient({ nodes: [server.url], timeoutMs: 20_000, onError: "closed" });
       const refused = await make(closed, one.call, one.request);
       assert.deepEqual([result.allowed, refused.allowed, result.decidedBy], [true, false, "error"]);
       assert.ok(result.error);
@@ -75,7 +75,7 @@ for (const one of calls)
 for (const { name, checks } of headers)
   test(`headers: ${name}`, async (t) => {
     const server = await fake(t);
-    const client = new RlnodeClient({ nodes: [server.url], timeoutMs: 5000 });
+    const client = new RlnodeClient({ nodes: [server.url], timeoutMs: 20_000 });
     for (const [i, one] of checks.entries()) {
       server.answer = { status: one.status, body: JSON.stringify(one.answer), headers: one.headers };
       const d = await client.check({ rule: "r", key: "k", detail: true, headers: true });
@@ -87,7 +87,7 @@ for (const { name, checks } of headers)
 
 test("invalid calls are not sent", async (t) => {
   const server = await fake(t);
-  const client = new RlnodeClient({ nodes: [server.url] });
+  const client = new RlnodeClient({ nodes: [server.url], timeoutMs: 20_000 });
   for (const { name, call, request } of invalid) await assert.rejects(make(client, call, request), { name: "RequestError", code: "invalid" }, name);
   assert.equal(server.requests.length, 0);
 });
@@ -102,7 +102,7 @@ const isOurs = (v) => (v.javascript ?? v.json) && (!v.for || v.for.includes("jav
 test("values", async (t) => {
   const server = await fake(t);
   server.answer.body = JSON.stringify({ allowed: true, decided_by: "none" });
-  const client = new RlnodeClient({ nodes: [server.url] });
+  const client = new RlnodeClient({ nodes: [server.url], timeoutMs: 20_000 });
   for (const v of values.filter(isOurs)) {
     server.requests = [];
     const call = client.check({ attributes: { a: valueOf(v) } });
@@ -119,7 +119,7 @@ test("values", async (t) => {
 test("keys", async (t) => {
   const server = await fake(t);
   server.answer.body = JSON.stringify({ allowed: true, decided_by: "owner", rule: "r" });
-  const client = new RlnodeClient({ nodes: [server.url] });
+  const client = new RlnodeClient({ nodes: [server.url], timeoutMs: 20_000 });
   for (const v of keys.filter(isOurs)) {
     server.requests = [];
     const name = v.javascript ?? v.json;
@@ -143,6 +143,7 @@ test("values are kept apart", async (t) => {
   const client = new RlnodeClient({
     nodes: "http://127.0.0.1:1",
     maxBatch: 1,
+    timeoutMs: 20_000,
     fetch: (_, { body }) => {
       sent = JSON.parse(body).key[0];
       return Promise.resolve(new Response(JSON.stringify({ allowed: true, decided_by: "none" })));

@@ -111,7 +111,7 @@ def test_failover(connect: Connect, fake: MakeFake) -> None:
     began = time.monotonic()
     for _ in range(20):
         assert client.check("r", "k").decided_by == "owner"
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 4  # a pause for each would take longer
     assert len(second.requests) == 20
     first = Fake(decide, port)
     try:
@@ -129,7 +129,7 @@ def test_silent_node(connect: Connect, fake: MakeFake) -> None:
         return None
 
     first, second = fake(silent), fake(decide)
-    client = connect([first.url, second.url], timeout=1)
+    client = connect([first.url, second.url], timeout=4)
     try:
         assert [client.check("r", "k").decided_by for _ in range(30)] == ["owner"] * 30
         assert len(first.requests) == 1

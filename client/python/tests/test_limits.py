@@ -118,7 +118,7 @@ def test_incr(kind: Kind, node: Node) -> None:
     """Counts, looks, tells the expiry, clears; keys don't meet."""
     storage, key = kind.storage(node), fresh()
     assert storage.get(key) == 0
-    assert abs(storage.get_expiry(key) - time.time()) < 1
+    assert abs(storage.get_expiry(key) - time.time()) < 10
     assert storage.incr(key, 10) == 1
     assert storage.incr(key, 10, amount=4) == 5
     assert storage.get(key) == 5
@@ -171,7 +171,7 @@ def test_strategy(strategy: str, kind: Kind, node: Node) -> None:
     item = RateLimitItemPerMinute(10, 2)
     assert limiter.get_window_stats(item, who).remaining == 10
     unused = 120 if strategy == "moving-window" else 0  # as the library's own storages have it
-    assert abs(limiter.get_window_stats(item, who).reset_time - time.time() - unused) < 1
+    assert abs(limiter.get_window_stats(item, who).reset_time - time.time() - unused) < 10
     assert limiter.test(item, who, cost=10)
     assert not limiter.test(item, who, cost=11)
     assert limiter.hit(item, who)
@@ -226,7 +226,7 @@ def test_moving_window_moves(kind: Kind, node: Node) -> None:
     eventually("both leave", lambda: limiter.get_window_stats(item, who).remaining == 2)
     start, count = storage.get_moving_window(item.key_for(who), 2, 1)
     assert count == 0
-    assert abs(start - time.time()) < 1
+    assert abs(start - time.time()) < 10
 
 
 def test_sliding_window_weighs_the_last_one(kind: Kind, node: Node) -> None:
