@@ -12,7 +12,7 @@ import (
 var (
 	// foreignNames are names from elsewhere that comments mention and the code does not use.
 	foreignNames = strings.Fields(`AppliedIndex ClientHello ClientProvider DevTools ExtAuthz HashiCorp HttpConnectionManager
-	JavaScript ListenAndServe LoadLocation SipHash SplitMix64 bbolt memberlist rlnode`)
+	JavaScript ListenAndServe LoadLocation MurmurHash3 SipHash SplitMix64 bbolt memberlist rlnode`)
 	goWord     = regexp.MustCompile(`\w+`)
 	camelWord  = regexp.MustCompile(`\b()(\w*[a-z][A-Z]\w*)`)
 	link       = regexp.MustCompile(`\[\*?([A-Z]\w*)(?:\.\w+)?\](?:[^:(]|$)`)
