@@ -86,7 +86,7 @@ func TestRemovedNodesAreTurnedAway(t *testing.T) {
 		return code == 0
 	})
 	for _, m := range []*fleetNode{n1, n2} {
-		process.Within(t, 10*time.Second, m.name+" forgets n3", func() bool {
+		process.Eventually(t, m.name+" forgets n3", func() bool {
 			c, err := m.cluster()
 			return err == nil &&
 				!slices.ContainsFunc(c.Members, func(one clusterMember) bool { return one.Name == "n3" })

@@ -38,7 +38,7 @@ func TestCallersThatDoNotRead(t *testing.T) {
 	s := start(t, t.TempDir(), "--rules", file(t, "rules.yaml", unreadRules()), "--usage-months", "0")
 	ask := func(what, method, path, body string) {
 		t.Helper()
-		process.Within(t, 10*time.Second, what, func() bool {
+		process.Eventually(t, what, func() bool {
 			status, _, err := s.call(method, s.data+path, "", body)
 			return err == nil && status == http.StatusOK
 		})

@@ -202,7 +202,7 @@ func TestStopAnswersWaiters(t *testing.T) {
 			t.Errorf("waiter %d: answered after %v", i, took)
 		}
 	}
-	process.Within(t, 10*time.Second, "the end", func() bool {
+	process.Eventually(t, "the end", func() bool {
 		select {
 		case <-s.exited:
 			return true

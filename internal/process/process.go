@@ -16,7 +16,7 @@ import (
 )
 
 // Timeout bounds every wait of a test for another process.
-const Timeout = 20 * time.Second
+const Timeout = time.Minute
 
 // Build writes the node's program to path; flags are those of go build. It
 // works from any folder of the module. It uses go run, which caches the linked
@@ -82,7 +82,7 @@ func (o *Output) Ready() (data, admin string, ok bool) {
 	return m[1], m[2], true
 }
 
-// Eventually polls until ok returns true. It fails the test after Patience.
+// Eventually polls until ok returns true. It fails the test after Timeout.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	Within(t, Timeout, what, ok)
