@@ -38,13 +38,17 @@ func (c *chronicleTest) expect(section string) {
 // expectEvents is expect for a section about n events, one after another.
 func (c *chronicleTest) expectEvents(section string, n int) {
 	c.t.Helper()
-	want := c.section(section)
-	have := map[*fleetNode][]string{}
+	want, leading := c.section(section)
 	process.Eventually(c.t, "the log tells of: "+section, func() bool {
 		missing := 0
-		for m, lines := range want {
-			have[m] = c.unread(m)
-			missing += len(lacking(have[m], lines))
+		var all []string
+		for _, m := range c.nodes {
+			lines := c.unread(m)
+			all = append(all, lines...)
+			missing += len(lacking(lines, want[m]))
+		}
+		for _, text := range leading {
+			missing += len(lacking(all, []string{text}))
 		}
 		return missing == 0
 	})
@@ -180,24 +184,31 @@ func (c *chronicleTest) expectInAdmin(texts ...string) {
 	}
 }
 
-// section returns what a section of the file expects of each node's log.
-func (c *chronicleTest) section(name string) map[*fleetNode][]string {
+// section returns what a section of the file expects of each node's log, and
+// leading what it expects of the log of any node that leads.
+func (c *chronicleTest) section(name string) (want map[*fleetNode][]string, leading []string) {
 	_, text, found := strings.Cut(expectedLog, "\n"+name+"\n")
 	if !found {
 		c.t.Fatalf("no section %q", name)
 	}
 	text, _, _ = strings.Cut(text, "\n\n")
 
-	want := map[*fleetNode][]string{}
+	nodes := map[string]*fleetNode{"leader": c.leader, "gone": c.gone, "other": c.other, "new": c.newcomer}
+	names := strings.NewReplacer("LEADER", c.leader.name, "GONE", c.gone.name, "OTHER", c.other.name,
+		"NEW", c.nameOfNewcomer(), "FOLLOWERS", namesOf(c.gone, c.other), "REST", namesOf(c.leader, c.other))
+	want = map[*fleetNode][]string{}
 	for line := range strings.Lines(text) {
 		who, what, _ := strings.Cut(strings.TrimSpace(line), ": ")
-		m := map[string]*fleetNode{"leader": c.leader, "gone": c.gone, "other": c.other, "new": c.newcomer}[who]
-		what = strings.NewReplacer("LEADER", c.leader.name, "GONE", c.gone.name, "OTHER",
-			c.other.name, "NEW", c.nameOfNewcomer(),
-			"FOLLOWERS", namesOf(c.gone, c.other), "REST", namesOf(c.leader, c.other)).Replace(what)
+		what = names.Replace(what)
+		if who == "leading" {
+			leading = append(leading, what)
+			continue
+		}
+
+		m := nodes[who]
 		want[m] = append(want[m], what)
 	}
-	return want
+	return want, leading
 }
 
 // What the log says tells in order what happened, with names, in few lines. These
