@@ -267,14 +267,20 @@ func (mx *mixedLoad) end(slack int64) {
 	c := clientOf(t, mx.fleet.nodes...)
 	defer c.Close()
 	for key := range mx.keys {
-		// leases are returned within seconds, but not from a killed node
+		// A lease may be lost with a node that is killed. With one that stands still
+		// for a moment, so may a little: see G3.
+		silent := 2 * mx.decidedWithoutOwner()
+		least := map[string]int64{"tight": tightLimit - slack - silent, "scarce": tightLimit * 98 / 100}
+		if slack+silent > 0 {
+			least["scarce"] = 0
+		}
 		for _, rule := range []string{"tight", "scarce"} {
 			process.Eventually(t,
-				fmt.Sprintf("the whole limit of %s is admitted for %s", rule, mx.keys[key]),
+				fmt.Sprintf("%d of %s are admitted for %s", least[rule], rule, mx.keys[key]),
 				func() bool {
 					for mx.check(c, rule, key, 1) {
 					}
-					return mx.counted[rule][key].Load() >= tightLimit-slack || rule == "scarce" && slack > 0
+					return mx.counted[rule][key].Load() >= least[rule]
 				})
 			if have := mx.counted[rule][key].Load(); have > tightLimit+slack+mx.decidedWithoutOwner() {
 				t.Errorf("%s of %s: have %d admitted, want %d", mx.keys[key], rule, have, tightLimit)
