@@ -1,6 +1,7 @@
 package document
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -285,6 +286,10 @@ func (dec *decoder) span(n *yaml.Node, low, high time.Duration) Span {
 
 	dec.days = dec.days || strings.Contains(s, "d")
 	v, err := ParseDuration(s)
+	if errors.Is(err, errTooLong) {
+		v, err = math.MaxInt64, nil // above high, as any other that is too long
+	}
+
 	switch {
 	case err != nil:
 		dec.fail(n, "%q is not a duration such as 500ms, 15m, 24h or 7d", Shorten(s))

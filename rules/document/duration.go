@@ -3,13 +3,19 @@ package document
 import (
 	"errors"
 	"math"
+	"regexp"
 	"strings"
 	"time"
 )
 
 const day = 24 * time.Hour
 
-var errDuration = errors.New("not a duration such as 500ms, 15m, 24h or 7d")
+var (
+	errDuration = errors.New("not a duration such as 500ms, 15m, 24h or 7d")
+	errTooLong  = errors.New("longer than 106751d")
+
+	digits = regexp.MustCompile(`[0-9]+`)
+)
 
 // Span is a duration and the text it was written as.
 type Span struct {
@@ -21,6 +27,22 @@ type Span struct {
 // 1.5d, 1d12h. Days come first, and have no sign. A day is always 24 hours,
 // also when the clocks change.
 func ParseDuration(s string) (time.Duration, error) {
+	v, err := parseDuration(s)
+	if err == nil {
+		return v, nil
+	}
+
+	// With small numbers, it is a duration: then it is one that 64 bits can't hold.
+	_, errOfSmall := parseDuration(digits.ReplaceAllString(s, "1"))
+	if errOfSmall == nil {
+		return 0, errTooLong
+	}
+	return 0, err
+}
+
+// parseDuration is ParseDuration, but does not tell what is too long from what
+// is no duration.
+func parseDuration(s string) (time.Duration, error) {
 	days, rest, ok := strings.Cut(s, "d")
 	if !ok {
 		v, err := time.ParseDuration(s)

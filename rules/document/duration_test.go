@@ -1,6 +1,7 @@
 package document
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -22,9 +23,16 @@ func TestParseDuration(t *testing.T) {
 		}
 	}
 	for _, s := range []string{"", "d", ".d", "7", "7D", "7 d", " 7d", "7d ", "-1d", "+1d", "1d-1h", "1d+1h", "1d1d", "12h1d", "1d1", "1dd", "1e3d", "1_0d", "1w", "7days", "1..5d",
-		"106752d", "106751d24h", "99999999999999999999d", "1d99999999999999999999h", "٧d"} {
-		if v, err := ParseDuration(s); err == nil || v != 0 {
-			t.Errorf("%q: have %v, %v, want an error", s, v, err)
+		"٧d", "99999999999999999999w"} {
+		v, err := ParseDuration(s)
+		if !errors.Is(err, errDuration) || v != 0 {
+			t.Errorf("%q: have %v, %v, want that it is no duration", s, v, err)
+		}
+	}
+	for _, s := range []string{"106752d", "106751d24h", "99999999999999999999d", "1d99999999999999999999h", "3000000h", "-3000000h"} {
+		v, err := ParseDuration(s)
+		if !errors.Is(err, errTooLong) || v != 0 {
+			t.Errorf("%q: have %v, %v, want that it is too long", s, v, err)
 		}
 	}
 	for have, want := range map[time.Duration]string{

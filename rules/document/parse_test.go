@@ -211,6 +211,8 @@ func TestParse_mistakes(t *testing.T) {
 		{"usage is no word", rule(okLimits, "usage: true"), []string{"5:12 rules[0].usage|not one of monthly"}},
 		{"per long", lim("{limit: 1, per: 366d1ms}"),
 			[]string{"4:30 rules[0].limits[0].per|366d1ms is not in 10ms…366d"}},
+		{"per longer than can be said", lim("{limit: 1, per: 200000d}"),
+			[]string{"4:30 rules[0].limits[0].per|200000d is not in 10ms…366d"}},
 		{"per in weeks", lim("{limit: 1, per: 1w}"),
 			[]string{`4:30 rules[0].limits[0].per|"1w" is not a duration such as 500ms, 15m, 24h or 7d`}},
 		{"max_delay", rule(okLimits, "max_delay: 25h"), []string{"5:16 rules[0].max_delay|25h is not in 1ms…1d"}},
