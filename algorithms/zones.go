@@ -93,7 +93,8 @@ func (z *knownZone) loadFrom(f *zip.File) error {
 	if err != nil {
 		return fmt.Errorf("read the time zone %s: %w", f.Name, err)
 	}
-	if z.location, err = time.LoadLocationFromTZData(f.Name, data); err != nil {
+	z.location, err = time.LoadLocationFromTZData(f.Name, data)
+	if err != nil {
 		return fmt.Errorf("read the time zone %s: %w", f.Name, err)
 	}
 

@@ -58,7 +58,8 @@ func Open(config Config) (*Doors, error) {
 	}
 
 	var err error
-	if d.tokens, err = openTokens(&d.Config, d.Logger, d.distrustAll); err != nil {
+	d.tokens, err = openTokens(&d.Config, d.Logger, d.distrustAll)
+	if err != nil {
 		return nil, fmt.Errorf("open API: %w", err)
 	}
 

@@ -315,7 +315,8 @@ func (c *Client) Reserve(ctx context.Context, q Request, ttl time.Duration) (Res
 		// The slot outlives the context, because the reservation must still be
 		// settled.
 		until := r.sent.Add(millis(a.ExpiresMS))
-		if reserved.Slot, err = NewSlot(context.WithoutCancel(ctx), c, d, a.Slot, until); err != nil {
+		reserved.Slot, err = NewSlot(context.WithoutCancel(ctx), c, d, a.Slot, until)
+		if err != nil {
 			return fail(err)
 		}
 		c.slots.Reserve(reserved.ID, reserved.Slot)

@@ -380,14 +380,16 @@ func (r *Request) append(b []byte, ttl time.Duration) ([]byte, error) {
 
 	anyCount, _ := r.countModes()
 	if r.RequestID != "" && (ttl > 0 || anyCount) {
-		if b, err = appendRequestID(b, r.RequestID); err != nil {
+		b, err = appendRequestID(b, r.RequestID)
+		if err != nil {
 			return nil, err
 		}
 		b = append(b, ',')
 	}
 
 	if ttl > 0 {
-		if b, err = r.OnExpiry.append(b); err != nil {
+		b, err = r.OnExpiry.append(b)
+		if err != nil {
 			return nil, err
 		}
 		b = append(b, `"ttl_ms":`...)
@@ -411,7 +413,8 @@ func (r *Request) appendSubjects(b []byte) (_ []byte, err error) {
 	case r.Subjects != nil:
 		b = append(b, `"subjects":[`...)
 		for i := range r.Subjects {
-			if b, err = r.Subjects[i].append(append(b, '{')); err != nil {
+			b, err = r.Subjects[i].append(append(b, '{'))
+			if err != nil {
 				return nil, err
 			}
 			b = append(closeBracket(b, '}'), ',')
@@ -527,7 +530,8 @@ func appendCost(b []byte, mode Mode, cost int64, costs map[string]int64) (_ []by
 	}
 
 	if costs != nil {
-		if b, err = appendCosts(append(b, `"costs":`...), costs); err != nil {
+		b, err = appendCosts(append(b, `"costs":`...), costs)
+		if err != nil {
 			return nil, err
 		}
 		b = append(b, ',')

@@ -61,7 +61,8 @@ func (l *Limiter) match(wall int64, q *Query, a *Answer) error {
 	var rule *rules.Rule
 	if q.Rule != "" || q.ByKey {
 		var err error
-		if rule, err = l.findRule(active, q.Rule); err != nil {
+		rule, err = l.findRule(active, q.Rule)
+		if err != nil {
 			return err
 		}
 	}

@@ -151,7 +151,8 @@ func (p *replayer) read(i int, in Input) error {
 		}
 
 		p.record.input, p.record.line = i, n
-		if p.scratch, err = p.records.add(&p.record, p.scratch); err != nil {
+		p.scratch, err = p.records.add(&p.record, p.scratch)
+		if err != nil {
 			return err
 		}
 	}

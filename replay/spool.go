@@ -62,7 +62,8 @@ func (s *spool) add(r *record, scratch []byte) ([]byte, error) {
 // storeOldest moves the oldest chunk in memory to the file.
 func (s *spool) storeOldest() (err error) {
 	if s.file == nil {
-		if s.file, err = os.CreateTemp(s.dir, "rlnode-replay-*"); err != nil {
+		s.file, err = os.CreateTemp(s.dir, "rlnode-replay-*")
+		if err != nil {
 			return err
 		}
 	}

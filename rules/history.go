@@ -126,7 +126,8 @@ func (h *History) Write(w Write) (*History, error) {
 	// A piece may be written before there is any document.
 	if base == nil {
 		var err error
-		if base, err = document.Parse([]byte("version: 1\n")); err != nil {
+		base, err = document.Parse([]byte("version: 1\n"))
+		if err != nil {
 			return nil, asErrors(err)
 		}
 	}

@@ -89,7 +89,8 @@ func ParseHistory(b []byte) (*History, error) {
 	}
 
 	var err error
-	if h.doc, err = h.versions[len(h.versions)-1].document(); err == nil {
+	h.doc, err = h.versions[len(h.versions)-1].document()
+	if err == nil {
 		h.set, err = Compile(h.doc, h.currentNumber())
 	}
 

@@ -95,7 +95,8 @@ func (s *Set) MatchInline(q *InlineSubject, first bool, m *Match) error {
 	r := s.inline.find(b)
 	if r == nil {
 		var err error
-		if r, err = s.compileInline(q, name, onlyKind); err != nil {
+		r, err = s.compileInline(q, name, onlyKind)
+		if err != nil {
 			return err
 		}
 		r = s.inline.add(b, r)
@@ -199,7 +200,8 @@ func (s *Set) compileInline(q *InlineSubject, name inlineName, onlyKind algorith
 	}
 
 	var err error
-	if spec.Limits, err = doc.ReadInline(q.Namespace, q.Limits, onlyKind); err != nil {
+	spec.Limits, err = doc.ReadInline(q.Namespace, q.Limits, onlyKind)
+	if err != nil {
 		return nil, inlineError{err}
 	}
 

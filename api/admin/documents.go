@@ -46,7 +46,8 @@ func (s *Server) getRules(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	if n != 0 {
-		if doc, version, err = s.documentOf(n); err != nil {
+		doc, version, err = s.documentOf(n)
+		if err != nil {
 			return err
 		}
 	}
@@ -92,7 +93,8 @@ func preferences(accept []string) (json, yaml float64) {
 
 		q := 1.0
 		if text, ok := params["q"]; ok {
-			if q, err = strconv.ParseFloat(text, 64); err != nil {
+			q, err = strconv.ParseFloat(text, 64)
+			if err != nil {
 				continue
 			}
 		}
@@ -256,7 +258,8 @@ func (s *Server) writeChange(w http.ResponseWriter, r *http.Request, c document.
 		current = set.Version
 	}
 
-	if options.IfMatch, err = ifMatch(r.Header.Values("If-Match"), current); err != nil {
+	options.IfMatch, err = ifMatch(r.Header.Values("If-Match"), current)
+	if err != nil {
 		return err
 	}
 
@@ -505,7 +508,8 @@ func (s *Server) readDocument(r *http.Request) (body []byte, release func(), err
 		budget.Finish(&arriving)
 	}
 
-	if err = bodyError(body, maxDocument, err); err != nil {
+	err = bodyError(body, maxDocument, err)
+	if err != nil {
 		release()
 		return nil, nil, err
 	}

@@ -57,7 +57,8 @@ func (s *Server) readEntry(
 ) (f document.EntryForm, err error) {
 	before := s.doors.Decider.Rules()
 	if before != nil {
-		if f, err = read(before); err == nil {
+		f, err = read(before)
+		if err == nil {
 			return f, nil
 		}
 	}
@@ -87,7 +88,8 @@ func (s *Server) changeSubject(w http.ResponseWriter, r *http.Request) error {
 	var body []byte
 	if r.Method == http.MethodPut {
 		var err error
-		if body, err = readAll(r, codec.MaxBody); err != nil {
+		body, err = readAll(r, codec.MaxBody)
+		if err != nil {
 			return err
 		}
 	}
@@ -659,7 +661,8 @@ func (s *Server) restoreEntries(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	if len(changes) > 0 {
-		if version, err = s.writeRestored(w, r, changes); err != nil {
+		version, err = s.writeRestored(w, r, changes)
+		if err != nil {
 			return writeError(err)
 		}
 		s.doors.Logger.Info("entries were restored", "changes", len(changes),

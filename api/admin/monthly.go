@@ -51,7 +51,8 @@ func (s *Server) parseMonthlyQuery(r *http.Request) (q monthlyQuery, err error) 
 	values := r.URL.Query()
 	q.Month = usage.MonthOf(time.Now().UnixNano())
 	if text := values.Get("month"); text != "" {
-		if q.Month, err = usage.ParseMonth(text); err != nil {
+		q.Month, err = usage.ParseMonth(text)
+		if err != nil {
 			return q, api.Errorf(api.BadValue, "%v", err)
 		}
 	}

@@ -180,15 +180,18 @@ func Start(t testing.TB, change func(*Config), open func(*api.Doors, Config) (Da
 	}
 
 	var err error
-	if n.Doors, err = api.Open(n.Config.shared); err != nil {
+	n.Doors, err = api.Open(n.Config.shared)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if n.Data, err = open(n.Doors, n.Config); err != nil {
+	n.Data, err = open(n.Doors, n.Config)
+	if err != nil {
 		t.Fatal(err)
 	}
 
 	n.Config.Metrics = append(n.Config.Metrics, n.Data.Metrics)
-	if n.Admin, err = admin.Open(n.Doors, n.Config.plane); err != nil {
+	n.Admin, err = admin.Open(n.Doors, n.Config.plane)
+	if err != nil {
 		t.Fatal(err)
 	}
 

@@ -119,7 +119,8 @@ func readRedisList(r *bufio.Reader, n int, open, end string) (string, error) {
 	list := make([]string, n)
 	for i := range list {
 		var err error
-		if list[i], err = ReadRedisReply(r); err != nil {
+		list[i], err = ReadRedisReply(r)
+		if err != nil {
 			return "", err
 		}
 	}

@@ -39,7 +39,8 @@ func (h *handlers) envoy(x *exchange) *api.Error {
 	}
 
 	var err error
-	if x.Body, err = rls.AppendJSON(x.Body, c.Append(nil)); err != nil {
+	x.Body, err = rls.AppendJSON(x.Body, c.Append(nil))
+	if err != nil {
 		return h.explain(fmt.Errorf("answer POST /json: %w", err))
 	}
 

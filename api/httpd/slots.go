@@ -23,7 +23,8 @@ func (h *handlers) acquireSlot(x *exchange) *api.Error {
 	}
 
 	var err error
-	if x.check.Slot, err = h.Decider.Acquire(&x.check.Query, &x.answer); err != nil {
+	x.check.Slot, err = h.Decider.Acquire(&x.check.Query, &x.answer)
+	if err != nil {
 		return h.explain(err)
 	}
 	if x.check.Slot.ID != "" && x.conn != nil && x.conn.HasHungUp() { // nobody would ever release it

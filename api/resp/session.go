@@ -408,17 +408,20 @@ func (c *session) executeAll(work []byte) (rest []byte, err error) {
 		ex.hasMore = len(rest) > 0
 
 		if len(ex.args) == 0 {
-			if err = c.countStranger(); err != nil {
+			err = c.countStranger()
+			if err != nil {
 				break
 			}
 			continue
 		}
-		if err = c.execute(ex.args); err != nil {
+		err = c.execute(ex.args)
+		if err != nil {
 			break
 		}
 
 		if len(ex.out.b) >= flushSize {
-			if err = c.flush(); err != nil {
+			err = c.flush()
+			if err != nil {
 				break
 			}
 		}

@@ -135,7 +135,8 @@ func (p *Peers) checkPreamble(s *socket, theirs preamble) (err error) {
 	if err != nil {
 		return err
 	}
-	if err = s.verify(s.remote); err != nil {
+	err = s.verify(s.remote)
+	if err != nil {
 		return err
 	}
 

@@ -77,7 +77,8 @@ func readFile(name string) ([]byte, error) {
 func Open(name string, node [16]byte, log *slog.Logger) (*File, error) {
 	f := &File{name: name, node: node, log: log}
 	var err error
-	if f.files, err = reload.Open(f.load, f.report, name); err != nil {
+	f.files, err = reload.Open(f.load, f.report, name)
+	if err != nil {
 		return nil, fmt.Errorf("read the cluster's secret: %w", err)
 	}
 	return f, nil

@@ -124,7 +124,8 @@ func (s Secret) issuer() (*issuer, error) {
 	}
 
 	a := &issuer{key: key, pool: x509.NewCertPool()}
-	if a.cert, err = x509.ParseCertificate(der); err != nil {
+	a.cert, err = x509.ParseCertificate(der)
+	if err != nil {
 		return nil, fmt.Errorf("derive the authority of the cluster: %w", err)
 	}
 

@@ -118,7 +118,8 @@ func (c *diffCmd) Run(env *environment) error {
 	case len(c.What) == 1 && errFrom == nil && !fileExists(c.What[0]):
 		return usageError("%s: want a file, or two versions, such as 12 14", c.What[0])
 	default:
-		if name, ask.body, err = readDocument(env, c.What); err != nil {
+		name, ask.body, err = readDocument(env, c.What)
+		if err != nil {
 			return err
 		}
 	}

@@ -131,7 +131,8 @@ func (f *checkFlags) body() (fields map[string]any, err error) {
 			fields["rule"] = f.Rule
 		}
 	default:
-		if fields, err = f.fields(); err != nil {
+		fields, err = f.fields()
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -108,7 +108,8 @@ func (c *configFile) load(ctx *kong.Context, flags []*kong.Flag) error {
 	if err != nil {
 		return fmt.Errorf("--config: %w", err)
 	}
-	if c.values, err = parseConfig(name, src, known); err != nil {
+	c.values, err = parseConfig(name, src, known)
+	if err != nil {
 		return err
 	}
 

@@ -165,7 +165,8 @@ func (c *connection) tls() (*tls.Config, error) {
 		return nil, err
 	}
 
-	if config.RootCAs, err = x509.SystemCertPool(); err != nil {
+	config.RootCAs, err = x509.SystemCertPool()
+	if err != nil {
 		config.RootCAs = x509.NewCertPool()
 	}
 

@@ -148,7 +148,8 @@ func (c *serveCmd) complete() error {
 
 	c.chooseClusterBind()
 	errs = append(errs, c.tokenSettings.complete()...)
-	if c.gossipKey, err = c.readGossipKey(); err != nil {
+	c.gossipKey, err = c.readGossipKey()
+	if err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(append(errs, c.config().Validate())...)

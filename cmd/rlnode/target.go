@@ -83,7 +83,8 @@ func parseLimit(text string) (map[string]any, error) {
 		case twice || value == "":
 			return nil, fmt.Errorf("%q: want name=value, each name once", field)
 		case name == "burst":
-			if limit[name], err = strconv.ParseInt(value, 10, 64); err != nil {
+			limit[name], err = strconv.ParseInt(value, 10, 64)
+			if err != nil {
 				return nil, fmt.Errorf("%q: want a whole number", field)
 			}
 		case name == "algorithm", name == "unit", name == "name", name == "tz", name == "from":

@@ -161,7 +161,8 @@ func printMonth(w io.Writer, r io.Reader) (q monthQuality, err error) {
 
 		switch name {
 		case "rows":
-			if rows, err = printRows(table, d); err != nil {
+			rows, err = printRows(table, d)
+			if err != nil {
 				return q, err
 			}
 		case "incomplete":

@@ -231,7 +231,8 @@ func (h *History) save() {
 	// h.mu is free meanwhile: the disk may be slow, and packed bytes never change
 	// in place.
 	for _, f := range list {
-		if err = h.write(f); err != nil {
+		err = h.write(f)
+		if err != nil {
 			break
 		}
 	}

@@ -111,7 +111,8 @@ func (c *conn) Read(b []byte) (n int, err error) {
 	defer c.in.mu.Unlock()
 
 	for again := true; again; again = c.in.errno == syscall.EINTR {
-		if n, err = c.in.move(b); err != nil {
+		n, err = c.in.move(b)
+		if err != nil {
 			return 0, c.wrap("read", err)
 		}
 	}

@@ -52,7 +52,8 @@ func (d *Document) Apply(c Change) (*Document, error) {
 	var body *yaml.Node
 	if !c.Delete {
 		var err error
-		if body, err = parseText(c.Body); err != nil {
+		body, err = parseText(c.Body)
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -26,14 +26,16 @@ func (s *State) AppendBinary(b []byte) ([]byte, error) {
 	}
 
 	for _, e := range s.Sorted() {
-		if b, err = appendJSON(b, e); err != nil {
+		b, err = appendJSON(b, e)
+		if err != nil {
 			return nil, err
 		}
 	}
 
 	for _, chunk := range s.log.chunks {
 		for i := range chunk {
-			if b, err = appendJSON(b, &chunk[i]); err != nil {
+			b, err = appendJSON(b, &chunk[i])
+			if err != nil {
 				return nil, err
 			}
 			b = append(b, chunk[i].digest[:]...)
