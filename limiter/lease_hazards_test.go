@@ -291,50 +291,54 @@ func (ignored) Fail(peer.Code, string) {}
 // No message about leases breaks anything, however it is corrupted, and whether
 // it gets an answer or not.
 func TestMessagesAboutLeasesMayBeBroken(t *testing.T) {
-	w := newTestCluster(t, 3,
-		"rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}, {limit: 5000, per: 1s, unit: tokens, algorithm: token-bucket}]}")
-	holder, owner := w.nodes[0], w.nodes[1]
-	var mu sync.Mutex
-	seen := map[peer.Method][][]byte{}
-	w.mu.Lock()
-	w.detail = func(_, _ ring.NodeID, m peer.Method, body []byte) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestCluster(t, 3,
+			"rules:\n  - {name: r, key: [k], limits: [{limit: 100000, per: 10s, algorithm: fixed-window}, {limit: 5000, per: 1s, unit: tokens, algorithm: token-bucket}]}")
+		holder, owner := w.nodes[0], w.nodes[1]
+		var mu sync.Mutex
+		seen := map[peer.Method][][]byte{}
+		w.mu.Lock()
+		w.detail = func(_, _ ring.NodeID, m peer.Method, body []byte) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen[m] = append(seen[m], bytes.Clone(body))
+		}
+		w.mu.Unlock()
+		key := w.keyOf("r", owner, nil)
+		for range 200 {
+			holder.check(byKey("r", key))
+			time.Sleep(time.Millisecond) // meanwhile, a lease is granted
+		}
+		holder.UseLeases(false)
+		time.Sleep(time.Second) // meanwhile, what is left of it is given back
+		w.mu.Lock()
+		w.detail = nil
+		w.mu.Unlock()
 		mu.Lock()
 		defer mu.Unlock()
-		seen[m] = append(seen[m], bytes.Clone(body))
-	}
-	w.mu.Unlock()
-	key := w.keyOf("r", owner, nil)
-	for range 200 {
-		holder.check(byKey("r", key))
-	}
-	holder.UseLeases(false)
-	w.mu.Lock()
-	w.detail = nil
-	w.mu.Unlock()
-	mu.Lock()
-	defer mu.Unlock()
-	for _, m := range []peer.Method{MethodAsk, MethodRefund} {
-		if len(seen[m]) == 0 {
-			t.Fatalf("no message of method %d", m)
-		}
-		chance := rand.New(rand.NewPCG(uint64(m), 4))
-		for range 50_000 {
-			body := bytes.Clone(seen[m][chance.IntN(len(seen[m]))])
-			for range 1 + chance.IntN(4) {
-				switch i := chance.IntN(len(body)); chance.IntN(4) {
-				case 0:
-					body[i] = byte(chance.Uint32())
-				case 1:
-					body[i] = 0xff
-				case 2:
-					body = append(body[:i:i], append(binary.AppendUvarint(nil, chance.Uint64()), body[i:]...)...)
-				default:
-					body = body[:max(1, i)]
-				}
+		for _, m := range []peer.Method{MethodAsk, MethodRefund} {
+			if len(seen[m]) == 0 {
+				t.Fatalf("no message of method %d", m)
 			}
-			owner.ServeNear(holder.id, m, body, ignored{})
+			chance := rand.New(rand.NewPCG(uint64(m), 4))
+			for range 50_000 {
+				body := bytes.Clone(seen[m][chance.IntN(len(seen[m]))])
+				for range 1 + chance.IntN(4) {
+					switch i := chance.IntN(len(body)); chance.IntN(4) {
+					case 0:
+						body[i] = byte(chance.Uint32())
+					case 1:
+						body[i] = 0xff
+					case 2:
+						body = append(body[:i:i], append(binary.AppendUvarint(nil, chance.Uint64()), body[i:]...)...)
+					default:
+						body = body[:max(1, i)]
+					}
+				}
+				owner.ServeNear(holder.id, m, body, ignored{})
+			}
 		}
-	}
+	})
 }
 
 // G3: checks that another rule refuses cost a leased limit nothing, even if the
