@@ -55,10 +55,12 @@ func TestABurstInOneRegionGetsTheWholeLimit(t *testing.T) {
 				time.Sleep(2 * time.Second)
 
 				for round := range 4 {
+					// The last answers overtake each other by up to busy.
+					most := 20 + int(burstChecks*tt.busy/burstTime)
 					admitted, early := burst(e.all["eu"], fmt.Sprint("x", round))
-					if admitted != 1000 || early > 20 {
-						t.Errorf("round %d: have %d admitted, and %d refusals before the last of them",
-							round, admitted, early)
+					if admitted != 1000 || early > most {
+						t.Errorf("round %d: got %d admitted and %d refusals before the last of them, want 1000 and at most %d",
+							round, admitted, early, most)
 					}
 				}
 			})
@@ -66,18 +68,22 @@ func TestABurstInOneRegionGetsTheWholeLimit(t *testing.T) {
 	}
 }
 
+const (
+	burstChecks = 1500
+	burstTime   = 400 * time.Millisecond
+)
+
 // burst asks the nodes of a region, in turn, 1,500 times within 0.4 s. It
 // returns how many were admitted, and how many refused before the last of
 // these.
 func burst(region *testCluster, key string) (admitted, early int) {
-	const checks = 1500
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	refusals, lastAdmitted := []time.Time{}, time.Time{}
 	began := time.Now()
 
-	for i := range checks {
-		time.Sleep(time.Until(began.Add(time.Duration(i) * 400 * time.Millisecond / checks)))
+	for i := range burstChecks {
+		time.Sleep(time.Until(began.Add(time.Duration(i) * burstTime / burstChecks)))
 		wg.Go(func() {
 			a := region.nodes[i%len(region.nodes)].check(waiting("r", key))
 			mu.Lock()
