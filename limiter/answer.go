@@ -141,6 +141,11 @@ func (la *LimitAnswer) Tighter(b *LimitAnswer) bool {
 		return uint64(la.RetryAfter) > uint64(b.RetryAfter)
 	}
 
+	return la.hasLessLeft(b)
+}
+
+// hasLessLeft reports whether la has a smaller part of its capacity left than b.
+func (la *LimitAnswer) hasLessLeft(b *LimitAnswer) bool {
 	return algorithms.IsSmallerFraction(la.Remaining, la.Limit.Capacity(), b.Remaining, b.Limit.Capacity())
 }
 

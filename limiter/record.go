@@ -250,22 +250,8 @@ func (l *Limiter) addToTops(h *rules.Hit, a *Answer, limits []LimitAnswer, headr
 		l.tops[top.Delayed].Add(h, 1, q)
 	}
 	if weight > 0 || headroom <= nearHeadroom {
-		l.noteNearLimit(h, nearestOf(limits), a.Now.Wall, q)
+		l.noteNearLimit(h, limits, a.Now.Wall, q)
 	}
-}
-
-// nearestOf returns the limit with the least headroom. That need not be the one
-// that refused the check: a large cost may be refused by a limit of which half
-// is left.
-func nearestOf(limits []LimitAnswer) *LimitAnswer {
-	nearest := &limits[0]
-	for i := range limits {
-		la := &limits[i]
-		if algorithms.IsSmallerFraction(la.Remaining, la.Limit.Capacity(), nearest.Remaining, nearest.Limit.Capacity()) {
-			nearest = la
-		}
-	}
-	return nearest
 }
 
 // isDelayed reports whether one of the limits delays the check.
@@ -278,9 +264,17 @@ func isDelayed(limits []LimitAnswer) bool {
 	return false
 }
 
-// noteNearLimit notes how near h's subject is to its nearest limit at now, in
-// Unix nanoseconds.
-func (l *Limiter) noteNearLimit(h *rules.Hit, nearest *LimitAnswer, now int64, q *Query) {
+// noteNearLimit notes how near h's subject is at now, in Unix nanoseconds, to
+// the limit of which it has the least left. That need not be the one that
+// refused the check: a large cost may be refused by a limit of which half is left.
+func (l *Limiter) noteNearLimit(h *rules.Hit, limits []LimitAnswer, now int64, q *Query) {
+	nearest := &limits[0]
+	for i := range limits {
+		if limits[i].hasLessLeft(nearest) {
+			nearest = &limits[i]
+		}
+	}
+
 	near := top.Nearness{Used: nearest.Used, Limit: nearest.share(), ResetAfter: nearest.ResetAfter}
 	l.nearLimits.Note(h, near, now, q)
 }

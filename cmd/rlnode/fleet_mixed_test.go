@@ -54,12 +54,13 @@ type mixedLoad struct {
 	slowest atomic.Int64 // the longest time until a rule was in force
 	by      sync.Map     // DecidedBy → *atomic.Int64
 	denied  []string     // users of entries that were certainly written; for write, and once it has ended
+	stall   func() time.Duration
 }
 
 // startMixedLoad starts traffic until halt. Each client knows this many nodes.
 func (f *fleet) startMixedLoad(known int) *mixedLoad {
 	f.t.Helper()
-	l := &mixedLoad{fleet: f, stop: make(chan struct{}), keys: subjects(30),
+	l := &mixedLoad{fleet: f, stall: watchStalls(f.t), stop: make(chan struct{}), keys: subjects(30),
 		counted: map[string][]atomic.Int64{}, unsure: map[string][]atomic.Int64{}}
 	for _, rule := range []string{"exact", "tight", "leased", "scarce"} {
 		l.counted[rule], l.unsure[rule] = make([]atomic.Int64, len(l.keys)), make([]atomic.Int64, len(l.keys))
@@ -267,12 +268,15 @@ func (mx *mixedLoad) end(slack int64) {
 	c := clientOf(t, mx.fleet.nodes...)
 	defer c.Close()
 	for key := range mx.keys {
-		// A lease may be lost with a node that is killed. With one that stands still
-		// for a moment, so may a little: see G3.
+		// Leases are returned within seconds, but not from a node that is killed. If
+		// the machine stands still for a moment, G3 is what is left of that.
 		silent := 2 * mx.decidedWithoutOwner()
-		least := map[string]int64{"tight": tightLimit - slack - silent, "scarce": tightLimit * 98 / 100}
-		if slack+silent > 0 {
+		least := map[string]int64{"tight": tightLimit - slack - silent, "scarce": tightLimit}
+		switch {
+		case slack+silent > 0:
 			least["scarce"] = 0
+		case mx.stall() > stallLimit:
+			least["scarce"] = tightLimit * 98 / 100
 		}
 		for _, rule := range []string{"tight", "scarce"} {
 			process.Eventually(t,

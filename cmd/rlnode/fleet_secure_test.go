@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -193,7 +192,7 @@ func TestStrangersStayOutside_long(t *testing.T) {
 			t.Errorf("%s reads the rules: %d, %v, %s", m.name, status, err, text)
 		}
 	}
-	if longest := stall(); longest > 200*time.Millisecond {
+	if longest := stall(); longest > stallLimit {
 		t.Logf("the machine stood still for %v: the leader may have changed for that", longest)
 		return
 	}
@@ -207,20 +206,6 @@ func TestStrangersStayOutside_long(t *testing.T) {
 	if have := f.nodes[0].figure("rlnode_raft_term"); have != term {
 		t.Errorf("Raft's term is %s, and was %s", have, term)
 	}
-}
-
-// watchStalls returns a function that returns for how long this process has
-// stood still at most since.
-func watchStalls(t *testing.T) func() time.Duration {
-	const pause = 20 * time.Millisecond
-	var longest atomic.Int64
-	go func() {
-		for last := time.Now(); t.Context().Err() == nil; last = time.Now() {
-			time.Sleep(pause)
-			longest.Store(max(longest.Load(), int64(time.Since(last)-pause)))
-		}
-	}()
-	return func() time.Duration { return time.Duration(longest.Load()) }
 }
 
 // figure returns the value of a metric without labels.

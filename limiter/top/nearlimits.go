@@ -63,19 +63,19 @@ type Nearness struct {
 // Note records what a check of h's subject left of its limit at now, in Unix
 // nanoseconds. While nothing changes, it records that ten times a second.
 func (n *NearLimits) Note(h *rules.Hit, near Nearness, now int64, keys KeySource) {
-	e := nearEntry{
-		hash: h.Subject, rule: h.Rule.Name,
-		used: near.Used, limit: near.Limit, expiresAt: now + int64(near.ResetAfter),
-	}
 	stripe := &n.stripe[h.Subject.Lo%nearStripes]
 	last := &stripe.recent[h.Subject.Hi%recentNotes]
-	digest := e.digest(now)
+	digest := digestOf(h.Subject, near, now)
 	if last.Load() == digest {
 		return
 	}
 
 	last.Store(digest)
 
+	e := nearEntry{
+		hash: h.Subject, rule: h.Rule.Name,
+		used: near.Used, limit: near.Limit, expiresAt: now + int64(near.ResetAfter),
+	}
 	stripe.mu.Lock()
 	defer stripe.mu.Unlock()
 
@@ -97,15 +97,16 @@ func (n *NearLimits) Note(h *rules.Hit, near Nearness, now int64, keys KeySource
 	*place = e
 }
 
-// digest returns a digest of e as it was noted at now. It is the same for all
-// notes within noteEvery that differ in less than an expiryStep only.
-func (e *nearEntry) digest(now int64) uint64 {
+// digestOf returns a digest of a note. It is the same for all notes within
+// noteEvery whose expiries differ by less than expiryStep, and nothing else does.
+func digestOf(subject rules.Hash, near Nearness, now int64) uint64 {
 	const ( // odd: the multipliers of SplitMix64 and of MurmurHash3
 		a, b = 0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9
 		c, d = 0x94d049bb133111eb, 0xff51afd7ed558ccd
 	)
-	return e.hash.Hi ^ uint64(e.used)*a ^ uint64(e.limit)*b ^
-		uint64(now/noteEvery)*c ^ uint64(e.expiresAt/expiryStep)*d
+	expiresAt := now + int64(near.ResetAfter)
+	return subject.Hi ^ uint64(near.Used)*a ^ uint64(near.Limit)*b ^
+		uint64(now/noteEvery)*c ^ uint64(expiresAt/expiryStep)*d
 }
 
 // entryFor returns the index of an entry for e, or -1 if the stripe is full of

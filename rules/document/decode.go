@@ -286,14 +286,10 @@ func (dec *decoder) span(n *yaml.Node, low, high time.Duration) Span {
 
 	dec.days = dec.days || strings.Contains(s, "d")
 	v, err := ParseDuration(s)
-	if errors.Is(err, errTooLong) {
-		v, err = math.MaxInt64, nil // above high, as any other that is too long
-	}
-
 	switch {
-	case err != nil:
+	case errors.Is(err, errDuration):
 		dec.fail(n, "%q is not a duration such as 500ms, 15m, 24h or 7d", Shorten(s))
-	case v < low || v > high:
+	case err != nil || v < low || v > high: // any other error is that it is too long
 		dec.fail(n, "%s is not in %s…%s", Shorten(s), FormatDuration(low), FormatDuration(high))
 	default:
 		return Span{s, v}
